@@ -22,7 +22,7 @@ from fastbk.server.identity import Directory, known_of, look, places
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
 from fastbk.storage.metadata_mark import read_newest
-from fastbk.storage.startup_check import Found, IdentityError, Verdict, judge
+from fastbk.storage.startup_check import DirectoryContent, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,12 +195,12 @@ class Cluster:
         starts = f", start {known.starts + 1} is the next" if known is not None else ""
         return ok("identity", f"bookie {bookie_id!r}: {VERDICTS[verdict]}{starts}")
 
-    def _found(self) -> list[Found]:
+    def _found(self) -> list[DirectoryContent]:
         with ExitStack() as stack:
             found = []
             for path, place in places(self._config):
                 if not os.path.isdir(path):
-                    found.append(Found(path, place, None))
+                    found.append(DirectoryContent(path, place, None))
                     continue
                 disk = stack.enter_context(Disk(Path(path), "plain"))
                 found.append(look(Directory(path, place, disk)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fastbk.doctor.report import Check
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.storage.startup_check import Place
+    from fastbk.storage.startup_check import DirectoryPlace
 
 GOOD_KINDS = frozenset({"ext4", "xfs"})
 NETWORK_KINDS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs"})
@@ -46,7 +46,7 @@ class Disks:
             yield f"room in the {place}", partial(self.room, directory, place)
         yield "a disk for each directory", self.sharing
 
-    def directory(self, directory: str, place: Place) -> Finding:
+    def directory(self, directory: str, place: DirectoryPlace) -> Finding:
         """Whether it is there, or can be made."""
         name = str(place)
         if os.path.isdir(directory):
@@ -69,7 +69,7 @@ class Disks:
             f"install -d -o BOOKIE_USER {directory}",
         )
 
-    def mount(self, directory: str, place: Place) -> Finding:
+    def mount(self, directory: str, place: DirectoryPlace) -> Finding:
         """A file system that keeps what it says it has synced."""
         name = f"file system of the {place}"
         mount = mount_of(existing_parent(directory))
@@ -96,7 +96,7 @@ class Disks:
             return warn(name, f"{why}: ext4 and xfs are what is tested", "use ext4 or xfs")
         return ok(name, why)
 
-    def writes(self, directory: str, place: Place) -> Finding:
+    def writes(self, directory: str, place: DirectoryPlace) -> Finding:
         """What real operations show: io_uring, O_DIRECT, RWF_DSYNC."""
         name = f"writes to the {place}"
         probed = existing_parent(directory)
@@ -121,7 +121,7 @@ class Disks:
             )
         return ok(name, how)
 
-    def room(self, directory: str, place: Place) -> Iterator[Finding]:
+    def room(self, directory: str, place: DirectoryPlace) -> Iterator[Finding]:
         """Free space against what the configuration may need there, and free inodes."""
         name = f"room in the {place}"
         status = os.statvfs(existing_parent(directory))

@@ -34,7 +34,7 @@ class Suspended(CutOff):
     """An operator has suspended it."""
 
 
-class Line(Protocol):
+class SupervisorSocket(Protocol):
     """The control socket to the supervisor, as `fastbk.server.child.Child` has it."""
 
     def receive(self, timeout_s: float | None = 0) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ class Control:
         beat: beats this process's heartbeat.
     """
 
-    line: Line
+    line: SupervisorSocket
     on_suspended: Callable[[set[str]], None] = lambda what: None
     suspended: set[str] = field(default_factory=set)
     asked: list[RunAsked] = field(default_factory=list)

@@ -119,7 +119,7 @@ class Cluster:
 
 
 @dataclass
-class Collector:
+class DeadLedgers:
     """Remembers the candidates of the last complete cycle. `pace`: in ids a second."""
 
     local: LocalLedgers

@@ -75,7 +75,7 @@ class CopiesLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Candidate:
     """A candidate as it was at the first look."""
 
     changed: int
@@ -101,7 +101,7 @@ class CopiesWatch:
     rules: Rules
     age_s: float
     clock_s: Callable[[], float] = time.monotonic
-    candidates: dict[int, Seen] = field(default_factory=dict)
+    candidates: dict[int, Candidate] = field(default_factory=dict)
     _cursor: int = 0
     _page: list[Copy] = field(default_factory=list)
     _is_last_page: bool = False
@@ -207,4 +207,4 @@ class CopiesWatch:
             elif (seen is None or seen.changed != changed) and (
                 seen is not None or len(self.candidates) < CANDIDATES_MAX
             ):
-                self.candidates[ledger_id] = Seen(changed, now_s)
+                self.candidates[ledger_id] = Candidate(changed, now_s)

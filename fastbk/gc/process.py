@@ -12,13 +12,13 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.gc.all_pairs import AllPairs
 from fastbk.gc.compaction import CompactionSettings, Compactor
 from fastbk.gc.control import Control, Draining
-from fastbk.gc.dead_ledgers import Cluster, Collector, Rules
+from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.index_client import IndexClient
 from fastbk.gc.limbo import LimboWatch
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.pacing import Pace
 from fastbk.gc.report import Report
-from fastbk.gc.scheduler import Work
+from fastbk.gc.scheduler import Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
@@ -57,7 +57,7 @@ def work_of(
     store: MetadataStore,
     indexes: Sequence[IndexClient],
     report: Report,
-) -> Work:
+) -> Scheduler:
     """Put together what one bookie's gc does; `indexes`: one for each pair."""
     settings = config.settings
     index = AllPairs(indexes, config.shards)
@@ -76,10 +76,10 @@ def work_of(
         settings.unconfirmed_age_ms / 1e3,
         config.unconfirmed_ledgers_max,
     )
-    work = Work(
+    work = Scheduler(
         control=control,
         report=report,
-        collector=Collector(
+        collector=DeadLedgers(
             index, store, cluster, Pace(settings.listing_rate, control.pause), rules
         ),
         limbo=LimboWatch(index, store, bookie_id),

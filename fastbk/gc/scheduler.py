@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.gc.control import Control
-    from fastbk.gc.dead_ledgers import Collector
+    from fastbk.gc.dead_ledgers import DeadLedgers
     from fastbk.gc.limbo import LimboWatch
     from fastbk.gc.over_replicated import CopiesWatch
     from fastbk.gc.report import Report
@@ -42,7 +42,7 @@ COMPLAINT_INTERVAL_S = 60.0
 
 
 @dataclass
-class Work:
+class Scheduler:
     """All that one bookie's gc process does.
 
     Attributes:
@@ -52,7 +52,7 @@ class Work:
 
     control: Control
     report: Report
-    collector: Collector
+    collector: DeadLedgers
     limbo: LimboWatch
     unconfirmed: UnconfirmedWatch
     copies: CopiesWatch

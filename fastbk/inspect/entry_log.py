@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, Source
+from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, FileReader
 from fastbk.inspect.items import END, Item, damage, entry_item
 from fastbk.native.hashes import crc32c
 from fastbk.units import MIB
@@ -54,7 +54,7 @@ class _Owner(NamedTuple):
     salt: int
 
 
-def read_entry_log(source: Source, durable_bytes: int | None = None) -> Iterator[Item]:
+def read_entry_log(source: FileReader, durable_bytes: int | None = None) -> Iterator[Item]:
     """Yield the items of an entry log. Raises StorageError only where the file is not to be read at all.
 
     Args:
@@ -66,7 +66,7 @@ def read_entry_log(source: Source, durable_bytes: int | None = None) -> Iterator
     yield from source.damage()
 
 
-def _read(source: Source, durable_bytes: int | None) -> Iterator[Item]:
+def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
     header = _header(source)
     yield header
     owner = None
@@ -107,7 +107,7 @@ def _is_padding(from_bytes: int, to_bytes: int) -> bool:
     return to_bytes % SECTOR_BYTES == 0 and to_bytes - from_bytes < PADDING_BYTES_MAX
 
 
-def _header(source: Source) -> Item:
+def _header(source: FileReader) -> Item:
     raw = source.read(0, _HEADER.size)
     if len(raw) < _HEADER.size or raw[:8] != MAGIC:
         return damage(0, "not an entry log's header", PAGE_BYTES)
@@ -132,7 +132,7 @@ def _int(item: Item, name: str) -> int:
     return value
 
 
-def _run_at(source: Source, offset_bytes: int, owner: _Owner | None) -> _Run | None:
+def _run_at(source: FileReader, offset_bytes: int, owner: _Owner | None) -> _Run | None:
     """Return the run header at this offset if it is whole, was written there, and is this log's."""
     raw = source.read(offset_bytes, _RUN.size)
     if len(raw) < _RUN.size or raw[:4] != RUN_MAGIC:
@@ -149,7 +149,7 @@ def _run_at(source: Source, offset_bytes: int, owner: _Owner | None) -> _Run | N
     return run if is_sane else None
 
 
-def _skip_zeros(source: Source, offset_bytes: int) -> int:
+def _skip_zeros(source: FileReader, offset_bytes: int) -> int:
     """Return the offset of the next byte that is not zero, rounded down to where a run may begin."""
     at = offset_bytes
     while at < source.size_bytes:
@@ -164,7 +164,7 @@ def _skip_zeros(source: Source, offset_bytes: int) -> int:
     return source.size_bytes
 
 
-def _next_run(source: Source, offset_bytes: int, owner: _Owner | None) -> int | None:
+def _next_run(source: FileReader, offset_bytes: int, owner: _Owner | None) -> int | None:
     at = offset_bytes
     while at < source.size_bytes:
         raw = source.read(at, PIECE_BYTES)
@@ -180,7 +180,7 @@ def _next_run(source: Source, offset_bytes: int, owner: _Owner | None) -> int | 
     return None
 
 
-def _run_items(source: Source, run: _Run) -> Iterator[Item]:
+def _run_items(source: FileReader, run: _Run) -> Iterator[Item]:
     facts: dict[str, Fact] = {
         "ledger_id": run.ledger_id,
         "first_entry_id": run.first_entry_id,

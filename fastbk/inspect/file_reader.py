@@ -20,7 +20,7 @@ UNREADABLE = b"\xff"
 """Stands for bytes that the disk does not give: no checksum of ours is right about them."""
 
 
-class Source:
+class FileReader:
     """One file, open for reading; the bytes that its disk fails to read are noted and stood in for.
 
     Raises StorageError where it cannot be opened, naming it.
@@ -93,7 +93,7 @@ class Source:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> FileReader:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, Source
+from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, FileReader
 from fastbk.inspect.items import END, Item, damage
 from fastbk.inspect.journal_records import records_of
 from fastbk.native.hashes import crc32c
@@ -69,13 +69,13 @@ class _Batch(NamedTuple):
     header_crc: int
 
 
-def read_journal(source: Source) -> Iterator[Item]:
+def read_journal(source: FileReader) -> Iterator[Item]:
     """Yield the items of a journal file. Raises StorageError only where the file is not to be read at all."""
     yield from _read(source)
     yield from source.damage()
 
 
-def _read(source: Source) -> Iterator[Item]:
+def _read(source: FileReader) -> Iterator[Item]:
     if source.size_bytes < PAGE_BYTES:
         yield damage(0, "shorter than a journal's header", source.size_bytes)
         return
@@ -106,7 +106,7 @@ def _read(source: Source) -> Iterator[Item]:
 # --- headers -----------------------------------------------------------------------------------------------------
 
 
-def _headers(source: Source) -> Iterator[_Header | Item]:
+def _headers(source: FileReader) -> Iterator[_Header | Item]:
     """Yield both copies, or what is wrong with them; nothing for zeros."""
     first = _header_at(source, 0)
     if first is not None:
@@ -128,7 +128,7 @@ def _headers(source: Source) -> Iterator[_Header | Item]:
             )
 
 
-def _header_at(source: Source, offset_bytes: int) -> _Header | Item | None:
+def _header_at(source: FileReader, offset_bytes: int) -> _Header | Item | None:
     raw = source.read(offset_bytes, _HEADER.size)
     if not any(raw):
         return None
@@ -164,7 +164,7 @@ def _header_at(source: Source, offset_bytes: int) -> _Header | Item | None:
 # --- batches -----------------------------------------------------------------------------------------------------
 
 
-def _batches(source: Source, header: _Header) -> Iterator[Item]:
+def _batches(source: FileReader, header: _Header) -> Iterator[Item]:
     use = header.use
     offset_bytes = 2 * use.block_bytes
     expected, previous_crc = header.first_sequence, header.predecessor_crc
@@ -209,14 +209,14 @@ def _parse_batch(raw: bytes, offset_bytes: int) -> _Batch | None:
     return batch if crc32c(raw[: _BATCH.size - 4]) == batch.header_crc else None
 
 
-def _batch_at(source: Source, offset_bytes: int, use: Use) -> _Batch | None:
+def _batch_at(source: FileReader, offset_bytes: int, use: Use) -> _Batch | None:
     batch = _parse_batch(source.read(offset_bytes, _BATCH.size), offset_bytes)
     if batch is None or (batch.file_id, batch.salt) != (use.file_id, use.salt):
         return None
     return batch
 
 
-def _all_batches(source: Source, offset_bytes: int, step_bytes: int) -> Iterator[_Batch]:
+def _all_batches(source: FileReader, offset_bytes: int, step_bytes: int) -> Iterator[_Batch]:
     """Yield every whole batch header from `offset_bytes` on, of whatever use."""
     for at in range(offset_bytes, source.size_bytes, step_bytes):
         if source.read(at, 4) == BATCH_MAGIC:
@@ -225,13 +225,13 @@ def _all_batches(source: Source, offset_bytes: int, step_bytes: int) -> Iterator
                 yield batch
 
 
-def _next_batch(source: Source, offset_bytes: int, use: Use) -> _Batch | None:
+def _next_batch(source: FileReader, offset_bytes: int, use: Use) -> _Batch | None:
     same = (use.file_id, use.salt)
     batches = _all_batches(source, offset_bytes, use.block_bytes)
     return next((batch for batch in batches if (batch.file_id, batch.salt) == same), None)
 
 
-def _newest_use(source: Source) -> Use | None:
+def _newest_use(source: FileReader) -> Use | None:
     newest = max(
         _all_batches(source, 2 * PAGE_BYTES, PAGE_BYTES),
         key=lambda batch: (batch.file_id, batch.sequence),
@@ -240,7 +240,7 @@ def _newest_use(source: Source) -> Use | None:
     return None if newest is None else Use(newest.file_id, newest.salt, PAGE_BYTES)
 
 
-def _end(source: Source, offset_bytes: int, use: Use, expected: int) -> Item:
+def _end(source: FileReader, offset_bytes: int, use: Use, expected: int) -> Item:
     """Say what lies where the next batch would."""
     raw = source.read(offset_bytes, min(use.block_bytes, PIECE_BYTES))
     older = _parse_batch(raw, offset_bytes)
@@ -253,7 +253,7 @@ def _end(source: Source, offset_bytes: int, use: Use, expected: int) -> Item:
     return Item(END, offset_bytes, {"why": "a torn batch, or an earlier use's content", **facts})
 
 
-def _batch_items(source: Source, batch: _Batch) -> Iterator[Item]:
+def _batch_items(source: FileReader, batch: _Batch) -> Iterator[Item]:
     raw = source.read(batch.offset_bytes, batch.padded_bytes)
     facts: dict[str, Fact] = {
         "sequence": batch.sequence,

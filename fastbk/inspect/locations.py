@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from fastbk.inspect.file_reader import PAGE_BYTES, Source
+from fastbk.inspect.file_reader import PAGE_BYTES, FileReader
 from fastbk.inspect.items import END, Item, damage
 from fastbk.native.hashes import crc32c
 
@@ -33,7 +33,7 @@ _STATE = struct.Struct("<qqqQI20sIIII")
 _TRAILER = struct.Struct("<II")
 
 
-def read_locations(source: Source, listed_logs: Collection[int] | None = None) -> Iterator[Item]:
+def read_locations(source: FileReader, listed_logs: Collection[int] | None = None) -> Iterator[Item]:
     """Yield the items of a locations file. Raises StorageError only where the file is not to be read at all.
 
     `listed_logs`: ids of the logs that the manifest lists; a location in another log is void (INV-X5). None: not known.
@@ -46,7 +46,7 @@ def read_locations(source: Source, listed_logs: Collection[int] | None = None) -
     yield from source.damage()
 
 
-def _read(source: Source) -> Iterator[Item]:
+def _read(source: FileReader) -> Iterator[Item]:
     header = _header(source)
     yield header
     blocks = source.size_bytes // PAGE_BYTES - 1
@@ -89,7 +89,7 @@ def _missing(header: Item, locations: int, states: int) -> Iterator[Item]:
             yield damage(0, f"the header says {name} {named}, {found} could be read")
 
 
-def _header(source: Source) -> Item:
+def _header(source: FileReader) -> Item:
     raw = source.read(0, _HEADER.size)
     if len(raw) < _HEADER.size or raw[:8] != MAGIC:
         return damage(0, "not a locations file's header", PAGE_BYTES)

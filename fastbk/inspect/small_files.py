@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.inspect.file_reader import Source
+from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.items import Item, damage
 from fastbk.model import cookie as cookie_model
 from fastbk.storage import cookie as cookie_file
@@ -197,7 +197,7 @@ def _inside(path: str, name: str) -> str:
 
 
 def _whole(path: str) -> bytes:
-    with Source(path) as source:
+    with FileReader(path) as source:
         if source.size_bytes > SIZE_BYTES_MAX:
             raise StorageError(f"{path} has {source.size_bytes} bytes: not a file of this kind")
         return source.read(0, source.size_bytes)

@@ -35,7 +35,14 @@ from fastbk.storage.identity import new_identity, new_incarnation, read_identity
 from fastbk.storage.import_mark import read_mark
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import ManifestSlots
-from fastbk.storage.startup_check import Found, IdentityError, Known, Place, Verdict, judge
+from fastbk.storage.startup_check import (
+    DirectoryContent,
+    DirectoryPlace,
+    IdentityError,
+    KnownBookie,
+    Verdict,
+    judge,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,16 +65,16 @@ class Directory:
     """One configured directory, and what reads and writes there."""
 
     path: str
-    place: Place
+    place: DirectoryPlace
     disk: Disk
 
 
-def places(config: BookieConfig) -> Iterator[tuple[str, Place]]:
+def places(config: BookieConfig) -> Iterator[tuple[str, DirectoryPlace]]:
     """Yield every configured directory and what for."""
     for pair, directory in enumerate(config.journal.all_directories):
-        yield directory, Place("journal", pair)
+        yield directory, DirectoryPlace("journal", pair)
     for pair, directory in enumerate(config.ledgers.all_directories):
-        yield directory, Place("ledger", pair)
+        yield directory, DirectoryPlace("ledger", pair)
 
 
 def read_shards(config: BookieConfig) -> Shards:
@@ -155,10 +162,10 @@ def refuse_imports(directories: Sequence[Directory]) -> None:
             )
 
 
-def look(directory: Directory) -> Found:
+def look(directory: Directory) -> DirectoryContent:
     """Return what a directory holds. Raises StorageError for damaged identity files and cookies, OSError."""
     disk, path = directory.disk, directory.path
-    return Found(
+    return DirectoryContent(
         path,
         directory.place,
         read_identity(disk, path),
@@ -167,11 +174,11 @@ def look(directory: Directory) -> Found:
     )
 
 
-def known_of(identity: BookieIdentity) -> Known:
+def known_of(identity: BookieIdentity) -> KnownBookie:
     """Return what the rules compare of what metadata knows."""
-    return Known(
+    return KnownBookie(
         identity.incarnation,
-        {one.directory_id: Place(one.role, one.pair) for one in identity.directories},
+        {one.directory_id: DirectoryPlace(one.role, one.pair) for one in identity.directories},
         identity.starts,
     )
 
@@ -228,7 +235,7 @@ def _forgotten(bookie_id: str, ledger_ids: list[int]) -> IdentityError:
 
 def _born(
     directories: Sequence[Directory],
-    found: Sequence[Found],
+    found: Sequence[DirectoryContent],
     bookie_id: str,
     ledger_ids: list[int],
     *,
@@ -258,7 +265,7 @@ def _born(
 
 def _count_start(
     directories: Sequence[Directory],
-    found: Sequence[Found],
+    found: Sequence[DirectoryContent],
     store: MetadataStore,
     known: BookieIdentity,
     version: int,
@@ -290,13 +297,13 @@ def _count_start(
     return starts
 
 
-def _starts(found: Sequence[Found]) -> int:
+def _starts(found: Sequence[DirectoryContent]) -> int:
     """Return how many starts the directories have counted."""
     return max(each.identity.starts for each in found if each.identity is not None)
 
 
 def _complete_cookies(
-    directories: Sequence[Directory], found: Sequence[Found], cookie: Cookie
+    directories: Sequence[Directory], found: Sequence[DirectoryContent], cookie: Cookie
 ) -> None:
     """Write the cookie where there is none, as before fastbk had them, or where it lists fewer directories."""
     for each, was in zip(directories, found, strict=True):

@@ -108,7 +108,7 @@ class GcPair:
     pair: int = 0
 
 
-Source = Segment | Bell | Listener | States | Lock | GcPair
+DescriptorSource = Segment | Bell | Listener | States | Lock | GcPair
 
 JOURNAL = Process("journal")
 INDEX = Process("index")
@@ -159,12 +159,12 @@ def _pair_of(process: Process) -> int:
     return process.index if process.role in ("journal", "index") else 0
 
 
-def descriptors(process: Process, worker_count: int, pair_count: int = 1) -> dict[str, Source]:
+def descriptors(process: Process, worker_count: int, pair_count: int = 1) -> dict[str, DescriptorSource]:
     """Return what `process` is handed, by the names that it knows them by."""
     if process.role == "worker":
         return _worker_descriptors(process, pair_count)
     pair = _pair_of(process)
-    own: dict[str, Source] = {"segment": Segment(process, writable=True, pair=pair)}
+    own: dict[str, DescriptorSource] = {"segment": Segment(process, writable=True, pair=pair)}
     if process.role == "gc":
         return {**own, **{f"index.{p}": GcPair(0, p) for p in range(pair_count)}}
     own["bell"] = Bell(process)
@@ -189,8 +189,8 @@ def descriptors(process: Process, worker_count: int, pair_count: int = 1) -> dic
     }
 
 
-def _worker_descriptors(process: Process, pair_count: int) -> dict[str, Source]:
-    found: dict[str, Source] = {"listener": Listener(process.index), "bell": Bell(process)}
+def _worker_descriptors(process: Process, pair_count: int) -> dict[str, DescriptorSource]:
+    found: dict[str, DescriptorSource] = {"listener": Listener(process.index), "bell": Bell(process)}
     for pair in range(pair_count):
         found |= {
             f"segment.{pair}": Segment(process, writable=True, pair=pair),

@@ -26,18 +26,18 @@ from fastbk.server.admin.pages import endpoints, life_info, open_admin
 from fastbk.server.configuration.checks import check
 from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.boot_check import UsedDirectory
-from fastbk.server.disks.disk_reports import DiskBoard
-from fastbk.server.disks.disk_wait import DiskGate
+from fastbk.server.disks.disk_reports import DiskReports
+from fastbk.server.disks.disk_wait import DiskWait
 from fastbk.server.disks.space_thresholds import reserve_bytes
-from fastbk.server.supervision.boot_order import ChildDied, Facts, Sequence, StopAsked
-from fastbk.server.supervision.child_events import Watch
-from fastbk.server.supervision.digest_service import DigestDesk
-from fastbk.server.supervision.gc_admin import GcDesk
-from fastbk.server.supervision.ledger_limit import LedgerRoom
+from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopAsked
+from fastbk.server.supervision.child_events import ChildEvents
+from fastbk.server.supervision.digest_service import DigestService
+from fastbk.server.supervision.gc_admin import GcAdmin
+from fastbk.server.supervision.ledger_limit import LedgerLimit
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.supervision.lifeline import Lifeline
 from fastbk.server.supervision.monitor import Monitor
-from fastbk.server.supervision.read_only_admin import ReadOnlyDesk
+from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
 from fastbk.server.supervision.registration import Membership
 from fastbk.server.supervision.spawn import Boot, PortGuard
 from fastbk.server.supervision.unclean_start import end_life
@@ -81,17 +81,17 @@ class Supervisor:
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
         self._restarts = Restarts(budget)
         self._metrics = Metrics(self._life, budget, config.metrics.names)
-        self._disks = DiskBoard(self._life)
-        self._gc = GcDesk()
-        self._read_only = ReadOnlyDesk(config)
+        self._disks = DiskReports(self._life)
+        self._gc = GcAdmin()
+        self._read_only = ReadOnlyAdmin(config)
         self._monitor = Monitor(self._life)
-        self._ledger_room = LedgerRoom(self._life, config.limits)
+        self._ledger_room = LedgerLimit(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
         self._metrics.add_source(self._monitor.metric_lines)
         self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
-        self._watch: Watch | None = None
+        self._watch: ChildEvents | None = None
         self._boot: Boot | None = None
         self._epoch = 0
         self._reads_only = ""
@@ -112,7 +112,7 @@ class Supervisor:
                 stack.callback(self._let_go, lock)
             self._locks = {of: lock.descriptor for of, lock in locks.items()}
             await asyncio.to_thread(self._read_only.load)
-            self._gate = DiskGate(
+            self._disk_wait = DiskWait(
                 [
                     UsedDirectory(of.role, of.pair, str(lock.directory), lock.descriptor)
                     for of, lock in locks.items()
@@ -153,7 +153,7 @@ class Supervisor:
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
-            self._digests = DigestDesk(self._membership.read_ledgers)
+            self._digests = DigestService(self._membership.read_ledgers)
             stack.push_async_callback(self._digests.close)
             return await self._boots()
 
@@ -180,7 +180,7 @@ class Supervisor:
         """Boot until asked to stop. Raises Error for what only a person can mend."""
         while self._stop_reason is None:
             if self._epoch:  # a first start says itself what is wrong, and ends
-                await self._gate.wait(self._stop_asked)
+                await self._disk_wait.wait(self._stop_asked)
                 if self._stop_asked.is_set():
                     break
             try:
@@ -209,12 +209,12 @@ class Supervisor:
         """Start, serve and drain once. Raises ChildDied, StopAsked, Error."""
         began_s = time.monotonic()
         self._epoch = max(self._epoch + 1, int(time.time()))
-        reads_only = self._restarts.reads_only_reason or self._gate.reads_only
+        reads_only = self._restarts.reads_only_reason or self._disk_wait.reads_only
         self._reads_only = reads_only
         self._boot = boot = Boot(
             self._config, self._guard, self._locks, self._epoch, is_reads_only=bool(reads_only)
         )
-        self._watch = watch = Watch(boot)
+        self._watch = watch = ChildEvents(boot)
         kill_point("supervisor.after_spawn")
         self._lifeline.tell({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
         try:
@@ -234,7 +234,7 @@ class Supervisor:
             told = {"disk": self._disks.told, "gc_status": self._gc.told}
             asked = {"digests_wanted": self._digests.asked}
             self._digests.attach(boot)
-            sequence = Sequence(boot, watch, self._config, facts, told, asked)
+            sequence = BootOrder(boot, watch, self._config, facts, told, asked)
             if self._stop_reason is not None:
                 raise StopAsked
             kill_point("supervisor.before_start")
@@ -262,7 +262,7 @@ class Supervisor:
             self._watch = self._boot = None
             await asyncio.to_thread(boot.close)
 
-    def _say_ready(self, sequence: Sequence, replayed: list[Replayed], seconds: float) -> None:
+    def _say_ready(self, sequence: BootOrder, replayed: list[Replayed], seconds: float) -> None:
         http_port = self._admin.port if self._admin else None
         logs.info(
             "bookie.started",
@@ -288,7 +288,7 @@ class Supervisor:
             }
         )
 
-    async def _serve(self, sequence: Sequence, boot: Boot) -> None:
+    async def _serve(self, sequence: BootOrder, boot: Boot) -> None:
         """Serve until asked to stop, then drain. Raises ChildDied."""
         beside = [self._follow_disks(), self._monitor.run(boot), self._ledger_room.run(boot)]
         tasks = [asyncio.create_task(one) for one in beside]
@@ -320,7 +320,7 @@ class Supervisor:
         """
         if self._reads_only:
             if not self._restarts.reads_only_reason and self._watch is not None:
-                await self._gate.until_journal_is_back()
+                await self._disk_wait.until_journal_is_back()
                 self._watch.stop(DISK_IS_BACK)
             return
         while True:
@@ -361,9 +361,9 @@ class Supervisor:
     async def _what_next(self, error: ChildDied, *, was_serving: bool) -> float:
         """Return the pause before the next boot in seconds. Raises StorageError: there is none."""
         restarts = self._restarts
-        if await self._gate.explains(error.process.role, was_serving=was_serving):
+        if await self._disk_wait.explains(error.process.role, was_serving=was_serving):
             logs.error("bookie.broke_down_with_a_disk", reason=str(error))
-            return self._gate.pause_s
+            return self._disk_wait.pause_s
         earlier = restarts.reads_only_reason
         reason = (
             f"children died {self._config.bookie.restarts_max} times within"

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.native.scrub import DigestLook
-from fastbk.storage.digest_check import DigestCount, Known, digest_name
+from fastbk.storage.digest_check import DigestCount, KnownDigest, digest_name
 
 if TYPE_CHECKING:
     from fastbk.native.scrub import Run
 
 FINDINGS_MAX = 10_000
 """More are counted, but not kept."""
-TypesOf = Callable[[Collection[int]], Mapping[int, Known]]
+TypesOf = Callable[[Collection[int]], Mapping[int, KnownDigest]]
 """Ledgers -> their digest types or keys; NO_TYPE: metadata has none; missing: it can't be told.
 
 Raises Error: none can.

@@ -22,7 +22,7 @@ from fastbk.retry import Backoff
 from fastbk.storage import entry_log_files
 from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
 from fastbk.storage.directories import free_bytes
-from fastbk.storage.maintenance import CheckpointSettings, Upkeep
+from fastbk.storage.maintenance import CheckpointSettings, Maintenance
 from fastbk.storage.manifest import FLUSH, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt
 
@@ -48,7 +48,7 @@ def _no_pause(_: int) -> None:
     return None
 
 
-class Checkpoint(Upkeep):
+class Checkpoint(Maintenance):
     """The durable state of one ledger directory, and the only way to change it. One thread but for `install`."""
 
     def __init__(

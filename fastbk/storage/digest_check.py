@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NO_TYPE = 0
 """Metadata has no such ledger, or names no digest of it: there is nothing to check by."""
-Known = int | bytes
+KnownDigest = int | bytes
 """What is known of a ledger's digest: its type's number, or the key of its HMAC (20 bytes), where metadata has the
 password."""
 
@@ -36,7 +36,7 @@ class DigestSource(Protocol):
     def wait(self) -> None:
         """Wait for answers, some ten milliseconds at most."""
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, KnownDigest]:
         """Return the types of those ledgers that are known; NO_TYPE is one."""
 
 
@@ -54,7 +54,7 @@ class NoDigests:
     def wait(self) -> None:
         """Do nothing."""
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, KnownDigest]:
         """Return NO_TYPE for each."""
         return dict.fromkeys(ledger_ids, NO_TYPE)
 
@@ -66,20 +66,20 @@ class KnownTypes:
 
     def __init__(self, ledgers_max: int) -> None:
         """`ledgers_max`: so many are kept, some 150 bytes each, with a key 60 more."""
-        self._types: OrderedDict[int, Known] = OrderedDict()
+        self._types: OrderedDict[int, KnownDigest] = OrderedDict()
         self._ledgers_max = ledgers_max
 
     def __len__(self) -> int:
         return len(self._types)
 
-    def get(self, ledger_id: int) -> Known | None:
+    def get(self, ledger_id: int) -> KnownDigest | None:
         """Return a type; None: not known."""
         found = self._types.get(ledger_id)
         if found is not None:
             self._types.move_to_end(ledger_id)
         return found
 
-    def put(self, ledger_id: int, digest_type: Known) -> None:
+    def put(self, ledger_id: int, digest_type: KnownDigest) -> None:
         """Remember one; the one that was not asked for longest is forgotten for it."""
         self._types[ledger_id] = digest_type
         self._types.move_to_end(ledger_id)
@@ -108,7 +108,7 @@ class DigestCount:
     unknown: int = 0
     unanswered: int = 0
 
-    def add_unchecked(self, runs: Sequence[Run], types: Mapping[int, Known]) -> None:
+    def add_unchecked(self, runs: Sequence[Run], types: Mapping[int, KnownDigest]) -> None:
         """Count the entries of `runs` that can't be checked by these types."""
         for run in runs:
             kind = types.get(run.ledger_id)
@@ -129,6 +129,6 @@ class DigestCount:
         )
 
 
-def digest_name(known: Known) -> str:
+def digest_name(known: KnownDigest) -> str:
     """Return what people call it."""
     return DigestType(DigestType.HMAC if isinstance(known, bytes) else known).name

@@ -26,7 +26,7 @@ SLICE_BLOCKS = 256
 BLOCK_BYTES = 4 * KIB
 
 
-class Merging:
+class LocationsMerge:
     """The files that are merged, and how far it is."""
 
     def __init__(

@@ -17,7 +17,7 @@ from fastbk.native.store import Scope
 from fastbk.storage import entry_log_files, locations_files
 from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
 from fastbk.storage.compaction import Compaction, CompactionSettings
-from fastbk.storage.locations_merge import Merging
+from fastbk.storage.locations_merge import LocationsMerge
 from fastbk.storage.new_files import Attempt
 from fastbk.units import GIB, MIB
 
@@ -73,7 +73,7 @@ class Recount:
         raise OSError("locations files are replaced faster than they can be read")
 
 
-class Upkeep:
+class Maintenance:
     """Of one ledger directory."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Upkeep:
         self._settings = settings
         self._clock_s = clock_s
         self._new_salt = new_salt
-        self._merges: list[Merging] = []
+        self._merges: list[LocationsMerge] = []
         self._compaction: Compaction | None = None
 
     @property
@@ -114,7 +114,7 @@ class Upkeep:
         everything: bool = False,
         forget_deleted_before_s: int = 0,
         dropped: Collection[int] = (),
-    ) -> Merging | None:
+    ) -> LocationsMerge | None:
         """Plan a merge if there are many files; None when there is nothing to do, or not now.
 
         Args:
@@ -141,7 +141,7 @@ class Upkeep:
                 return None
             if dropped:
                 self.drops += 1
-            merging = Merging(
+            merging = LocationsMerge(
                 chosen,
                 manifest,
                 self.commits.files.attempt(0),
@@ -188,13 +188,13 @@ class Upkeep:
         """Whether a merge is under way that drops ledgers which may come again."""
         return any(merging.drops for merging in self._merges)
 
-    def note_damage(self, merging: Merging) -> None:
+    def note_damage(self, merging: LocationsMerge) -> None:
         """Leave out of further merges what this one could not read."""
         self.damaged = {*self.damaged, *merging.damaged}
 
     # ---- the flush thread's part
 
-    def commit_merge(self, store: Store, merging: Merging) -> Change:
+    def commit_merge(self, store: Store, merging: LocationsMerge) -> Change:
         """Let what was merged count instead of its inputs. Raises CheckpointFailed: nothing changed."""
         check(merging.merged is not None, "a merge is committed once it is written")
         chosen = set(merging.chosen)
@@ -269,7 +269,7 @@ class Upkeep:
         self._compaction = None
         return change
 
-    def abandon(self, store: Store, plan: Merging | Compaction) -> None:
+    def abandon(self, store: Store, plan: LocationsMerge | Compaction) -> None:
         """Give up what is not committed: its files are unlinked. Flush thread, once no slice of it is under way."""
         if plan is self._compaction:
             self._compaction = None
@@ -320,16 +320,16 @@ class Upkeep:
         compaction = self.plan_compaction(log_ids, deleted)
         return None if compaction is None else self._through(store, compaction)
 
-    def _through(self, store: Store, plan: Merging | Compaction) -> Change:
+    def _through(self, store: Store, plan: LocationsMerge | Compaction) -> Change:
         try:
             while plan.step(store):
                 pass
-            if isinstance(plan, Merging):
+            if isinstance(plan, LocationsMerge):
                 return self.commit_merge(store, plan)
             return self.commit_compaction(store, plan)
         except FAILURES as error:
             self.abandon(store, plan)
-            if isinstance(plan, Merging):
+            if isinstance(plan, LocationsMerge):
                 self.note_damage(plan)
             if isinstance(error, CheckpointFailed):
                 raise

@@ -46,7 +46,7 @@ Entry = tuple[int, int, bytes]
 """Ledger, entry, bytes."""
 
 
-class StoppedPair:
+class OfflineStore:
     """One pair's ledger directory, opened. `close` it in the end."""
 
     def __init__(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.disk import Disk
     from fastbk.native.store import Store
-    from fastbk.storage.digest_check import DigestSource, Known
+    from fastbk.storage.digest_check import DigestSource, KnownDigest
     from fastbk.storage.manifest import LogEntry, Manifest
 
 RUNS_A_PASS = 65_536
@@ -193,14 +193,14 @@ class ScrubCycle:
             if runs.is_all:
                 return
 
-    def _types_of(self, runs: list[Run]) -> Generator[int, None, dict[int, Known]]:
+    def _types_of(self, runs: list[Run]) -> Generator[int, None, dict[int, KnownDigest]]:
         ledger_ids = {run.ledger_id for run in runs}
         while self._digests.want(ledger_ids):
             self._digests.wait()
             yield 1
         return self._digests.known(ledger_ids)
 
-    def _verify(self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, Known]) -> int:
+    def _verify(self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, KnownDigest]) -> int:
         path = log_path(self._directory, log.log_id)
         look = DigestLook(types)
         try:

@@ -50,7 +50,7 @@ class Verdict(enum.Enum):
     """Metadata knows data that is gone, and a person said that this is so: born again, with what it held in limbo."""
 
 
-class Place(NamedTuple):
+class DirectoryPlace(NamedTuple):
     """What a directory is configured for: "journal" or "ledger", of which pair."""
 
     role: str
@@ -61,11 +61,11 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DirectoryContent:
     """What one configured directory holds: `data` are names of files that only a bookie's work leaves behind."""
 
     directory: str
-    place: Place
+    place: DirectoryPlace
     identity: Identity | None
     data: Sequence[str] = ()
     cookie: Cookie | None = None
@@ -77,18 +77,18 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownBookie:
     """What metadata knows of a bookie id: its incarnation, places by directory id, and starts of that incarnation."""
 
     incarnation: int
-    places: Mapping[str, Place]
+    places: Mapping[str, DirectoryPlace]
     starts: int = 0
 
 
 def judge(
     bookie_id: str,
-    found: Sequence[Found],
-    known: Known | None,
+    found: Sequence[DirectoryContent],
+    known: KnownBookie | None,
     *,
     instance_id: str = "",
     accept_data_loss: bool = False,
@@ -129,7 +129,7 @@ def judge(
     return Verdict.BORN_HALFWAY
 
 
-def _is_lost(bookie_id: str, found: Sequence[Found], known: Known) -> bool:
+def _is_lost(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie) -> bool:
     """Return whether nothing is left of the data that metadata knows: no data anywhere, identities other than its own.
 
     A rebirth that was cut short leaves new identities, of one incarnation or two: it is begun anew.
@@ -143,7 +143,7 @@ def _is_lost(bookie_id: str, found: Sequence[Found], known: Known) -> bool:
     return len(alive) < len(found)
 
 
-def _check_cookie(bookie_id: str, found: Found, instance_id: str, *, is_known: bool) -> None:
+def _check_cookie(bookie_id: str, found: DirectoryContent, instance_id: str, *, is_known: bool) -> None:
     cookie = found.cookie
     if cookie is None:
         return
@@ -168,14 +168,14 @@ def _check_cookie(bookie_id: str, found: Found, instance_id: str, *, is_known: b
         )
 
 
-def _check_own(bookie_id: str, found: Found, identity: Identity) -> None:
+def _check_own(bookie_id: str, found: DirectoryContent, identity: Identity) -> None:
     if identity.bookie_id != bookie_id:
         raise IdentityError(
             f"{found.directory} belongs to bookie {identity.bookie_id!r}, this one is {bookie_id!r}. Likely the"
             " directory of another bookie was configured, or this bookie's address changed. Correct the directory,"
             f" or set bookie.id to {identity.bookie_id!r}"
         )
-    place = Place(identity.role, identity.pair)
+    place = DirectoryPlace(identity.role, identity.pair)
     if place != found.place:
         advice = (
             "Swap the directories of [journal] and [ledgers] back"
@@ -198,7 +198,7 @@ def _check_own(bookie_id: str, found: Found, identity: Identity) -> None:
         )
 
 
-def _check_alike(found: Sequence[Found]) -> None:
+def _check_alike(found: Sequence[DirectoryContent]) -> None:
     present = [(each, each.identity) for each in found if each.identity is not None]
     for (a, mine), (b, other) in itertools.combinations(present, 2):
         if mine.incarnation != other.incarnation:
@@ -219,7 +219,7 @@ def _check_alike(found: Sequence[Found]) -> None:
             )
 
 
-def _judge_known(bookie_id: str, found: Sequence[Found], known: Known, *, expand: bool) -> Verdict:
+def _judge_known(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie, *, expand: bool) -> Verdict:
     pairs = configured_pairs(found)
     present = {each.identity.directory_id for each in found if each.identity is not None}
     missing = [f"{known.places[one]} {one}" for one in known.places if one not in present]
@@ -246,12 +246,12 @@ def _judge_known(bookie_id: str, found: Sequence[Found], known: Known, *, expand
     return Verdict.KNOWN
 
 
-def configured_pairs(found: Sequence[Found]) -> int:
+def configured_pairs(found: Sequence[DirectoryContent]) -> int:
     """Return how many pairs the configured directories make."""
     return 1 + max(each.place.pair for each in found)
 
 
-def _check_pairs(found: Sequence[Found], pairs: int) -> None:
+def _check_pairs(found: Sequence[DirectoryContent], pairs: int) -> None:
     for each in found:
         if each.identity is not None and each.identity.pairs != pairs:
             raise IdentityError(
@@ -261,7 +261,7 @@ def _check_pairs(found: Sequence[Found], pairs: int) -> None:
             )
 
 
-def _is_added(found: Found, known: Known) -> bool:
+def _is_added(found: DirectoryContent, known: KnownBookie) -> bool:
     """Return whether a directory is empty, or was stamped by an expansion that was cut short."""
     if found.data:
         return False
@@ -273,7 +273,7 @@ def _is_added(found: Found, known: Known) -> bool:
     )
 
 
-def _check_known(bookie_id: str, found: Sequence[Found], known: Known) -> None:
+def _check_known(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie) -> None:
     for each in found:
         identity = each.identity
         if identity is None:
@@ -300,7 +300,7 @@ def _check_known(bookie_id: str, found: Sequence[Found], known: Known) -> None:
             )
 
 
-def _check_listed(bookie_id: str, found: Sequence[Found], known: Known) -> None:
+def _check_listed(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie) -> None:
     for each in found:
         listed = each.cookie.journals + each.cookie.ledgers if each.cookie else ()
         unknown = [one for one in listed if one not in known.places]
@@ -312,7 +312,7 @@ def _check_listed(bookie_id: str, found: Sequence[Found], known: Known) -> None:
             )
 
 
-def _is_wiped(bookie_id: str, found: Found, known: Known) -> IdentityError:
+def _is_wiped(bookie_id: str, found: DirectoryContent, known: KnownBookie) -> IdentityError:
     left = [*found.data, *(["a cookie"] if found.cookie else [])]
     holds = f"holds {_some(left)} but no {NAME}" if left else "is empty"
     return IdentityError(

@@ -21,7 +21,7 @@ from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
 from fastbk.storage.commits import FAILURES
 from fastbk.storage.compaction import Compaction, CompactionSettings
-from fastbk.storage.locations_merge import Merging
+from fastbk.storage.locations_merge import LocationsMerge
 from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import ManifestLost
 from tests.fixtures.store_harness import NO_ENTRY, OK, Life, StoreHarness, entry_bytes
@@ -72,7 +72,7 @@ class GcModel:
         self.next_ledger = 1
         self.mark = 0
         self.next_mark = 1
-        self.plans: list[Merging | Compaction] = []
+        self.plans: list[LocationsMerge | Compaction] = []
         self.start()
 
     @property
@@ -239,10 +239,10 @@ class GcModel:
             self.life.checkpoint.abandon(self.life.store, plan)
             raise CheckpointFailed(str(error)) from error
 
-    def commit(self, plan: Merging | Compaction) -> None:
+    def commit(self, plan: LocationsMerge | Compaction) -> None:
         """What was written counts from now on."""
         checkpoint, store = self.life.checkpoint, self.life.store
-        if isinstance(plan, Merging):
+        if isinstance(plan, LocationsMerge):
             change = checkpoint.commit_merge(store, plan)
             self.counts["merges"] += 1
         else:

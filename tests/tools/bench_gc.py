@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.devcluster.zookeeper import ZooKeeperServer
-from fastbk.gc.dead_ledgers import Cluster, Collector, Rules
+from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.pacing import Pace
 from fastbk.meta import MetadataStore, open_store, zookeeper_admin
@@ -124,7 +124,7 @@ def measure(name: str, store: MetadataStore, count: int) -> None:
     fill(store, count)
     local, times = Local(count), MILLION / count
     cluster, pace = Cluster(store), Pace(1e12, lambda _: None)
-    collector = Collector(local, store, cluster, pace)
+    collector = DeadLedgers(local, store, cluster, pace)
     copies = CopiesWatch(local, store, cluster, ME, pace, Rules(), 86_400.0)
     print(f"{name}, {count:,} ledgers")
     print(f"  cycle   {timed(collector.run, times)}")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.server.disks.disk_reports import DiskBoard
-    from fastbk.server.supervision.gc_admin import GcDesk
+    from fastbk.server.disks.disk_reports import DiskReports
+    from fastbk.server.supervision.gc_admin import GcAdmin
     from fastbk.server.supervision.lifecycle import Lifecycle
-    from fastbk.server.supervision.read_only_admin import ReadOnlyDesk
+    from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class BookieFacts:
     bookie_id: str
     life: Lifecycle
     metrics: Metrics
-    disks: DiskBoard
-    gc: GcDesk
-    read_only: ReadOnlyDesk
+    disks: DiskReports
+    gc: GcAdmin
+    read_only: ReadOnlyAdmin
     set_read_only: Callable[[bool], Awaitable[None]]

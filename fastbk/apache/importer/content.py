@@ -16,7 +16,7 @@ from fastbk.apache.importer.entry_log import read_entry_log
 from fastbk.apache.importer.index_check import IndexCounts, Indexes, IndexUse
 from fastbk.apache.importer.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
 from fastbk.apache.importer.records import LENGTH, Damage
-from fastbk.inspect.file_reader import Source
+from fastbk.inspect.file_reader import FileReader
 from fastbk.native.ledger_state import FENCED, HAS_KEY, LedgerState
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Content:
     def _in_logs(self, indexes: Indexes) -> Iterator[Record]:
         for path in self._directories.entry_logs():
             number, index = int(path.stem, 16) << 32, indexes.of(path)
-            with Source(path) as source:
+            with FileReader(path) as source:
 
                 def on_log(damage: Damage) -> None:
                     # A log is only closed when it is full: the newest one of each directory, at least, is not.
@@ -145,7 +145,7 @@ class Content:
     def _in_journals(self, indexes: Indexes) -> Iterator[Record]:
         for part in self._directories.journal_parts():
             is_newest = part.is_newest
-            with Source(part.path) as source:
+            with FileReader(part.path) as source:
 
                 def on_journal(damage: Damage, is_newest: bool = is_newest) -> None:
                     self.counts.note(damage, is_expected=damage.is_tail and is_newest)
@@ -176,7 +176,7 @@ class Content:
             )
         return found
 
-    def _of(self, source: Source, records: Iterator[Record]) -> Iterator[Record]:
+    def _of(self, source: FileReader, records: Iterator[Record]) -> Iterator[Record]:
         counts = self.counts
         counts.files += 1
         before_bytes = counts.read_bytes
@@ -242,7 +242,7 @@ class Content:
         elif kind == EXPLICIT_LAC:
             ledger.lac = max(ledger.lac, known.lac_in(ledger_id, body))
 
-    def _unreadable(self, source: Source) -> None:
+    def _unreadable(self, source: FileReader) -> None:
         for offset_bytes in source.unreadable:
             damage = Damage(source.path, offset_bytes, 4096, "the disk fails to read here")
             self.counts.note(damage, is_expected=False)

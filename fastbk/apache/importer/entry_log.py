@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.apache.importer.records import Check, Record, Report
-    from fastbk.inspect.file_reader import Source
+    from fastbk.inspect.file_reader import FileReader
 
 MAGIC = b"BKLO"
 HEADER_BYTES = 1024
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 4096
 _FILLER = b"\xf0"
 
 
-def read_entry_log(source: Source, check: Check, report: Report) -> Iterator[Record]:
+def read_entry_log(source: FileReader, check: Check, report: Report) -> Iterator[Record]:
     """Yield the entries of an entry log in the order in which they were written.
 
     Entries are not checked, but for those that come first behind damage: reading goes on there with one that is
@@ -92,7 +92,7 @@ def read_entry_log(source: Source, check: Check, report: Report) -> Iterator[Rec
         at, before = resync.pass_over(at, before, reason), -1
 
 
-def _is_filled(source: Source, at: int) -> bool:
+def _is_filled(source: FileReader, at: int) -> bool:
     """Return whether nothing but filler lies between here and the end of the block."""
     size_bytes = _BLOCK_BYTES - at % _BLOCK_BYTES
     return source.read(at, size_bytes) == _FILLER * size_bytes

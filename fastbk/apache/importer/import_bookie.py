@@ -33,7 +33,7 @@ from fastbk.storage import entry_log_files, identity, limbo, locations_files
 from fastbk.storage.directories import AUDIT_NAME, free_bytes, make_ledger_directory
 from fastbk.storage.import_mark import ImportMark, read_mark, remove_mark, write_mark
 from fastbk.storage.manifest import SLOTS
-from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, StoppedPair
+from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, OfflineStore
 from fastbk.storage.shards import Shards, even_shards, pair_of
 from fastbk.units import format_size
 
@@ -178,7 +178,7 @@ def _take(
             if each.place.role == "ledger":
                 make_ledger_directory(each.disk, each.path)
                 reader = stack.enter_context(Disk(Path(each.path), "plain"))
-                opened = StoppedPair(each.disk, reader, each.path, incarnation, each.place.pair)
+                opened = OfflineStore(each.disk, reader, each.path, incarnation, each.place.pair)
                 stack.callback(opened.close)
                 pairs.append(opened)
         shards = even_shards(len(pairs))
@@ -192,7 +192,7 @@ def _take(
 
 
 def _put_entries(
-    pairs: Sequence[StoppedPair],
+    pairs: Sequence[OfflineStore],
     shards: Shards,
     records: Iterable[Record],
     on_part: Callable[[], None],
@@ -222,7 +222,7 @@ def _put_entries(
 
 
 def _put_states(
-    pairs: Sequence[StoppedPair], shards: Shards, states: Iterable[LedgerState]
+    pairs: Sequence[OfflineStore], shards: Shards, states: Iterable[LedgerState]
 ) -> None:
     mine: list[list[LedgerState]] = [[] for _ in pairs]
     for state in states:
@@ -233,7 +233,7 @@ def _put_states(
 
 
 def _doubtful(
-    pairs: Sequence[StoppedPair],
+    pairs: Sequence[OfflineStore],
     shards: Shards,
     store: MetadataStore,
     bookie_id: BookieId,

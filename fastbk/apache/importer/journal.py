@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.apache.importer.records import Check, Record, Report
-    from fastbk.inspect.file_reader import Source
+    from fastbk.inspect.file_reader import FileReader
 
 MAGIC = b"BKLG"
 HEADER_BYTES = 512
@@ -37,7 +37,7 @@ MASTER_KEY, FENCE, FORCE, EXPLICIT_LAC = -0x1000, -0x2000, -0x4000, -0x8000
 
 
 def read_journal(
-    source: Source, from_bytes: int, check: Check, report: Report
+    source: FileReader, from_bytes: int, check: Check, report: Report
 ) -> Iterator[Record]:
     """Yield the records of a journal file in order, those that are no entries included.
 

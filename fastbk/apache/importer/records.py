@@ -19,7 +19,7 @@ from fastbk.model.entry import HEADER_BYTES
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
-    from fastbk.inspect.file_reader import Source
+    from fastbk.inspect.file_reader import FileReader
 
 RECORD_BYTES_MAX = 64 * MIB
 """A length above it is taken for damage: Apache's bookies take frames of 5 MiB unless told otherwise."""
@@ -77,7 +77,7 @@ class Resync:
     passed: 8 bytes a byte, and 128 MiB. Beyond it a candidate counts as none.
     """
 
-    def __init__(self, source: Source, check: Check, report: Report) -> None:
+    def __init__(self, source: FileReader, check: Check, report: Report) -> None:
         """`report`: told of damage."""
         self._source = source
         self._check = check
@@ -156,7 +156,7 @@ def _past_zeros(window: bytes, at: int) -> int:
     return len(window) if found is None else found.start() - LENGTH.size + 1
 
 
-def is_empty_from(source: Source, at: int) -> bool:
+def is_empty_from(source: FileReader, at: int) -> bool:
     """Return whether there are only zeros up to the end of the file."""
     size_bytes = _WINDOW_BYTES_MIN
     while piece := source.read(at, size_bytes):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fastbk.server.supervision.digest_service import read_digests
-from fastbk.storage.digest_check import NO_TYPE, Known, KnownTypes
+from fastbk.storage.digest_check import NO_TYPE, KnownDigest, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -28,7 +28,7 @@ class MetadataTypes:
         self._read = read
         self._types = KnownTypes(ledgers_max)
 
-    def __call__(self, ledger_ids: Collection[int]) -> dict[int, Known]:
+    def __call__(self, ledger_ids: Collection[int]) -> dict[int, KnownDigest]:
         """Return the types of these ledgers, without those whose metadata is damaged. Raises Error."""
         known = {one: self._types.get(one) for one in ledger_ids}
         found = {ledger_id: kind for ledger_id, kind in known.items() if kind is not None}

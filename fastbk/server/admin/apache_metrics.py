@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fastbk.observe.apache_names import Scope, Summary, Total
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.server.disks.disk_reports import DiskBoard
-    from fastbk.server.supervision.gc_admin import GcDesk
+    from fastbk.server.disks.disk_reports import DiskReports
+    from fastbk.server.supervision.gc_admin import GcAdmin
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
@@ -28,7 +28,7 @@ class ApacheMetrics:
     """One bookie's."""
 
     def __init__(
-        self, config: BookieConfig, metrics: Metrics, disks: DiskBoard, gc: GcDesk
+        self, config: BookieConfig, metrics: Metrics, disks: DiskReports, gc: GcAdmin
     ) -> None:
         self._ledgers = config.ledgers.all_directories
         self._journals = config.journal.all_directories

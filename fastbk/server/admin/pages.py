@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Handler
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.server.disks.disk_reports import DiskBoard
+    from fastbk.server.disks.disk_reports import DiskReports
     from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 
 
@@ -77,7 +77,7 @@ def endpoints(
     return (*found, Endpoint(http_host, admin.port, HTTP_PROTOCOL, HTTP_NAME))
 
 
-def life_info(life: Lifecycle, budget: RestartBudget, disks: DiskBoard) -> dict[str, object]:
+def life_info(life: Lifecycle, budget: RestartBudget, disks: DiskReports) -> dict[str, object]:
     """Return state, since when and why, what speaks against readiness, restarts and disks."""
     now_s = time.monotonic()
     return {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.private_files import FILE_MODE
-from fastbk.server.disks.directory_probe import Place
+from fastbk.server.disks.directory_probe import DirectoryProbe
 from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.storage.space import DiskState, Takes
 
@@ -54,7 +54,7 @@ class Problem:
 
     def report(self) -> DiskReport:
         """Return it as a process that uses the directory would tell it."""
-        look = Place(self.directory.path, self.directory.lock).look()
+        look = DirectoryProbe(self.directory.path, self.directory.lock).look()
         return DiskReport(
             role=self.directory.role,
             pair=self.directory.pair,
@@ -79,7 +79,7 @@ def boot_problems(directories: Sequence[UsedDirectory]) -> tuple[Problem, ...]:
     """Look into all directories, with a small write and sync in each. Blocks; raises nothing."""
     found = []
     for each in directories:
-        gone = Place(each.path, each.lock).why_gone()
+        gone = DirectoryProbe(each.path, each.lock).why_gone()
         if gone:
             found.append(Problem(each, DiskState.GONE, f"the directory is gone: {gone}"))
         elif problem := why_not_writable(each.path):
@@ -113,7 +113,7 @@ def lacks_room(directories: Sequence[UsedDirectory], reserve_bytes: int) -> bool
     """Return whether a ledger directory has less free than `reserve_bytes`, which replay may have to flush."""
     for each in directories:
         if each.role == "ledger":
-            look = Place(each.path, each.lock).look()
+            look = DirectoryProbe(each.path, each.lock).look()
             if not look.gone and look.free_bytes < reserve_bytes:
                 return True
     return False

@@ -22,7 +22,7 @@ BLOCK_BYTES = 512
 """Of `st_blocks`."""
 
 
-class Place:
+class DirectoryProbe:
     """A directory of a bookie, and the descriptor of its lock."""
 
     def __init__(

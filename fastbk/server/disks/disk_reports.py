@@ -24,7 +24,7 @@ _METRICS = (
 )  # fmt: skip
 
 
-class DiskBoard:
+class DiskReports:
     """The newest report of each directory."""
 
     def __init__(self, life: Lifecycle) -> None:

@@ -26,7 +26,7 @@ WAIT_NAME = "disks"
 """Under which the reason of a wait is noted against readiness."""
 
 
-class DiskGate:
+class DiskWait:
     """Looks into the directories when there is reason to; in a thread, since a sick disk may make it wait."""
 
     def __init__(

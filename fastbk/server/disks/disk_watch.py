@@ -18,7 +18,7 @@ from fastbk.storage.space import DiskHealth, DiskState, Takes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.server.disks.directory_probe import Place
+    from fastbk.server.disks.directory_probe import DirectoryProbe
     from fastbk.storage.space import Look, Thresholds
 
 HUNG_S = 5.0
@@ -54,7 +54,7 @@ class DiskWatch:
 
     def __init__(
         self,
-        place: Place,
+        place: DirectoryProbe,
         thresholds: Thresholds,
         *,
         role: str,

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbk.storage.digest_check import NO_TYPE, Known, KnownTypes
+from fastbk.storage.digest_check import NO_TYPE, KnownDigest, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -105,7 +105,7 @@ class DigestTypes:
         with self._change:
             self._change.wait(SLICE_S)
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, KnownDigest]:
         """Return the types of those ledgers that are known."""
         with self._change:
             types = {one: self._types.get(one) for one in ledger_ids}
@@ -133,7 +133,7 @@ class DigestTypes:
         return False
 
 
-def _known_of(told: int | str | None) -> Known:
+def _known_of(told: int | str | None) -> KnownDigest:
     if told is None:
         return NO_TYPE
     return bytes.fromhex(told) if isinstance(told, str) else told

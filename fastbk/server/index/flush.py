@@ -17,7 +17,7 @@ from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.flush_jobs import DirectJobs
-from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, Upkeeper
+from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 
@@ -96,7 +96,7 @@ class Flusher:
         self._deleted: array[int] | None = None
         self._has_expired = False
         """Whether ledgers have expired among `_deleted`."""
-        self.upkeep = Upkeeper(
+        self.upkeep = MaintenanceLoop(
             index,
             store,
             checkpoint,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastbk.native.store import Store
     from fastbk.storage.checkpoint import Checkpoint
     from fastbk.storage.compaction import Compaction
-    from fastbk.storage.locations_merge import Merging
+    from fastbk.storage.locations_merge import LocationsMerge
 
 DELETED_KEPT_S = 7 * 24 * 3600
 """How long a deleted ledger's state is remembered."""
@@ -60,7 +60,7 @@ class ForgetLook:
 
 @dataclass(slots=True)
 class _Plan:
-    merging: Merging
+    merging: LocationsMerge
     deleted: array[int]
     """Whose locations that merge leaves out; ascending."""
     before_s: int
@@ -139,7 +139,7 @@ class Forgetting:
 
     def plan(
         self, checkpoint: Checkpoint, deleted: Collection[int], before_s: int
-    ) -> Merging | None:
+    ) -> LocationsMerge | None:
         """Plan a merge that forgets states of ledgers deleted before `before_s`, and to forget them in memory after it.
 
         Everything is merged, since only then no older file can bring a forgotten state back. None when that can't be
@@ -156,7 +156,7 @@ class Forgetting:
             self._plan = _Plan(merging, gone, before_s, through_seal, now_s)
         return merging
 
-    def merged(self, merging: Merging | Compaction, *, is_committed: bool) -> None:
+    def merged(self, merging: LocationsMerge | Compaction, *, is_committed: bool) -> None:
         """Take note of a merge's end; one that is committed is installed before the next `look`."""
         plan = self._plan
         if plan is None or plan.merging is not merging:

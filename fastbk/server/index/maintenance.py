@@ -27,7 +27,7 @@ from fastbk.server.index.pacing import TokenBucket
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.compaction import Compaction
-from fastbk.storage.locations_merge import Merging
+from fastbk.storage.locations_merge import LocationsMerge
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ DROPS_A_MERGE = 10_000
 MERGE_BYTES_PER_S = 64 * MIB
 
 
-class Upkeeper:
+class MaintenanceLoop:
     """Of one index. Main loop only."""
 
     def __init__(
@@ -213,11 +213,11 @@ class Upkeeper:
         if not self._merges and len(self._checkpoint.manifest.locations) >= LAG_FILES_MAX // 2:
             self.stop_compaction()  # a slow one: what was flushed before its newest file can't be merged until its end
 
-    def _give_up(self, plan: Merging | Compaction) -> None:
+    def _give_up(self, plan: LocationsMerge | Compaction) -> None:
         self.forgetting.merged(plan, is_committed=False)
         self._jobs.submit("abandon", lambda: self._checkpoint.abandon(self._store, plan))
 
-    def _submit_merge(self, merging: Merging) -> None:
+    def _submit_merge(self, merging: LocationsMerge) -> None:
         self._merges += 1
         # Behind by so much that lookups suffer: faster than the rate, whatever else the disk does.
         self._background.submit(
@@ -269,7 +269,7 @@ class Upkeeper:
             self._written(result)
             return None
         if isinstance(result, Committed):
-            return (self._merged if isinstance(result.plan, Merging) else self._compacted)(result)
+            return (self._merged if isinstance(result.plan, LocationsMerge) else self._compacted)(result)
         if name == "recount_commit":
             self._recounted(is_ok=not isinstance(result, Exception))
             if isinstance(result, Exception):
@@ -278,7 +278,7 @@ class Upkeeper:
 
     def _written(self, task: Task) -> None:
         plan = task.plan
-        if isinstance(plan, Merging):
+        if isinstance(plan, LocationsMerge):
             self._jobs.submit("merge_commit", lambda: self._commit_merge(plan))
         elif isinstance(plan, Compaction):
             self._jobs.submit("compaction_commit", lambda: self._commit_compaction(plan))
@@ -290,7 +290,7 @@ class Upkeeper:
                 "recount_commit", lambda: self._checkpoint.commit_recount(self._store, recount)
             )
 
-    def _commit_merge(self, plan: Merging) -> Committed:
+    def _commit_merge(self, plan: LocationsMerge) -> Committed:
         """Flush thread."""
         try:
             return Committed(plan, self._checkpoint.commit_merge(self._store, plan))
@@ -309,7 +309,7 @@ class Upkeeper:
     def _merged(self, committed: Committed) -> Change | None:
         self._merges -= 1
         plan, drop = committed.plan, None
-        if isinstance(plan, Merging) and plan.drops:
+        if isinstance(plan, LocationsMerge) and plan.drops:
             drop, self._drop = self._drop, None
         self.forgetting.merged(plan, is_committed=committed.change is not None)
         if committed.change is None:
@@ -367,7 +367,7 @@ class Upkeeper:
         plan, error = failed.task.plan, failed.error
         if not isinstance(error, OSError | Error | TaskStopped):
             raise error
-        if isinstance(plan, Merging):
+        if isinstance(plan, LocationsMerge):
             self._merges -= 1
             if plan.damaged:
                 self._checkpoint.note_damage(plan)
@@ -383,7 +383,7 @@ class Upkeeper:
         else:
             self._log("recount.failed", reason=str(error))
             self._recounted(is_ok=False)
-        if isinstance(plan, Merging | Compaction):
+        if isinstance(plan, LocationsMerge | Compaction):
             self._give_up(plan)
 
     def _forget(self, before_s: int) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastbk.server.index.forgetting import ForgetLook
     from fastbk.storage.checkpoint import Change, Checkpoint
     from fastbk.storage.compaction import Compaction
-    from fastbk.storage.locations_merge import Merging
+    from fastbk.storage.locations_merge import LocationsMerge
 
 @dataclass(slots=True)
 class CompactionStatus:
@@ -32,7 +32,7 @@ class CompactionStatus:
 class Committed:
     """What the flush thread made of a plan: a change, or why not."""
 
-    plan: Merging | Compaction
+    plan: LocationsMerge | Compaction
     change: Change | None
     error: Exception | None = None
 

@@ -27,7 +27,7 @@ from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
 from fastbk.server.configuration.process_config import IndexConfig
-from fastbk.server.disks.directory_probe import Place, require_mounted
+from fastbk.server.disks.directory_probe import DirectoryProbe, require_mounted
 from fastbk.server.disks.disk_watch import DiskWatch
 from fastbk.server.gc_messages import Space
 from fastbk.server.index.background import Background
@@ -84,7 +84,7 @@ def cache_options(config: IndexConfig) -> dict[str, Any]:
 
 def disk_watch(child: Child, config: IndexConfig) -> DiskWatch:
     """Return the watch over the ledger directory's disk."""
-    place = Place(
+    place = DirectoryProbe(
         config.settings.directory,
         child.fds["lock"],
         neighbours=config.journal_neighbours,

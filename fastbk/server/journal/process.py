@@ -31,7 +31,7 @@ from fastbk.observe import logs
 from fastbk.server.child import Child, run
 from fastbk.server.configuration.process_config import JournalConfig
 from fastbk.server.configuration.settings import unconfirmed_ledgers_max
-from fastbk.server.disks.directory_probe import Place
+from fastbk.server.disks.directory_probe import DirectoryProbe
 from fastbk.server.disks.disk_watch import DiskWatch
 from fastbk.server.disks.space_thresholds import journal_thresholds
 from fastbk.server.journal.disk import JournalDisk
@@ -114,7 +114,7 @@ def old_files(replayed: Replayed, directory: str) -> list[OldFile]:
 def disk_watch(child: Child, config: JournalConfig) -> DiskWatch:
     """Return the watch over the journal directory's disk."""
     return DiskWatch(
-        Place(config.settings.directory, child.fds["lock"]),
+        DirectoryProbe(config.settings.directory, child.fds["lock"]),
         journal_thresholds(config.disk),
         role="journal",
         pair=config.pair,

@@ -31,7 +31,7 @@ from fastbk.server.identity import (
 )
 from fastbk.storage.cookie import write_cookie
 from fastbk.storage.identity import write_identity
-from fastbk.storage.startup_check import Found, IdentityError, Verdict, judge
+from fastbk.storage.startup_check import DirectoryContent, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ def _check_not_registered(store: MetadataStore, old: BookieId, new: BookieId) ->
 
 
 def _check_ours(
-    found: Sequence[Found],
+    found: Sequence[DirectoryContent],
     old: BookieId,
     new: BookieId,
     known: VersionedIdentity,

@@ -22,7 +22,7 @@ from fastbk.native.ledger_state import DELETED
 from fastbk.native.shard import PAIRS_MAX
 from fastbk.observe import logs
 from fastbk.storage.identity import Identity, read_identity, write_identity
-from fastbk.storage.offline_store import StoppedPair
+from fastbk.storage.offline_store import OfflineStore
 from fastbk.storage.shard_move import COPYING, MOVED, Move, read_move, remove_move, write_move
 from fastbk.storage.shards import evened
 
@@ -62,11 +62,11 @@ class Pairs:
         return [(path, read_identity(disk, path)) for path, disk in self.disks.items()]
 
     @contextmanager
-    def opened(self, pair: int, incarnation: int) -> Iterator[StoppedPair]:
+    def opened(self, pair: int, incarnation: int) -> Iterator[OfflineStore]:
         """Open what a pair has stored."""
         path = self.ledgers[pair]
         with Disk(Path(path), "plain") as reader_disk:
-            opened = StoppedPair(self.disks[path], reader_disk, path, incarnation, pair)
+            opened = OfflineStore(self.disks[path], reader_disk, path, incarnation, pair)
             try:
                 yield opened
             finally:

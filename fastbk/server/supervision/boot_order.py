@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.server.supervision.child_events import Watch
+    from fastbk.server.supervision.child_events import ChildEvents
     from fastbk.server.supervision.spawn import Boot
 
 
@@ -74,13 +74,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an operator wants no normal adds."""
 
 
-class Sequence:
+class BootOrder:
     """Leads one boot through its life."""
 
     def __init__(
         self,
         boot: Boot,
-        watch: Watch,
+        watch: ChildEvents,
         config: BookieConfig,
         facts: Facts,
         told: Mapping[str, Callable[[dict[str, Any]], None]] | None = None,

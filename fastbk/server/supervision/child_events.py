@@ -39,7 +39,7 @@ class Stop:
 Event = Message | Exited | Stop
 
 
-class Watch:
+class ChildEvents:
     """Events of one boot, in the order in which they were seen; messages of a child come before its
     end.
     """

@@ -25,7 +25,7 @@ from fastbk.model.entry import DigestType, mac_key
 from fastbk.model.ids import LedgerId
 from fastbk.observe import logs
 from fastbk.retry import jittered
-from fastbk.storage.digest_check import Known
+from fastbk.storage.digest_check import KnownDigest
 
 if TYPE_CHECKING:
     from fastbk.meta.api import VersionedLedger
@@ -50,14 +50,14 @@ ANSWERS_MAX = 16_384
 ANSWER_AGE_S_MAX = 60.0
 
 
-class DigestDesk:
+class DigestService:
     """One bookie's, over all its boots. Metadata is read in a thread of its own, one read at a time."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._boot: Boot | None = None
         self._waiting: OrderedDict[LedgerId, set[Process]] = OrderedDict()
-        self._answers: OrderedDict[LedgerId, tuple[Known | None, float]] = OrderedDict()
+        self._answers: OrderedDict[LedgerId, tuple[KnownDigest | None, float]] = OrderedDict()
         self._thread: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_away = False
@@ -86,7 +86,7 @@ class DigestDesk:
         ledgers = message.get("ledgers")
         if not isinstance(ledgers, list):
             return
-        known: list[tuple[LedgerId, Known | None]] = []
+        known: list[tuple[LedgerId, KnownDigest | None]] = []
         now_s = time.monotonic()
         for ledger_id in ledgers[:LEDGERS_ASKED_MAX]:
             if not isinstance(ledger_id, int) or not 0 <= ledger_id <= LEDGER_ID_MAX:
@@ -132,10 +132,10 @@ class DigestDesk:
             task.result()  # a defect of ours is the loop's to report
 
     def _take(
-        self, asked: dict[LedgerId, set[Process]], found: dict[LedgerId, Known | None]
+        self, asked: dict[LedgerId, set[Process]], found: dict[LedgerId, KnownDigest | None]
     ) -> None:
         now_s = time.monotonic()
-        answers: dict[Process, list[tuple[LedgerId, Known | None]]] = {}
+        answers: dict[Process, list[tuple[LedgerId, KnownDigest | None]]] = {}
         for ledger_id, one in found.items():
             self._answers[ledger_id] = one, now_s
             self._answers.move_to_end(ledger_id)
@@ -146,7 +146,7 @@ class DigestDesk:
         for process, known in answers.items():
             self._tell(process, known)
 
-    def _tell(self, process: Process, known: list[tuple[LedgerId, Known | None]]) -> None:
+    def _tell(self, process: Process, known: list[tuple[LedgerId, KnownDigest | None]]) -> None:
         """A child that does not read, or is gone, does without: it may ask again."""
         child = None if self._boot is None else self._boot.children.get(process)
         if child is not None:
@@ -159,13 +159,13 @@ class DigestDesk:
         self._is_away = error is not None
 
 
-def _said(known: Known | None, process: Process) -> int | str | None:
+def _said(known: KnownDigest | None, process: Process) -> int | str | None:
     if not isinstance(known, bytes):
         return known
     return known.hex() if process.role == "index" else int(DigestType.HMAC)
 
 
-def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, Known | None]:
+def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, KnownDigest | None]:
     """Return the digest types or keys of ledgers, without those whose metadata is damaged. Raises Error: it is away.
 
     One damaged ledger keeps nobody from hearing of the others.
@@ -173,7 +173,7 @@ def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, K
     try:
         return _types(ledger_ids, read(ledger_ids))
     except StorageError:
-        found: dict[LedgerId, Known | None] = {}
+        found: dict[LedgerId, KnownDigest | None] = {}
         for ledger_id in ledger_ids:
             with contextlib.suppress(StorageError):
                 found.update(_types([ledger_id], read([ledger_id])))
@@ -182,14 +182,14 @@ def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, K
 
 def _types(
     ledger_ids: Sequence[LedgerId], ledgers: Sequence[VersionedLedger | None]
-) -> dict[LedgerId, Known | None]:
+) -> dict[LedgerId, KnownDigest | None]:
     return {
         ledger_id: None if ledger is None else _known(ledger.metadata)
         for ledger_id, ledger in zip(ledger_ids, ledgers, strict=True)
     }
 
 
-def _known(metadata: LedgerMetadata) -> Known | None:
+def _known(metadata: LedgerMetadata) -> KnownDigest | None:
     kind, password = metadata.digest_type, metadata.password
     if kind is DigestType.HMAC and password is not None:
         return mac_key(password)

@@ -29,7 +29,7 @@ class GcGone(StorageError):
     default_retryable = True
 
 
-class GcDesk:
+class GcAdmin:
     """One bookie's, over all its boots."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def reason_of(ledgers: int, unconfirmed: int, limits: LimitSettings) -> str:
     )
 
 
-class LedgerRoom:
+class LedgerLimit:
     """One bookie's, over all its boots."""
 
     def __init__(self, life: Lifecycle, limits: LimitSettings) -> None:

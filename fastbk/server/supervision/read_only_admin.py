@@ -26,7 +26,7 @@ ASKED_WAIT_S = 5.0
 ASKED_POLL_S = 0.01
 
 
-class ReadOnlyDesk:
+class ReadOnlyAdmin:
     """One bookie's, over all its boots."""
 
     def __init__(self, config: BookieConfig) -> None:

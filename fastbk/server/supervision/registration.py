@@ -21,7 +21,7 @@ from fastbk.retry import jittered
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.shard_moves import end_move
 from fastbk.server.supervision.metadata_age import MetadataAge
-from fastbk.server.supervision.registration_properties import Published
+from fastbk.server.supervision.registration_properties import RegistrationProperties
 from fastbk.server.supervision.unclean_start import begin_life
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Membership:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._store: MetadataStore | None = None
         self._service: BookieService | None = None
-        self._published = Published(config)
+        self._published = RegistrationProperties(config)
         self._lease: Lease | None = None
         self._writable = False
         self._has_changed = False
@@ -104,7 +104,7 @@ class Membership:
         Raises Error the first time. Later an outage of metadata does not keep the bookie from
         serving: it is a problem that is told of, and tried again until it is over.
 
-        `properties` are told to whoever lists bookies, with what `Published` adds; other ones than
+        `properties` are told to whoever lists bookies, with what `RegistrationProperties` adds; other ones than
         before mean a new lease. `reads_only_reason` is published while the bookie is not writable,
         so that writers' errors can name it.
         """

@@ -23,7 +23,7 @@ INTERVAL_S = 60.0
 _SHARE = 20
 
 
-class Published:
+class RegistrationProperties:
     """The properties of one bookie that come from its configuration and its disk."""
 
     def __init__(self, config: BookieConfig, clock: Callable[[], float] = time.monotonic) -> None:

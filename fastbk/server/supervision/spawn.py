@@ -298,7 +298,7 @@ class Boot:
         wanted = process_table.descriptors(process, self.worker_count, self.pair_count)
         return {name: self._descriptor(source) for name, source in wanted.items()}
 
-    def _descriptor(self, source: process_table.Source) -> int:
+    def _descriptor(self, source: process_table.DescriptorSource) -> int:
         match source:
             case process_table.Segment(owner, writable, pair):
                 descriptor = self._segments[owner, pair]

@@ -16,7 +16,7 @@ from fastbk.apache.importer.index_check import PIECE_ENTRIES, EntryBitmap
 from fastbk.apache.importer.index_files import IndexFiles
 from fastbk.apache.importer.rocksdb import Databases, NoReaderError
 from fastbk.errors import StorageError
-from fastbk.inspect.file_reader import Source
+from fastbk.inspect.file_reader import FileReader
 from fastbk.model.entry import DigestType, master_key, parse_lac_body
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports
@@ -55,7 +55,7 @@ def test_real_indexes_name_every_entry_where_it_lies(storage: str) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
     found: dict[tuple[int, int], int] = {}
     for path in directories.find([str(folder)], [str(folder)]).entry_logs():
-        with Source(path) as source:
+        with FileReader(path) as source:
             for ledger_id, entry_id, _, at in read_entry_log(source, WHOLE, reports):
                 found[ledger_id, entry_id] = int(path.stem, 16) << 32 | at
     index = opened(storage, folder, reports)

@@ -14,7 +14,7 @@ from fastbk.apache.importer import directories
 from fastbk.apache.importer.entry_log import read_entry_log
 from fastbk.apache.importer.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
 from fastbk.errors import StorageError
-from fastbk.inspect.file_reader import Source
+from fastbk.inspect.file_reader import FileReader
 from fastbk.model.entry import master_key
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports, entry, padding, record, special
@@ -28,7 +28,7 @@ def read_log(path: Path, content: bytes | None = None) -> tuple[Records, Reports
     if content is not None:
         path.write_bytes(content)
     reports = Reports()
-    with Source(path) as source:
+    with FileReader(path) as source:
         return list(read_entry_log(source, WHOLE, reports)), reports
 
 
@@ -39,7 +39,7 @@ def read_txn(
     if content is not None:
         path.write_bytes(content)
     reports = Reports()
-    with Source(path) as source:
+    with FileReader(path) as source:
         return list(read_journal(source, from_bytes, WHOLE, reports)), reports
 
 

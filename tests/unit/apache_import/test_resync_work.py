@@ -11,7 +11,7 @@ import pytest
 from fastbk.apache.importer.entry_log import read_entry_log
 from fastbk.apache.importer.journal import read_journal
 from fastbk.apache.importer.records import Check, Record
-from fastbk.inspect.file_reader import Source
+from fastbk.inspect.file_reader import FileReader
 from fastbk.units import KIB, MIB
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports, entry, record
@@ -25,7 +25,7 @@ READERS = {
 }
 
 
-class Counted(Source):
+class Counted(FileReader):
     """Counts the bytes that are asked of it."""
 
     asked_bytes = 0

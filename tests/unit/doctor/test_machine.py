@@ -13,7 +13,7 @@ from fastbk.doctor.system import System
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
-from fastbk.storage.startup_check import Place
+from fastbk.storage.startup_check import DirectoryPlace
 
 
 def disks(folder: Path, **journal: int) -> Disks:
@@ -27,7 +27,7 @@ def disks(folder: Path, **journal: int) -> Disks:
 
 def test_no_room(tmp_path: Path) -> None:
     for role in ("journal", "ledger"):
-        (found, *_) = disks(tmp_path, limit_bytes=1 << 49).room(str(tmp_path), Place(role))
+        (found, *_) = disks(tmp_path, limit_bytes=1 << 49).room(str(tmp_path), DirectoryPlace(role))
         assert found.status is Status.FAIL
 
 
@@ -58,7 +58,7 @@ def test_file_systems(
     table = tmp_path / "mountinfo"
     table.write_text(f"22 1 8:1 / / rw {line}\n")
     monkeypatch.setattr("fastbk.doctor.disks.mount_of", lambda path: mount_of(path, table))
-    found = disks(tmp_path).mount(str(tmp_path), Place("journal"))
+    found = disks(tmp_path).mount(str(tmp_path), DirectoryPlace("journal"))
     assert found.status is status
     assert says in found.why
 

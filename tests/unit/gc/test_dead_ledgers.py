@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fastbk.errors import Error, MetadataUnavailable
-from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, Collector, Rules
+from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, DeadLedgers, Rules
 from fastbk.gc.ledger_listing import PAGE_IDS
 from fastbk.gc.pacing import Pace
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
@@ -74,10 +74,10 @@ class Clock:
         self.now_s += seconds
 
 
-def collector(local: Local, metadata: Metadata, *, per_s: float = 1e9, **rules: float) -> Collector:
+def collector(local: Local, metadata: Metadata, *, per_s: float = 1e9, **rules: float) -> DeadLedgers:
     clock = Clock()
     pace = Pace(per_s, clock.pause, lambda: clock.now_s)
-    return Collector(local, metadata, Cluster(metadata), pace, Rules(**rules))  # type: ignore[arg-type]
+    return DeadLedgers(local, metadata, Cluster(metadata), pace, Rules(**rules))  # type: ignore[arg-type]
 
 
 def test_a_ledger_goes_in_the_second_cycle_in_which_it_is_missing() -> None:

@@ -12,11 +12,11 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc.compaction import CompactionSettings, Compactor
 from fastbk.gc.control import Control, Draining
-from fastbk.gc.dead_ledgers import Cluster, Collector, Cycle
+from fastbk.gc.dead_ledgers import Cluster, Cycle, DeadLedgers
 from fastbk.gc.limbo import LimboWatch, Look
 from fastbk.gc.over_replicated import CopiesLook, CopiesWatch
 from fastbk.gc.pacing import Pace
-from fastbk.gc.scheduler import BUSY_SHARE, Work
+from fastbk.gc.scheduler import BUSY_SHARE, Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.memory_records import MemoryRecords
@@ -126,7 +126,7 @@ class Harness:
     disk: Disk
     report: Report
     control: Control
-    work: Work
+    work: Scheduler
 
     def live(self, seconds: float) -> None:
         end_s = self.line.now_s + seconds
@@ -146,7 +146,7 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
 
     control = Control(line, report.suspended)
     cluster = Cluster(bookie)  # type: ignore[arg-type]
-    collector = Collector(bookie, bookie, cluster, Pace(5.0, control.pause, now_s))  # type: ignore[arg-type]
+    collector = DeadLedgers(bookie, bookie, cluster, Pace(5.0, control.pause, now_s))  # type: ignore[arg-type]
     copies = CopiesWatch(
         bookie,
         bookie,
@@ -160,7 +160,7 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
     compactor = Compactor(disk, CompactionSettings(bytes_per_s=10), now_s)
     pace = Pace(1e9, control.pause, now_s)
     unconfirmed = UnconfirmedWatch(bookie, bookie, cluster, ME, pace, pace, 100.0, 100, now_s)  # type: ignore[arg-type]
-    work = Work(
+    work = Scheduler(
         control,
         report,
         collector,

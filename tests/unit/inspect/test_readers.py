@@ -12,7 +12,7 @@ import pytest
 from fastbk.errors import StorageError
 from fastbk.inspect import small_files
 from fastbk.inspect.entry_log import read_entry_log
-from fastbk.inspect.file_reader import Source
+from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.items import Counter, Item
 from fastbk.inspect.journal import read_journal
 from fastbk.inspect.locations import read_locations
@@ -25,7 +25,7 @@ from fastbk.storage.unclean import NAME as UNCLEAN_NAME
 from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
 
-READERS: dict[str, Callable[[Source], Iterator[Item]]] = {
+READERS: dict[str, Callable[[FileReader], Iterator[Item]]] = {
     "*.journal": read_journal,
     "*.log": read_entry_log,
     "*.loc": read_locations,
@@ -43,8 +43,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     return make_image(tmp_path_factory.mktemp("bookie"))
 
 
-def read(path: Path, reader: Callable[[Source], Iterator[Item]]) -> list[Item]:
-    with Source(path) as source:
+def read(path: Path, reader: Callable[[FileReader], Iterator[Item]]) -> list[Item]:
+    with FileReader(path) as source:
         return list(reader(source))
 
 
@@ -94,7 +94,7 @@ def test_entry_logs_hold_what_was_flushed(image: Image) -> None:
     items = []
     for path in paths:
         durable_bytes = durable_bytes_of(path)
-        with Source(path) as source:
+        with FileReader(path) as source:
             items += list(read_entry_log(source, durable_bytes))
     assert not [item for item in items if item.is_damage]
     found = entries_of(items)
@@ -130,7 +130,7 @@ def test_locations_name_every_run(image: Image) -> None:
 def test_locations_in_logs_that_no_manifest_lists_are_void(image: Image) -> None:
     """INV-X5."""
     for path in image.files("*.loc"):
-        with Source(path) as source:
+        with FileReader(path) as source:
             items = [item for item in read_locations(source, [2]) if item.what == "location"]
         assert [bool(item.facts.get("void")) for item in items] == [
             item.facts["log_id"] != 2 for item in items
@@ -179,7 +179,7 @@ def test_the_small_files(image: Image) -> None:
 
 
 def test_totals(image: Image) -> None:
-    with Source(image.files("*.journal")[0]) as source:
+    with FileReader(image.files("*.journal")[0]) as source:
         *_, total = Counter().through(read_journal(source))
     assert total.what == "total"
     assert isinstance(total.facts["entries"], int)
@@ -356,11 +356,11 @@ def test_a_log_that_is_shorter_than_the_manifest_says(image: Image, tmp_path: Pa
     path = tmp_path / "ledgers" / "logs" / log_of(image).name
     durable_bytes = durable_bytes_of(path)
     path.write_bytes(path.read_bytes()[: durable_bytes - 4096])
-    with Source(path) as source:
+    with FileReader(path) as source:
         items = list(read_entry_log(source, durable_bytes))
     assert any(item.is_damage for item in items)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no-such"):
-        Source(tmp_path / "no-such")
+        FileReader(tmp_path / "no-such")

@@ -22,8 +22,8 @@ from fastbk.server.process_table import (
     journal,
     worker,
 )
-from fastbk.server.supervision.boot_order import ChildDied, Facts, Sequence, StopAsked
-from fastbk.server.supervision.child_events import Event, Exited, Message, Stop, Watch
+from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopAsked
+from fastbk.server.supervision.child_events import ChildEvents, Event, Exited, Message, Stop
 from fastbk.server.supervision.spawn import Boot
 
 REPLAYED = {
@@ -100,7 +100,7 @@ class Harness:
     def hear(self, process: Process, message: dict[str, Any]) -> None:
         self.heard.append((process, message["what"]))
 
-    def sequence(self, **settings: int) -> Sequence:
+    def sequence(self, **settings: int) -> BootOrder:
         config = BookieConfig(
             bookie=BookieSettings(**settings),
             journal=JournalSettings(directories=names("journal", self.pair_count)),
@@ -115,7 +115,7 @@ class Harness:
             reads_only_reason=self.reads_only_reason,
         )
         asked = {"wanted": self.hear}
-        return Sequence(cast("Boot", self), cast("Watch", self), config, facts, asked=asked)
+        return BootOrder(cast("Boot", self), cast("ChildEvents", self), config, facts, asked=asked)
 
     def order(self, kind: str) -> list[Process]:
         return [process for process, message in self.sent if message["type"] == kind]

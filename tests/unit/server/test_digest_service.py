@@ -20,13 +20,13 @@ from fastbk.model.entry import DigestType, mac_key
 from fastbk.native.hashes import DIGEST_CRC32C
 from fastbk.server.process_table import INDEX, Process, worker
 from fastbk.server.supervision import digest_service
-from fastbk.server.supervision.digest_service import DigestDesk
+from fastbk.server.supervision.digest_service import DigestService
 from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until_async
 
 
 class Harness:
-    """A desk before a real store; `told` has what each child heard."""
+    """A service on a real store; `told` has what each child heard."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "metadata.sqlite"
@@ -40,7 +40,7 @@ class Harness:
             worker(1): {},
             INDEX: {},
         }
-        self.desk = DigestDesk(self.read)
+        self.service = DigestService(self.read)
 
     def read(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
         self.reads.append(list(ledger_ids))
@@ -59,10 +59,10 @@ class Harness:
 
     def attach(self, *processes: Process) -> None:
         children = {process: self.child(process) for process in processes}
-        self.desk.attach(cast("Any", SimpleNamespace(children=children)))
+        self.service.attach(cast("Any", SimpleNamespace(children=children)))
 
     def ask(self, process: Process, *ledgers: object) -> None:
-        self.desk.asked(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
+        self.service.asked(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
 
     def create(self, *digest_types: DigestType | None) -> list[int]:
         made = []
@@ -72,7 +72,7 @@ class Harness:
         return made
 
     async def until(self, condition: Any) -> None:
-        await wait_until_async(condition, "the desk's answer")
+        await wait_until_async(condition, "the service's answer")
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
         yield one
     finally:
         one.may_read.set()
-        await one.desk.close()
+        await one.service.close()
         one.store.close()
 
 
@@ -153,7 +153,7 @@ async def test_metadata_that_is_away_is_no_answer(tmp_path: Path) -> None:
         here.ask(worker(0), ledger)
         await here.until(lambda: here.reads)
         here.is_away = False
-        await here.until(lambda: here.desk._task is None)
+        await here.until(lambda: here.service._task is None)
         assert here.told[worker(0)] == {}
         here.ask(worker(0), ledger)
         await here.until(lambda: here.told[worker(0)] == {ledger: 3})
@@ -179,13 +179,13 @@ async def test_all_that_can_grow_has_a_bound(
         await here.until(lambda: here.reads)
         here.ask(worker(0), *range(2000), 1 << 63, -1, "5", None)
         here.ask(worker(1), *range(99, 102))
-        assert len(here.desk._waiting) == 100
+        assert len(here.service._waiting) == 100
         here.may_read.set()
         await here.until(lambda: len(here.told[worker(0)]) == 101)
         assert here.told[worker(1)] == {99: None}, "the others may ask again"
         assert max(map(len, here.reads)) == digest_service.READ_AT_ONCE_MAX
-        assert len(here.desk._answers) == 10
-        here.desk.asked(worker(0), {"type": "digests_wanted"})
+        assert len(here.service._answers) == 10
+        here.service.asked(worker(0), {"type": "digests_wanted"})
 
 
 async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:
         here.ask(worker(0), ledger)
         await here.until(lambda: here.reads)
         here.ask(worker(0), 5, 6)
-        here.desk.detach()
+        here.service.detach()
         here.may_read.set()
-        await here.until(lambda: here.desk._task is None)
+        await here.until(lambda: here.service._task is None)
         assert here.told[worker(0)] == {}
         assert here.reads == [[ledger]]
         here.attach(worker(0))

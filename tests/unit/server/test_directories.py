@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import StorageError
 from fastbk.server.directories import disk_bytes, lock_all
-from fastbk.server.disks.directory_probe import Place
+from fastbk.server.disks.directory_probe import DirectoryProbe
 from tests.fixtures.wait import wait_until
 
 
@@ -176,7 +176,7 @@ def test_blocks_that_are_reserved_count_the_same_everywhere(
     full = os.statvfs_result(fields)
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     (lock,) = lock_all([str(tmp_path)])
-    look = Place(str(tmp_path), lock.descriptor).look()
+    look = DirectoryProbe(str(tmp_path), lock.descriptor).look()
     lock.close()
     free_bytes, total_bytes = disk_bytes([str(tmp_path)])
     assert (free_bytes, total_bytes) == (look.free_bytes, look.used_bytes + look.free_bytes)

@@ -11,8 +11,8 @@ import pytest
 from fastbk.server.directories import LOCK_NAME, DirectoryLock, lock_all
 from fastbk.server.disks import boot_check, disk_wait
 from fastbk.server.disks.boot_check import UsedDirectory, boot_problems, why_not_writable
-from fastbk.server.disks.disk_reports import DiskBoard
-from fastbk.server.disks.disk_wait import DiskGate
+from fastbk.server.disks.disk_reports import DiskReports
+from fastbk.server.disks.disk_wait import DiskWait
 from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.server.supervision.lifecycle import Lifecycle, State
 from fastbk.storage.space import DiskState
@@ -26,7 +26,7 @@ class Harness:
 
     def __init__(self, tmp_path: Path) -> None:
         self.life = Lifecycle(0.0)
-        self.board = DiskBoard(self.life)
+        self.board = DiskReports(self.life)
         paths = [tmp_path / "journal", tmp_path / "ledgers"]
         self.locks: list[DirectoryLock] = lock_all([str(path) for path in paths])
         self.paths = dict(zip(("journal", "ledger"), paths, strict=True))
@@ -34,7 +34,7 @@ class Harness:
             UsedDirectory(role, 0, str(path), lock.descriptor)
             for (role, path), lock in zip(self.paths.items(), self.locks, strict=True)
         ]
-        self.gate = DiskGate(
+        self.gate = DiskWait(
             self.directories,
             poll_s=0.01,
             reserve_bytes=RESERVE_BYTES,
@@ -164,7 +164,7 @@ def report(role: str, state: str, takes: str, **more: object) -> DiskReport:
 
 def test_only_disks_that_refuse_speak_against_readiness() -> None:
     life = Lifecycle(0.0)
-    board = DiskBoard(life)
+    board = DiskReports(life)
     life.go(State.REPLAYING, "", 0.0)
     life.go(State.WRITABLE, "", 0.0)
     board.put(report("journal", "warn", "all", reason="filling up", slow="half of the commits"))
@@ -178,7 +178,7 @@ def test_only_disks_that_refuse_speak_against_readiness() -> None:
 
 
 def test_every_state_has_its_number_in_the_metrics() -> None:
-    board = DiskBoard(Lifecycle(0.0))
+    board = DiskReports(Lifecycle(0.0))
     assert board.metric_lines() == []
     for number, state in enumerate(DiskState):
         board.told({**vars_of(report("ledger", state.value, "nothing", errors=3)), "type": "disk"})

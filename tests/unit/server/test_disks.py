@@ -17,7 +17,7 @@ from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.server.configuration.settings import DiskSettings, JournalSettings
 from fastbk.server.directories import LOCK_NAME, lock_all
 from fastbk.server.disks import disk_watch, space_thresholds
-from fastbk.server.disks.directory_probe import Place, require_mounted
+from fastbk.server.disks.directory_probe import DirectoryProbe, require_mounted
 from fastbk.server.disks.disk_watch import DiskReport, DiskWatch
 from fastbk.server.disks.slow import COMMITS_MIN, CommitSpeed, slow_flush
 from fastbk.server.index.disk import FLUSH_HANGS_S, IndexDisk
@@ -37,7 +37,7 @@ def locked(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 
 def test_a_look_gives_the_file_systems_figures(locked: tuple[Path, int]) -> None:
     directory, lock = locked
-    look = Place(str(directory), lock).look()
+    look = DirectoryProbe(str(directory), lock).look()
     disk = os.statvfs(directory)
     assert look.free_bytes == pytest.approx(disk.f_bavail * disk.f_frsize, abs=1 << 30)
     assert 0.0 < look.used_ratio < 1.0
@@ -48,7 +48,7 @@ def test_a_look_gives_the_file_systems_figures(locked: tuple[Path, int]) -> None
 def test_another_directory_at_the_same_path_is_not_ours(locked: tuple[Path, int]) -> None:
     """INV-D2: as when a disk is unmounted, and when another one is mounted there."""
     directory, lock = locked
-    place = Place(str(directory), lock)
+    place = DirectoryProbe(str(directory), lock)
     require_mounted(str(directory))
     away = directory.with_name("away")
     directory.rename(away)
@@ -71,13 +71,13 @@ def test_what_the_journal_will_still_take_is_not_free(
     directory, lock = locked
     journal = tmp_path / "journal"
     journal.mkdir()
-    plain = Place(str(directory), lock).look().free_bytes
-    shared = Place(
+    plain = DirectoryProbe(str(directory), lock).look().free_bytes
+    shared = DirectoryProbe(
         str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=1 << 40
     ).look()
     assert shared.free_bytes == pytest.approx(plain - (1 << 40), abs=1 << 30)
     (journal / "0.journal").write_bytes(bytes(8 * MIB))
-    grown = Place(
+    grown = DirectoryProbe(
         str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=8 * MIB
     ).look()
     assert grown.free_bytes == pytest.approx(plain, abs=1 << 30)

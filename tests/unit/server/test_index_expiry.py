@@ -12,7 +12,7 @@ from fastbk.native.store import Store
 from fastbk.server.index import maintenance
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
-from fastbk.storage.locations_merge import Merging
+from fastbk.storage.locations_merge import LocationsMerge
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
 DAY_S = 24 * 3600
@@ -148,7 +148,7 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
     begun: list[float] = []
     real = life.checkpoint.commit_merge
 
-    def commit(store: Store, merging: Merging) -> Change:
+    def commit(store: Store, merging: LocationsMerge) -> Change:
         begun.append(life.clock_s)
         life.clock_s += merge_s
         return real(store, merging)

@@ -14,16 +14,16 @@ from fastbk.native.disk import Disk
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
-from fastbk.server.supervision.read_only_admin import ASKED, ReadOnlyDesk
+from fastbk.server.supervision.read_only_admin import ASKED, ReadOnlyAdmin
 from fastbk.storage import asked_read_only
 
 
-def desk_of(folder: Path) -> ReadOnlyDesk:
+def desk_of(folder: Path) -> ReadOnlyAdmin:
     config = msgspec.convert(
         {"ledgers": {"directory": str(folder)}, "bookie": {"read_only_persists": True}},
         BookieConfig,
     )
-    return ReadOnlyDesk(config)
+    return ReadOnlyAdmin(config)
 
 
 def written(folder: Path) -> bool:
@@ -56,20 +56,20 @@ async def test_the_last_one_to_ask_is_heard_on_disk_and_in_memory(
     """Also where the first one's time was over before the disk was done."""
     life = Lifecycle(0.0)
     metrics = Metrics(life, RestartBudget(5, 60.0))
-    desk, disk = desk_of(tmp_path), SlowDisk(monkeypatch)
-    first = asyncio.create_task(desk.ask(metrics, read_only=True))
+    admin, disk = desk_of(tmp_path), SlowDisk(monkeypatch)
+    first = asyncio.create_task(admin.ask(metrics, read_only=True))
     assert await asyncio.to_thread(disk.begun.wait, 10)
     if is_given_up:
         first.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await first
-    second = asyncio.create_task(desk.ask(metrics, read_only=False))
+    second = asyncio.create_task(admin.ask(metrics, read_only=False))
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(second), 0.1)  # it has every chance to be too early
     disk.go_on.set()
     await second
     if not is_given_up:
         await first
-    assert (written(tmp_path), desk.reason) == (False, "")
-    await desk.ask(metrics, read_only=True)
-    assert (written(tmp_path), desk.reason) == (True, ASKED)
+    assert (written(tmp_path), admin.reason) == (False, "")
+    await admin.ask(metrics, read_only=True)
+    assert (written(tmp_path), admin.reason) == (True, ASKED)

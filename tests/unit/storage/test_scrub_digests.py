@@ -11,7 +11,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC
 from fastbk.native.scrub import BAD_RANGES_MAX
 from fastbk.storage import scrub as scrub_module
-from fastbk.storage.digest_check import NO_TYPE, Known, KnownTypes
+from fastbk.storage.digest_check import NO_TYPE, KnownDigest, KnownTypes
 from fastbk.storage.scrub import ScrubCycle
 from fastbk.storage.scrub_state import BAD_DIGESTS_MAX, ScrubState
 from tests.fixtures.storage_harness import (
@@ -35,11 +35,11 @@ BAD = {(1, 3), (1, 4), (2, 11)}
 class Source:
     """Metadata: what it would say, and after how many waits it says it."""
 
-    def __init__(self, types: Mapping[int, Known], waits: int = 0) -> None:
+    def __init__(self, types: Mapping[int, KnownDigest], waits: int = 0) -> None:
         self.types = types
         self.waits = waits
         self.left = waits
-        self.said: dict[int, Known] = {}
+        self.said: dict[int, KnownDigest] = {}
         self.cycles = 0
 
     def begin_cycle(self) -> None:
@@ -56,7 +56,7 @@ class Source:
     def wait(self) -> None:
         self.left -= 1
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, KnownDigest]:
         return {one: self.said[one] for one in ledger_ids if one in self.said}
 
 

@@ -10,7 +10,14 @@ import pytest
 
 from fastbk.storage.cookie import Cookie
 from fastbk.storage.identity import Identity
-from fastbk.storage.startup_check import Found, IdentityError, Known, Place, Verdict, judge
+from fastbk.storage.startup_check import (
+    DirectoryContent,
+    DirectoryPlace,
+    IdentityError,
+    KnownBookie,
+    Verdict,
+    judge,
+)
 
 ME = "127.0.0.1:3181"
 CLUSTER = "0b1e-77"
@@ -27,9 +34,9 @@ JOURNAL_2 = msgspec.structs.replace(JOURNAL, directory_id="c3", pair=1, pairs=2)
 LEDGER_2 = msgspec.structs.replace(LEDGER, directory_id="d4", pair=1, pairs=2)
 COOKIE = Cookie(ME, ("a1",), ("b2",), CLUSTER)
 COOKIE_2 = Cookie(ME, ("a1", "c3"), ("b2", "d4"), CLUSTER)
-KNOWN = Known(incarnation=255, places={"a1": Place("journal"), "b2": Place("ledger")}, starts=3)
-KNOWN_2 = Known(
-    255, {**KNOWN.places, "c3": Place("journal", 1), "d4": Place("ledger", 1)}, starts=3
+KNOWN = KnownBookie(incarnation=255, places={"a1": DirectoryPlace("journal"), "b2": DirectoryPlace("ledger")}, starts=3)
+KNOWN_2 = KnownBookie(
+    255, {**KNOWN.places, "c3": DirectoryPlace("journal", 1), "d4": DirectoryPlace("ledger", 1)}, starts=3
 )
 
 
@@ -38,19 +45,19 @@ def found(
     ledger: Identity | None = LEDGER,
     data: list[str] | None = None,
     cookie: Cookie | None = None,
-) -> list[Found]:
+) -> list[DirectoryContent]:
     return [
-        Found("/j", Place("journal"), journal, cookie=cookie),
-        Found("/l", Place("ledger"), ledger, data or [], cookie),
+        DirectoryContent("/j", DirectoryPlace("journal"), journal, cookie=cookie),
+        DirectoryContent("/l", DirectoryPlace("ledger"), ledger, data or [], cookie),
     ]
 
 
 def second(
     journal: Identity | None = None, ledger: Identity | None = None, cookie: Cookie | None = None
-) -> list[Found]:
+) -> list[DirectoryContent]:
     return [
-        Found("/j2", Place("journal", 1), journal, cookie=cookie),
-        Found("/l2", Place("ledger", 1), ledger, cookie=cookie),
+        DirectoryContent("/j2", DirectoryPlace("journal", 1), journal, cookie=cookie),
+        DirectoryContent("/l2", DirectoryPlace("ledger", 1), ledger, cookie=cookie),
     ]
 
 
@@ -58,7 +65,7 @@ def changed(identity: Identity, **fields: object) -> Identity:
     return msgspec.structs.replace(identity, **fields)
 
 
-def refusal(directories: list[Found], known: Known | None = KNOWN, *, expand: bool = False) -> str:
+def refusal(directories: list[DirectoryContent], known: KnownBookie | None = KNOWN, *, expand: bool = False) -> str:
     """What the start ends with."""
     with pytest.raises(IdentityError) as caught:
         judge(ME, directories, known, instance_id=CLUSTER, expand=expand)
@@ -103,7 +110,7 @@ def test_a_birth_cut_short() -> None:
     ],
 )  # fmt: skip
 def test_every_difference_ends_the_start(
-    directories: list[Found], known: Known | None, says: str, next_step: str
+    directories: list[DirectoryContent], known: KnownBookie | None, says: str, next_step: str
 ) -> None:
     with pytest.raises(IdentityError) as caught:
         judge(ME, directories, known)
@@ -128,7 +135,7 @@ BORN_AGAIN = [
     ],
     ids=["all", "one", "cut short", "cut short earlier", "cut short twice"],
 )
-def test_lost_data_is_accepted_on_a_person_s_word_only(directories: list[Found]) -> None:
+def test_lost_data_is_accepted_on_a_person_s_word_only(directories: list[DirectoryContent]) -> None:
     """INV-X4."""
     assert judge(ME, directories, KNOWN, accept_data_loss=True) is Verdict.LOST
     with pytest.raises(IdentityError):
@@ -145,7 +152,7 @@ def test_lost_data_is_accepted_on_a_person_s_word_only(directories: list[Found])
     ],
     ids=["data without identity", "journal lost", "data of another life", "another bookie's"],
 )
-def test_what_is_left_of_data_is_not_given_up(directories: list[Found]) -> None:
+def test_what_is_left_of_data_is_not_given_up(directories: list[DirectoryContent]) -> None:
     with pytest.raises(IdentityError):
         judge(ME, directories, KNOWN, accept_data_loss=True)
 
@@ -170,7 +177,7 @@ def test_a_cookie_that_agrees() -> None:
 
 
 @pytest.mark.parametrize("known", [KNOWN, None], ids=["known", "unknown"])
-def test_a_directory_of_another_bookie(known: Known | None) -> None:
+def test_a_directory_of_another_bookie(known: KnownBookie | None) -> None:
     """A foreign disk, and a bookie that came back on another host."""
     other = Cookie("b:1", ("a1",), ("b2",), CLUSTER)
     says = refusal(found(None, None, cookie=other), known)
@@ -180,7 +187,7 @@ def test_a_directory_of_another_bookie(known: Known | None) -> None:
 
 
 @pytest.mark.parametrize("known", [KNOWN, None], ids=["known", "unknown"])
-def test_a_directory_of_another_cluster(known: Known | None) -> None:
+def test_a_directory_of_another_cluster(known: KnownBookie | None) -> None:
     cookie = Cookie(ME, ("a1",), ("b2",), "other")
     says = refusal(found(data=["logs/1.log"], cookie=cookie), known)
     assert "instance id other" in says
@@ -240,7 +247,7 @@ def test_new_directories_are_added_on_a_person_s_word_only() -> None:
     ],
     ids=["an identity", "identities", "some cookies", "cookies"],
 )
-def test_an_expansion_that_was_cut_short_goes_on(directories: list[Found]) -> None:
+def test_an_expansion_that_was_cut_short_goes_on(directories: list[DirectoryContent]) -> None:
     assert judge(ME, directories, KNOWN, instance_id=CLUSTER, expand=True) is Verdict.EXPANDED
     assert "bookie expand" in refusal(directories)
 
@@ -250,7 +257,7 @@ def test_an_expansion_cut_short_and_taken_out_of_the_configuration() -> None:
 
 
 def test_an_expansion_adds_no_directory_with_data_and_replaces_none() -> None:
-    used = [*found(), Found("/j2", Place("journal", 1), None, ["x.journal"])]
+    used = [*found(), DirectoryContent("/j2", DirectoryPlace("journal", 1), None, ["x.journal"])]
     assert "no identity.json" in refusal(used, expand=True)
     assert "is empty" in refusal([found()[0], found(ledger=None)[1]], expand=True)
     assert judge(ME, found(), KNOWN, expand=True) is Verdict.KNOWN
@@ -261,10 +268,10 @@ def test_two_pairs() -> None:
     directories = [*first, *second(JOURNAL_2, LEDGER_2, COOKIE_2)]
     assert judge(ME, directories, KNOWN_2, instance_id=CLUSTER) is Verdict.KNOWN
     swapped = [
-        Found("/j", Place("journal"), JOURNAL_2),
-        Found("/l", Place("ledger"), LEDGER),
-        Found("/j2", Place("journal", 1), JOURNAL),
-        Found("/l2", Place("ledger", 1), LEDGER_2),
+        DirectoryContent("/j", DirectoryPlace("journal"), JOURNAL_2),
+        DirectoryContent("/l", DirectoryPlace("ledger"), LEDGER),
+        DirectoryContent("/j2", DirectoryPlace("journal", 1), JOURNAL),
+        DirectoryContent("/l2", DirectoryPlace("ledger", 1), LEDGER_2),
     ]
     said = refusal(swapped, KNOWN_2)
     assert "/j is a journal directory of pair 1, but is configured as the journal directory" in said
