@@ -31,7 +31,7 @@ from fastbk.units import GIB, format_duration_us, format_entries, format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from demo.dataset import Source
+    from demo.dataset import Dataset
     from fastbk.client import Client, LedgerWriter
     from fastbk.devcluster import Bookie
 
@@ -75,7 +75,7 @@ class Screen:
 
 
 @dataclass
-class Written:
+class AppendTotals:
     """What was appended and acknowledged."""
 
     ledger_id: int
@@ -92,7 +92,7 @@ class Written:
 class Job:
     """One run."""
 
-    def __init__(self, cluster: DevCluster, source: Source, screen: Screen) -> None:
+    def __init__(self, cluster: DevCluster, source: Dataset, screen: Screen) -> None:
         self._cluster = cluster
         self._source = source
         self._screen = screen
@@ -101,7 +101,7 @@ class Job:
         self._kill_at_bytes = (min(total, 10**9) if not source.is_repeated else 10**9) // 2
         self._kill_now = asyncio.Event()
         self._killed = False
-        self.written: Written | None = None
+        self.written: AppendTotals | None = None
 
     async def run(self) -> tuple[bool, str]:
         """Write, kill, bring back, read, compare; return whether every byte agreed, and the verdict."""
@@ -118,9 +118,9 @@ class Job:
         self.written = written
         return agreed, self._verdict(agreed, written, entries, sha256)
 
-    async def _write(self, client: Client) -> Written:
+    async def _write(self, client: Client) -> AppendTotals:
         writer = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2, metadata=MARK)
-        written = Written(writer.ledger_id)
+        written = AppendTotals(writer.ledger_id)
         digest = hashlib.sha256()
         began_s = time.monotonic()
         async with asyncio.TaskGroup() as group, writer:
@@ -148,7 +148,7 @@ class Job:
         written.sha256 = digest.hexdigest()
         return written
 
-    def _chunks(self, written: Written, began_s: float) -> Iterator[list[bytes]]:
+    def _chunks(self, written: AppendTotals, began_s: float) -> Iterator[list[bytes]]:
         """Yield what is appended at once, until it is enough."""
         while True:
             chunk: list[bytes] = []
@@ -166,12 +166,12 @@ class Job:
             if not self._source.is_repeated or self._is_enough(written, began_s):
                 return
 
-    def _is_enough(self, written: Written, began_s: float) -> bool:
+    def _is_enough(self, written: AppendTotals, began_s: float) -> bool:
         long_enough = time.monotonic() - began_s >= WRITE_SECONDS_MIN
         return written.acked_bytes >= WRITE_BYTES_MIN and long_enough
 
     async def _append(
-        self, writer: LedgerWriter, chunk: list[bytes], size_bytes: int, written: Written
+        self, writer: LedgerWriter, chunk: list[bytes], size_bytes: int, written: AppendTotals
     ) -> None:
         began_s = time.perf_counter()
         await writer.append_many(chunk)
@@ -180,7 +180,7 @@ class Job:
         if written.acked_bytes >= self._kill_at_bytes:
             self._kill_now.set()
 
-    async def _kill_and_bring_back(self, written: Written) -> None:
+    async def _kill_and_bring_back(self, written: AppendTotals) -> None:
         await self._kill_now.wait()
         bookie = self._cluster.bookies[-1]
         await asyncio.to_thread(bookie.kill)
@@ -197,7 +197,7 @@ class Job:
         bookie.spawn()
         self._cluster.wait_ready([bookie], boots_min=boots + 1)
 
-    async def _read(self, client: Client, written: Written) -> tuple[int, str, float]:
+    async def _read(self, client: Client, written: AppendTotals) -> tuple[int, str, float]:
         digest = hashlib.sha256()
         entries = size_bytes = 0
         began_s = time.monotonic()
@@ -214,7 +214,7 @@ class Job:
                     self._screen.progress(f"read {format_size(size_bytes)}, {share:.0%}")
         return entries, digest.hexdigest(), time.monotonic() - began_s
 
-    def _show(self, written: Written, began_s: float) -> None:
+    def _show(self, written: AppendTotals, began_s: float) -> None:
         seconds = time.monotonic() - began_s
         rate = format_size(int(written.acked_bytes / max(seconds, 1e-9)))
         down = (
@@ -226,7 +226,7 @@ class Job:
             f"acknowledged {format_size(written.acked_bytes)} in {seconds:.0f} s, {rate}/s{down}"
         )
 
-    def _report_write(self, written: Written) -> None:
+    def _report_write(self, written: AppendTotals) -> None:
         seconds = max(written.seconds, 1e-9)
         self._screen.say(
             f"wrote {written.entries:,} entries, {format_size(written.size_bytes)} in {seconds:.1f} s:"
@@ -249,7 +249,7 @@ class Job:
                 " place"
             )
 
-    def _verdict(self, agreed: bool, written: Written, entries: int, sha256: str) -> str:
+    def _verdict(self, agreed: bool, written: AppendTotals, entries: int, sha256: str) -> str:
         go_on = f"go on with: {_command()} dev --data {_shown(self._cluster.data)}"
         if agreed:
             return (
@@ -285,7 +285,7 @@ def _shown(path: Path) -> str:
     return str(path)
 
 
-def _check_space(source: Source) -> None:
+def _check_space(source: Dataset) -> None:
     wanted = source.pass_bytes if not source.is_repeated else int(1.2 * GIB)
     free = shutil.disk_usage(DATA.parent.absolute()).free
     if free < wanted * FREE_BYTES_PER_BYTE:
@@ -302,7 +302,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return found
 
 
-def _look_with_spark(cluster: DevCluster, written: Written, screen: Screen) -> None:
+def _look_with_spark(cluster: DevCluster, written: AppendTotals, screen: Screen) -> None:
     """Let Spark read all of it, too. Raises StorageError if it read something else, or cannot."""
     seen = spark_stage.run(
         cluster.metadata_uri,

@@ -22,7 +22,7 @@ PIECE_BYTES = 4096
 
 
 @dataclass
-class Source:
+class Dataset:
     """What is streamed: `entries()` begins anew each time."""
 
     title: str
@@ -47,22 +47,22 @@ class Source:
         return sum(map(len, self.records))
 
 
-def find_source() -> Source:
+def find_source() -> Dataset:
     """Return FILE= if it is given, else the package index, else files under /usr/share."""
     given = os.environ.get("FILE", "")
     if given:
         path = Path(given)
         if not path.is_file():
             raise ConfigError(f"FILE={given}: no such file")
-        return Source(f"{path.name}, once", file=path, is_repeated=False)
+        return Dataset(f"{path.name}, once", file=path, is_repeated=False)
     text = package_index()
     if text:
         records = [record + b"\n\n" for record in text.split(b"\n\n") if record.strip()]
-        return Source(f"apt's package index, {len(records):,} records", records)
+        return Dataset(f"apt's package index, {len(records):,} records", records)
     pieces = list(shared_files(200 * 10**6))
     if not pieces:
         raise StorageError("no package index and nothing under /usr/share: give FILE=path")
-    return Source("files under /usr/share", pieces)
+    return Dataset("files under /usr/share", pieces)
 
 
 def package_index() -> bytes:

@@ -65,7 +65,7 @@ class Seen:
     sections: list[Section] = field(default_factory=list)
 
 
-def look(spark: SparkSession, uri: str, ledger_id: int) -> Seen:
+def sum_sections(spark: SparkSession, uri: str, ledger_id: int) -> Seen:
     """Read a ledger once; the records of a package index are parsed on the way."""
     from pyspark.sql import functions as f
 
@@ -206,7 +206,7 @@ def main(uri: str, ledger_id: int, folder: Path) -> int:
     spark = session("demo", **settings)
     gateway = SparkContext._gateway
     try:
-        print(json.dumps(asdict(look(spark, uri, ledger_id))), flush=True)
+        print(json.dumps(asdict(sum_sections(spark, uri, ledger_id))), flush=True)
     finally:
         spark.stop()
         if gateway is not None:

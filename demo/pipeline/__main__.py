@@ -27,7 +27,7 @@ import fastbk.sync
 from demo.__main__ import BOOKIES, DATA, SIGNALS, Screen
 from demo.pipeline import chart, copies, expected, spark_query
 from demo.pipeline.commands import Commands, stderr_into
-from demo.pipeline.records import NAMES, Written, write_lines
+from demo.pipeline.records import NAMES, WrittenLines, write_lines
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, StorageError
 from fastbk.spark.session import light_home, session
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from demo.pipeline.spark_query import Went
+    from demo.pipeline.spark_query import QueryRun
 
 ROOT = "pipeline"
 LOG, RESTORED = f"{ROOT}/log", f"{ROOT}/restored/files"
@@ -68,9 +68,9 @@ class Pipeline:
         self._screen = screen
         self._place = place
         self._commands = Commands(screen, cluster.metadata_uri)
-        self._lines: dict[str, Written] = {}
+        self._lines: dict[str, WrittenLines] = {}
         self._streams = [f"{LOG}/{name}" for name in NAMES]
-        self._told: Went | None = None
+        self._told: QueryRun | None = None
         self.step = "set-up"
         self.report: dict[str, Any] = {}
 
@@ -179,7 +179,7 @@ class Pipeline:
             if first.rows + second.rows != total:
                 raise StorageError(f"{first.rows + second.rows:,} records of {total:,} were read")
 
-    def _so_far(self, went: Went) -> None:
+    def _so_far(self, went: QueryRun) -> None:
         if went.rows and went != self._told:
             self._told = went
             batches = format_count(went.batches, "micro-batch", "micro-batches")

@@ -17,14 +17,14 @@ _FIELD = re.compile(r"^([A-Za-z][\w-]*):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenLines:
     """A file of lines, and how many."""
 
     path: Path
     lines: int
 
 
-def write_lines(folder: Path) -> dict[str, Written]:
+def write_lines(folder: Path) -> dict[str, WrittenLines]:
     """Write the lines of each stream to a file in this folder. Raises StorageError where dpkg has nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     described = list(_packages())
@@ -56,7 +56,7 @@ def _files(sections: dict[str, str]) -> Iterator[dict[str, object]]:
         yield {"package": package, "section": section, "path": path, "md5": md5}
 
 
-def _write(path: Path, records: Iterable[dict[str, object]]) -> Written:
+def _write(path: Path, records: Iterable[dict[str, object]]) -> WrittenLines:
     lines = 0
     with path.open("w", encoding="utf-8") as file:
         for record in records:
@@ -69,4 +69,4 @@ def _write(path: Path, records: Iterable[dict[str, object]]) -> Written:
                 "payload": json.dumps(record, ensure_ascii=False),
             }
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    return Written(path, lines)
+    return WrittenLines(path, lines)

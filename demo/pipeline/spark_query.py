@@ -32,7 +32,7 @@ TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Went:
+class QueryRun:
     """How a query went from its beginning to its end: rows, and micro-batches that had any."""
 
     rows: int
@@ -78,12 +78,12 @@ class Query:
             if to_end
             else writing.trigger(processingTime="0 seconds")
         )
-        self._before = Went(0, 0)
+        self._before = QueryRun(0, 0)
         self._query = self._writing.start()
 
     def until(
-        self, rows: int | None, say: Callable[[Went], None], timeout_s: float = QUERY_S
-    ) -> Went:
+        self, rows: int | None, say: Callable[[QueryRun], None], timeout_s: float = QUERY_S
+    ) -> QueryRun:
         """Wait until it has taken so many rows, then stop it; None: until it ends by itself.
 
         `say` is told how far it is. Raises StorageError if the query fails or takes too long.
@@ -100,7 +100,7 @@ class Query:
             self._query = self._writing.start()
         raise AssertionError("unreachable")
 
-    def _until(self, rows: int | None, say: Callable[[Went], None], deadline_s: float) -> Went:
+    def _until(self, rows: int | None, say: Callable[[QueryRun], None], deadline_s: float) -> QueryRun:
         try:
             while not self._query.awaitTermination(LOOK_S):  # type: ignore[arg-type] # it says whole seconds
                 went = self.went()
@@ -113,11 +113,11 @@ class Query:
             self._query.stop()
         return self.went()
 
-    def went(self) -> Went:
+    def went(self) -> QueryRun:
         """Return how far it is."""
         counts = [one.numInputRows for one in self._query.recentProgress]
         batches = sum(count > 0 for count in counts)
-        return Went(self._before.rows + sum(counts), self._before.batches + batches)
+        return QueryRun(self._before.rows + sum(counts), self._before.batches + batches)
 
 
 def again_if_unstarted(act: Callable[[], T]) -> T:

@@ -24,7 +24,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """What a file holds: rows, bytes of their columns in memory; and the bytes of the file."""
 
     rows: int
@@ -40,7 +40,7 @@ def check_suffix(path: Path) -> None:
         )
 
 
-def write_file(reader: Reader, path: Path, on_progress: OnProgress = lambda _, __: None) -> Written:
+def write_file(reader: Reader, path: Path, on_progress: OnProgress = lambda _, __: None) -> WrittenFile:
     """Write all that a reader gives; no more than a row group (64 MiB, or 131,072 rows) is in memory.
 
     The file gets its name when all of it is on the disk, and takes the place of one that has it; after an error there
@@ -56,7 +56,7 @@ def write_file(reader: Reader, path: Path, on_progress: OnProgress = lambda _, _
                 size_bytes += group.nbytes
                 on_progress(rows, size_bytes)
         file_bytes = draft.stat().st_size
-    return Written(rows, size_bytes, file_bytes)
+    return WrittenFile(rows, size_bytes, file_bytes)
 
 
 def _groups(reader: Reader) -> Iterator[pa.Table]:

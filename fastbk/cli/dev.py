@@ -157,7 +157,7 @@ class _Stopping:
         self.number = 0
         self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    def ask(self, number: int, _frame: object) -> None:
+    def request(self, number: int, _frame: object) -> None:
         self.number = number
         os.eventfd_write(self.bell, 1)
 
@@ -165,10 +165,10 @@ class _Stopping:
 def _catch_signals() -> _Stopping:
     stopping = _Stopping()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stopping.ask)
+        signal.signal(number, stopping.request)
     # Whoever started us with nohup wants us to outlive the terminal.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, stopping.ask)
+        signal.signal(signal.SIGHUP, stopping.request)
     return stopping
 
 

@@ -99,10 +99,10 @@ async def _run(options: argparse.Namespace) -> int:
         janitor = Janitor(client, chosen, _sink(options.audit))
         if options.once:
             counts = await janitor.pass_once(thorough=True)
-            _tell(counts, as_json=options.json)
+            _print_counts(counts, as_json=options.json)
             return 1 if counts.errors else 0
         async with _pages(janitor, options.http, options.http_host) as port:
-            await _until_told(options.interval, janitor, port)
+            await _run_until_stopped(options.interval, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
 
@@ -141,7 +141,7 @@ def _sink(path: Path | None) -> Sink:
     return AuditFile(path)
 
 
-async def _until_told(interval_s: float, janitor: Janitor, port: int | None) -> None:
+async def _run_until_stopped(interval_s: float, janitor: Janitor, port: int | None) -> None:
     """Pass until SIGTERM or SIGINT; a pass under way is left where it is."""
     from fastbk.observe import logs
 
@@ -160,7 +160,7 @@ async def _until_told(interval_s: float, janitor: Janitor, port: int | None) -> 
         raise ends[0]
 
 
-def _tell(counts: Counts, *, as_json: bool) -> None:
+def _print_counts(counts: Counts, *, as_json: bool) -> None:
     if as_json:
         print_json(counts.as_dict())
         return

@@ -116,7 +116,7 @@ class Bookie:
                 self._lifeline = None
                 self.is_ready, self.reads_only = False, ""
                 return
-            self._take(msgspec.json.decode(data, type=dict))
+            self._receive(msgspec.json.decode(data, type=dict))
 
     def kill(self, name: str = "supervisor") -> int:
         """SIGKILL one of its processes and return its pid; the supervisor's death takes all the
@@ -193,7 +193,7 @@ class Bookie:
         write_text(path, toml_text(sections))
         return path
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         match message.get("type"):
             case "ready":
                 if message["port"] != self.port:

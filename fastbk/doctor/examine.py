@@ -9,7 +9,7 @@ from fastbk.apache.configuration import source
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
-from fastbk.doctor.report import Finding, fail, ok, take, warn
+from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def examine(path: Path | None) -> Iterator[Finding]:
     """Look over the bookie that the file at `path` configures; without one only the machine. Raises nothing."""
     if path is None:
-        yield from take(System(BookieConfig()).checks())
+        yield from run_checks(System(BookieConfig()).checks())
         return
     try:
         config = bookie_file.load(path)
@@ -36,14 +36,14 @@ def examine(path: Path | None) -> Iterator[Finding]:
         if source.is_apache(path):
             cure = f"fastbk config check {path} says what becomes of each of its keys"
         yield fail("configuration", str(error), cure)
-        yield from take(System(BookieConfig()).checks())
+        yield from run_checks(System(BookieConfig()).checks())
         return
     yield ok("configuration", f"{path} makes sense")
-    parts = (System(config), Choices(config), Disks(config), Data(config), Cluster(config))
-    yield from take(chain.from_iterable(part.checks() for part in parts))
+    parts = (System(config), Tradeoffs(config), Disks(config), Data(config), Cluster(config))
+    yield from run_checks(chain.from_iterable(part.checks() for part in parts))
 
 
-class Choices:
+class Tradeoffs:
     """What one configuration chose."""
 
     def __init__(self, config: BookieConfig) -> None:

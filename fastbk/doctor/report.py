@@ -48,7 +48,7 @@ Check = tuple[str, Callable[[], Finding | Iterable[Finding]]]
 """A name, and what looks; it may find several things."""
 
 
-def take(checks: Iterable[Check]) -> Iterator[Finding]:
+def run_checks(checks: Iterable[Check]) -> Iterator[Finding]:
     """Take all looks, one after the other; one that cannot be taken is a warning, and does not keep the others."""
     for name, look in checks:
         try:

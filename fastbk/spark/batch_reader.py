@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from fastbk.spark.filter_pushdown import Pushed, pushed
+from fastbk.spark.filter_pushdown import PushedFilters, pushed
 from fastbk.spark.offset_resolver import Cluster
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.partition_reader import read_part
@@ -19,7 +19,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._pushed = Pushed()
+        self._pushed = PushedFilters()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what tasks read. Raises, before any of them starts, whatever is wrong with what is to be read."""

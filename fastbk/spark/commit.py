@@ -21,7 +21,7 @@ from fastbk.errors import (
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.spark.sink_options import WriteOptions
-from fastbk.spark.task_attempt import Written, stream_of
+from fastbk.spark.task_attempt import CommitMessage, stream_of
 from fastbk.stream.chain.attach import LEDGERS_MAX
 from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.paths import split_stream_path
@@ -73,36 +73,36 @@ class Committer:
             ' writer, or let each commit end it: .option("onWriter", "fence")'
         )
 
-    def commit(self, messages: Iterable[Written | None], batch: int) -> None:
+    def commit(self, messages: Iterable[CommitMessage | None], batch: int) -> None:
         """Make a batch visible, all of it in the order of partitions, once; then sweep what it leaves.
 
         Raises StreamBusy, ConfigError beyond as many ledgers as can be attached at once and for a batch that is older
         than the last one, DraftGone when another driver of this query gave up what was written, and what metadata
         raises. What is not known to be attached may be committed again.
         """
-        told = sorted(_told(messages), key=lambda one: one.place.partition)
-        if not told:
+        received = sorted(_received(messages), key=lambda one: one.place.partition)
+        if not received:
             return
-        key = told[0].place.key
-        winners = [one for one in told if one.draft is not None]
+        key = received[0].place.key
+        winners = [one for one in received if one.draft is not None]
         count = sum(len(one.ledgers) for one in winners)
         if count > LEDGERS_MAX:
             raise ConfigError(
                 f"the batch has {count} ledgers, and {LEDGERS_MAX} can become visible at once: write fewer partitions,"
                 ' as by .coalesce(64), or larger ledgers, by .option("rollBytes", "1GiB")'
             )
-        if winners or any(one.was_attached for one in told):
+        if winners or any(one.was_attached for one in received):
             self._attach(winners, key, batch)
         self._sweep(key, batch)
 
-    def _attach(self, winners: Sequence[Written], key: str, batch: int) -> None:
+    def _attach(self, winners: Sequence[CommitMessage], key: str, batch: int) -> None:
         # Another query's commit, or a writer, may take the stream over between two steps of ours; or an answer is lost,
         # and the next look tells what became of it.
         _patiently(lambda: self._attach_once(winners, key, batch), COMMIT_S)
         records = sum(one.records for one in winners)
         _log.info("spark.committed", stream=self._options.stream, batch=batch, records=records)
 
-    def _attach_once(self, winners: Sequence[Written], key: str, batch: int) -> None:
+    def _attach_once(self, winners: Sequence[CommitMessage], key: str, batch: int) -> None:
         drafts = self._drafts_of(winners)
         attached = self._stream.attached_number(key)
         if batch < attached:
@@ -125,7 +125,7 @@ class Committer:
             " checkpoint begin anew, with another checkpointLocation and startingOffsets behind what was written"
         )
 
-    def _drafts_of(self, winners: Sequence[Written]) -> list[Draft]:
+    def _drafts_of(self, winners: Sequence[CommitMessage]) -> list[Draft]:
         """Return the winners' drafts as they are now, none where they were attached. Raises DraftGone."""
         known = {draft.name: draft for draft in self._stream.drafts()}
         found = [known.get(one.draft or "") for one in winners]
@@ -139,12 +139,12 @@ class Committer:
             f"batch {batch} of {key} cannot be committed: another driver of this query gave its ledgers up"
         )
 
-    def abort(self, messages: Iterable[Written | None], batch: int, key: str | None = None) -> None:
+    def abort(self, messages: Iterable[CommitMessage | None], batch: int, key: str | None = None) -> None:
         """Give up what this batch has written, unless it was attached. `key`: where it is known without messages.
 
         Where every task failed a streaming query's key is not known here: its next commit sweeps.
         """
-        key = next((one.place.key for one in _told(messages)), key)
+        key = next((one.place.key for one in _received(messages)), key)
         if key is not None:
             self._sweep(key, batch)
 
@@ -172,5 +172,5 @@ def _patiently(act: Callable[[], None], limit_s: float) -> None:
             time.sleep(retry.pause_s(error))
 
 
-def _told(messages: Iterable[Written | None]) -> list[Written]:
+def _received(messages: Iterable[CommitMessage | None]) -> list[CommitMessage]:
     return [one for one in messages if one is not None]

@@ -49,7 +49,7 @@ class Between:
 
 
 @dataclass
-class Pushed:
+class PushedFilters:
     """What the filters say about columns that a read can be narrowed by."""
 
     names: frozenset[str] | None = None
@@ -116,9 +116,9 @@ class Pushed:
         return Offsets({}, starts), Offsets({}, ends)
 
 
-def pushed(filters: Sequence[Filter]) -> Pushed:
+def pushed(filters: Sequence[Filter]) -> PushedFilters:
     """Return what the filters, all of which hold for each row that is wanted, say about what is to be read."""
-    found = Pushed()
+    found = PushedFilters()
     for one in filters:
         if isinstance(one, In) and len(one.attribute) == 1:
             _in(found, one.attribute[0], one.value)
@@ -127,7 +127,7 @@ def pushed(filters: Sequence[Filter]) -> Pushed:
     return found
 
 
-def _in(found: Pushed, column: str, values: Sequence[object]) -> None:
+def _in(found: PushedFilters, column: str, values: Sequence[object]) -> None:
     if column == "stream":
         names = frozenset(value for value in values if isinstance(value, str))
         found.names = names if found.names is None else found.names & names
@@ -142,7 +142,7 @@ def _in(found: Pushed, column: str, values: Sequence[object]) -> None:
 
 
 def _compare(
-    found: Pushed,
+    found: PushedFilters,
     column: str,
     one: Comparison,
 ) -> None:

@@ -31,7 +31,7 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
 from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.splits import RECORD_BYTES, Known, is_behind
+from fastbk.spark.splits import RECORD_BYTES, SizeEstimate, is_behind
 from fastbk.spark.worker_client import client_of, in_parallel
 from fastbk.stream.namespace.stream_ranges import StreamRange
 from fastbk.stream.namespace.sync_namespace import SyncStreamRanges
@@ -79,7 +79,7 @@ class Cluster:
         self.options = options
         self._spans: SyncStreamRanges | None = None
         self._spans_of = 0
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, SizeEstimate] = {}
         """What the last look said, by path or ledger id."""
 
     @property
@@ -123,13 +123,13 @@ class Cluster:
         # The namespaces that the pattern writes out need not be looked for.
         prefix = plain[0].rstrip("/") if plain is not None and "|" not in pattern else ""
         is_wanted = re.compile(pattern).fullmatch
-        found = self._looking().below(prefix, lambda path: is_wanted(path) is not None)
+        found = self._stream_ranges().below(prefix, lambda path: is_wanted(path) is not None)
         return {path: self._now(found[path]) for path in sorted(found)}
 
     def nows(self, paths: Iterable[str], *, missing_ok: bool = False) -> dict[str, Now]:
         """Return how these are now, asked together. Raises StreamNotFound, unless they may be missing."""
         wanted = list(paths)
-        found = self._looking().of(wanted)
+        found = self._stream_ranges().of(wanted)
         missing = [path for path in wanted if path not in found]
         if missing and not missing_ok:
             raise StreamNotFound(
@@ -140,7 +140,7 @@ class Cluster:
 
     def nows_of(self, ats: Mapping[str, At]) -> dict[str, Now]:
         """Return how the streams of these offsets are now, if they are there, whatever their names are by now."""
-        found = self._looking().of_ids({path: at.stream_id for path, at in ats.items()})
+        found = self._stream_ranges().of_ids({path: at.stream_id for path, at in ats.items()})
         return {path: self._now(span) for path, span in found.items()}
 
     def now(self, path: str) -> Now:
@@ -151,7 +151,7 @@ class Cluster:
         """Return how the stream is now, None if there is none."""
         return self.nows([path], missing_ok=True).get(path)
 
-    def _looking(self) -> SyncStreamRanges:
+    def _stream_ranges(self) -> SyncStreamRanges:
         # One for all looks: what has not changed since the last one costs nothing.
         if self._spans is None or self._spans_of != os.getpid():
             self._spans, self._spans_of = self.client.namespace("").spans(), os.getpid()
@@ -159,7 +159,7 @@ class Cluster:
 
     def _now(self, span: StreamRange) -> Now:
         each_bytes = span.record_bytes or RECORD_BYTES
-        self.known[span.path] = Known(span.first_seq, each_bytes)
+        self.known[span.path] = SizeEstimate(span.first_seq, each_bytes)
         return Now(
             self,
             span.path,
@@ -331,7 +331,7 @@ class Cluster:
         found = {one: self.ledger_end(one) for one in self.options.ledgers}
         ends = {one: end for one, end in found.items() if end is not None}
         for one, (count, size_bytes) in ends.items():
-            self.known[str(one)] = Known(0, size_bytes / max(count, 1))
+            self.known[str(one)] = SizeEstimate(0, size_bytes / max(count, 1))
         return ends
 
     # --- options' offsets ----------------------------------------------------------------------------------------

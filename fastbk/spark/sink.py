@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from fastbk.errors import ConfigError
 from fastbk.spark.commit import Committer, prepare_patiently
 from fastbk.spark.sink_options import WriteOptions, write_options
-from fastbk.spark.task_attempt import Attempt, Place, Written
+from fastbk.spark.task_attempt import AttemptWriter, CommitMessage, TaskAttempt
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.chain.chain import ONCE
 
@@ -42,18 +42,18 @@ class FastbkBatchWriter(DataSourceArrowWriter):
         self.key = f"spark/{options.key}" if options.key else f"{ONCE}{secrets.token_hex(8)}"
         Committer(connect(options.metadata), options).prepare()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition, in a worker."""
         context = TaskContext.get()
         partition, attempt = (
             (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
         )
-        place = Place(self.key, 0, partition, attempt)
+        place = TaskAttempt(self.key, 0, partition, attempt)
         return self.attempt(place).write(iterator)
 
-    def attempt(self, place: Place) -> Attempt:
+    def attempt(self, place: TaskAttempt) -> AttemptWriter:
         """Return an attempt at a partition."""
-        return Attempt(self._connect(self._options.metadata), self._options, place)
+        return AttemptWriter(self._connect(self._options.metadata), self._options, place)
 
     def commit(self, messages: Messages) -> None:
         """Make it visible, on the driver."""
@@ -76,13 +76,13 @@ class FastbkStreamWriter(DataSourceStreamArrowWriter):
         self._connect = connect
         prepare_patiently(self._committer)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition of one batch, in a worker."""
         return self.attempt(_place_of_task()).write(iterator)
 
-    def attempt(self, place: Place) -> Attempt:
+    def attempt(self, place: TaskAttempt) -> AttemptWriter:
         """Return an attempt at a partition of a batch."""
-        return Attempt(self._connect(self._options.metadata), self._options, place)
+        return AttemptWriter(self._connect(self._options.metadata), self._options, place)
 
     def commit(self, messages: Messages, batchId: int) -> None:
         """Make a batch visible, on the driver; a batch that is visible already stays as it is."""
@@ -96,7 +96,7 @@ class FastbkStreamWriter(DataSourceStreamArrowWriter):
         return Committer(self._connect(self._options.metadata), self._options)
 
 
-def _place_of_task() -> Place:
+def _place_of_task() -> TaskAttempt:
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
     batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
@@ -104,11 +104,11 @@ def _place_of_task() -> Place:
         raise ConfigError(
             "Spark does not say which query and batch this is: fastbk's sink needs PySpark 4.2 or newer"
         )
-    return Place(f"spark/{query}", int(batch), context.partitionId(), context.attemptNumber())
+    return TaskAttempt(f"spark/{query}", int(batch), context.partitionId(), context.attemptNumber())
 
 
-def _written(messages: Messages) -> list[Written | None]:
-    return [cast("Written | None", one) for one in messages]
+def _written(messages: Messages) -> list[CommitMessage | None]:
+    return [cast("CommitMessage | None", one) for one in messages]
 
 
 def batch_writer(

@@ -176,7 +176,7 @@ def plan_entries(
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SizeEstimate:
     """What the last look said of one stream or ledger."""
 
     first: int
@@ -199,7 +199,7 @@ class Amount:
         return {"records": self.records, "bytes": self.size_bytes}
 
 
-def amount(start: Offsets, end: Offsets, known: Mapping[str, Known]) -> Amount:
+def amount(start: Offsets, end: Offsets, known: Mapping[str, SizeEstimate]) -> Amount:
     """Return what lies from `start` to `end`; of what is not in `start`, or another stream there, from its first on."""
     found = {str(one): at - start.ledgers.get(one, 0) for one, at in end.ledgers.items()}
     for path, at in end.streams.items():
@@ -209,6 +209,6 @@ def amount(start: Offsets, end: Offsets, known: Mapping[str, Known]) -> Amount:
         elif path in known:
             found[path] = at.seq - known[path].first
     found = {name: count for name, count in found.items() if count > 0}
-    plain = Known(0, RECORD_BYTES)
+    plain = SizeEstimate(0, RECORD_BYTES)
     size_bytes = sum(count * known.get(name, plain).each_bytes for name, count in found.items())
     return Amount(sum(found.values()), round(size_bytes), found)

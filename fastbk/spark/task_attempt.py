@@ -42,7 +42,7 @@ AGAIN_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskAttempt:
     """Which attempt of which task it is."""
 
     key: str
@@ -58,10 +58,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class CommitMessage(WriterCommitMessage):
     """What an attempt tells the driver."""
 
-    place: Place
+    place: TaskAttempt
     draft: str | None
     """Its draft's name; None: there were no rows, or the batch was attached before."""
     ledgers: tuple[int, ...] = ()
@@ -77,10 +77,10 @@ def stream_of(client: Client, path: str) -> SyncStream:
     return client.namespace(namespace).stream(name)
 
 
-class Attempt:
+class AttemptWriter:
     """One attempt, in a worker."""
 
-    def __init__(self, client: Client, options: WriteOptions, place: Place) -> None:
+    def __init__(self, client: Client, options: WriteOptions, place: TaskAttempt) -> None:
         self._client = client
         self._options = options
         self._place = place
@@ -91,7 +91,7 @@ class Attempt:
         self._records = 0
         self._size_bytes = 0
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
         """Write all rows; return once they are durable and their ledgers closed.
 
         Raises what writing raises; what was written is given up then, at once if that can be, else by the driver.
@@ -104,7 +104,7 @@ class Attempt:
                     self._stream.give_up_drafts([self._draft])
             raise
 
-    def _write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
         place, was_attached = self._place, False
         for batch in batches:
             if batch.num_rows == 0 or was_attached:
@@ -117,9 +117,9 @@ class Attempt:
             self._write_batch(batch)
         self._close()
         if self._draft is None:
-            return Written(place, None, was_attached=was_attached)
+            return CommitMessage(place, None, was_attached=was_attached)
         ledgers = self._draft.ledgers
-        return Written(place, self._draft.name, ledgers, self._records, self._size_bytes)
+        return CommitMessage(place, self._draft.name, ledgers, self._records, self._size_bytes)
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
         table, row = table_of(batch, self._options.columns), 0

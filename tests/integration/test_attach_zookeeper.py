@@ -22,7 +22,7 @@ from fastbk.client.record_calls import RecordCalls
 from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.spark.task_attempt import Place
+from fastbk.spark.task_attempt import TaskAttempt
 from fastbk.stream.chain.attach import LEDGERS_MAX
 from fastbk.stream.chain.drafts import KEY_CHARACTERS_MAX, Draft, begin, drafts_of
 from fastbk.stream.context import StreamContext
@@ -146,8 +146,8 @@ def test_a_session_that_ends_at_any_step_of_a_commit_takes_nothing_and_doubles_n
         uri = zookeeper.uri(f"/at-{number}-{is_after}")
         world = SinkHarness(MetadataCalls(uri, ClientConfig()))
         try:
-            told = [world.write(Place("spark/q", 0, at, 0), b"%d" % at) for at in range(3)]
-            world.write(Place("spark/q", 0, 1, 1), b"a speculative attempt that lost")
+            told = [world.write(TaskAttempt("spark/q", 0, at, 0), b"%d" % at) for at in range(3)]
+            world.write(TaskAttempt("spark/q", 0, 1, 1), b"a speculative attempt that lost")
             calls = Expiring(zookeeper, uri, number, is_after=is_after)
             world.driver(world.client(calls)).commit(told, 0)
             assert world.values() == [b"0", b"1", b"2"], number

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from demo import dataset
-from demo.__main__ import Job, Screen, Written
-from demo.dataset import Source, find_source
+from demo.__main__ import AppendTotals, Job, Screen
+from demo.dataset import Dataset, find_source
 from fastbk.devcluster import DevCluster, is_alive
 from fastbk.errors import ConfigError
 from tests.fixtures.wait import wait_until
@@ -80,8 +80,8 @@ def test_an_interrupted_job_leaves_no_process(tmp_path: Path, number: int) -> No
 
 def test_a_different_sum_is_a_failure(tmp_path: Path) -> None:
     cluster = DevCluster(tmp_path / "unused", 1)
-    job = Job(cluster, Source("x", [b"x"]), Screen())
-    written = Written(7, entries=2, size_bytes=2, sha256="aa")
+    job = Job(cluster, Dataset("x", [b"x"]), Screen())
+    written = AppendTotals(7, entries=2, size_bytes=2, sha256="aa")
     assert job._verdict(False, written, 2, "bb").startswith("FAILED: ledger 7: wrote 2 entries")
     assert job._verdict(True, written, 2, "aa").startswith("OK: every byte agreed")
 

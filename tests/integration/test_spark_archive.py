@@ -54,7 +54,7 @@ def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
     uri, folder = cluster.metadata_uri, tmp_path / "archive"
     place = str(folder)
 
-    def run(*, take_over: bool = False, until: str = "never") -> list[archive.Line]:
+    def run(*, take_over: bool = False, until: str = "never") -> list[archive.ArchivedStream]:
         def say(line: str) -> None:
             if until in line:
                 raise Cut

@@ -45,7 +45,7 @@ def test_all_is_counted_and_what_differs_is_named(
         ledger_id = writer.ledger_id
     for entry in entries:
         wanted.add(entry)
-    seen = patiently(lambda: spark_stage.look(spark, cluster.metadata_uri, ledger_id))
+    seen = patiently(lambda: spark_stage.sum_sections(spark, cluster.metadata_uri, ledger_id))
     assert (wanted.entries, wanted.size_bytes) == (1200, sum(map(len, entries)))
     assert spark_stage.differences(wanted, seen.sum) == []
     # As it was written again and again, each package counts once.

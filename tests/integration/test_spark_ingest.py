@@ -17,7 +17,7 @@ from fastbk.errors import ConfigError
 from fastbk.spark.jobs import ingest
 from fastbk.spark.jobs.claims import Owner
 from fastbk.spark.jobs.ingest import Ingested
-from fastbk.spark.jobs.ingest_plan import Plan
+from fastbk.spark.jobs.ingest_plan import IngestPlan
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
@@ -47,7 +47,7 @@ class Ingest:
 
     def run(self, *paths: Path | str, **options: object) -> Ingested:
         given = {"create": True, **options}
-        plan = Plan(stream=self.stream, manifest=str(self.manifest), **given)
+        plan = IngestPlan(stream=self.stream, manifest=str(self.manifest), **given)
         where = [str(one) for one in paths or (self.files,)]
         return patiently(lambda: ingest.run(self._spark, self._uri, where, plan))
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost
 from fastbk.spark.jobs import rebuild
-from fastbk.spark.jobs.rebuild_plan import Line, Plan
+from fastbk.spark.jobs.rebuild_plan import RebuildPlan, StateVersion
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.stream.sync_stream import SyncNamespace, SyncStream
@@ -77,9 +77,9 @@ def test_the_state_is_that_of_a_replay_run_after_run(
 ) -> None:
     uri, place = cluster.metadata_uri, tmp_path / "state"
     changes = Changes(space.create_stream("changes"), rng)
-    plan = Plan(stream=changes.stream.path, to=str(place), partitions=3)
+    plan = RebuildPlan(stream=changes.stream.path, to=str(place), partitions=3)
 
-    def run(one: Plan = plan) -> Line:
+    def run(one: RebuildPlan = plan) -> StateVersion:
         return patiently(lambda: rebuild.run(spark, uri, one))
 
     def state() -> State:
@@ -148,7 +148,7 @@ def test_json_columns_give_key_order_and_deletions(
     rng: random.Random,
 ) -> None:
     uri, stream = cluster.metadata_uri, space.create_stream("rows")
-    plan = Plan(
+    plan = RebuildPlan(
         stream=stream.path,
         to=str(tmp_path / "state"),
         schema="op string, row struct<id: long, at: long, name: string>",
@@ -182,7 +182,7 @@ def test_json_columns_give_key_order_and_deletions(
         writer.append(b'{"op": "u", "row": {"at": 300}}').result()
     with pytest.raises(ConfigError, match=r"2 records are no JSON of this schema, .* record 200:"):
         patiently(lambda: rebuild.run(spark, uri, plan))
-    plain = Plan(stream=stream.path, to=str(tmp_path / "plain"))
+    plain = RebuildPlan(stream=stream.path, to=str(tmp_path / "plain"))
     with pytest.raises(ConfigError, match=r"202 records have no key: .* --no-key skip"):
         patiently(lambda: rebuild.run(spark, uri, plain))
     line = patiently(lambda: rebuild.run(spark, uri, replace(plain, skip_keyless=True)))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
-from fastbk.spark.jobs.rebuild_plan import Line, Plan
+from fastbk.spark.jobs.rebuild_plan import RebuildPlan, StateVersion
 from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import SETTINGS, patiently
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 KILLED = """
 import os, signal, sys
 from fastbk.spark.jobs import rebuild
-from fastbk.spark.jobs.rebuild_plan import Plan
+from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 from fastbk.spark.session import session
 
 def say(line):
@@ -35,7 +35,7 @@ def say(line):
 
 uri, stream, to, *settings = sys.argv[1:]
 made = session("killed", "local[1]", **{name: value for name, value in (one.split("=", 1) for one in settings)})
-rebuild.run(made, uri, Plan(stream=stream, to=to), say=say)
+rebuild.run(made, uri, RebuildPlan(stream=stream, to=to), say=say)
 """
 
 
@@ -50,7 +50,7 @@ class Place:
 
     def __init__(self, spark: SparkSession, uri: str, stream: SyncStream, to: Path) -> None:
         self.uri, self.stream, self.to = uri, stream, to
-        self.plan = Plan(stream=stream.path, to=str(to))
+        self.plan = RebuildPlan(stream=stream.path, to=str(to))
         self._spark = spark
 
     def append(self, first: int, count: int) -> None:
@@ -58,7 +58,7 @@ class Place:
             for at in range(first, first + count):
                 writer.append(b"%d" % at, key=b"k%d" % (at % 50)).result()
 
-    def run(self, **options: object) -> Line:
+    def run(self, **options: object) -> StateVersion:
         return patiently(lambda: rebuild.run(self._spark, self.uri, self.plan, **options))
 
     def state(self) -> dict[bytes, int]:
@@ -84,7 +84,7 @@ def place(
 
 def test_a_second_run_is_refused_and_one_that_was_taken_over_does_not_count(place: Place) -> None:
     place.append(0, 60)
-    seen: list[Line] = []
+    seen: list[StateVersion] = []
 
     def meanwhile(line: str) -> None:
         if "new records" in line:
@@ -142,6 +142,6 @@ def test_a_version_whose_files_are_not_all_there_is_not_gone_on_from(place: Plac
     with pytest.raises(StorageError, match=r"was made with 50 keys and has \d+ now"):
         place.run()
     assert place.folders("manifest") == [1]
-    place.plan = Plan(stream=place.plan.stream, to=place.plan.to, from_scratch=True)
+    place.plan = RebuildPlan(stream=place.plan.stream, to=place.plan.to, from_scratch=True)
     place.run()
     assert place.state() == {b"k%d" % (at % 50): at for at in range(20, 70)}

@@ -16,7 +16,7 @@ from fastbk.arrow.schemas import HEADERS
 from fastbk.errors import StreamBusy
 from fastbk.spark.sink import FastbkBatchWriter, FastbkStreamWriter
 from fastbk.spark.source import FastbkSource
-from fastbk.spark.task_attempt import Place, Written
+from fastbk.spark.task_attempt import CommitMessage, TaskAttempt
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 
@@ -66,10 +66,10 @@ def test_a_batch_is_written_once(
     for _ in range(2):
         writer = FastbkSource(options).writer(SCHEMA, False)
         assert isinstance(writer, FastbkBatchWriter)
-        told: list[Written] = []
+        told: list[CommitMessage] = []
         for partition in range(2):
             task = pickle.loads(pickle.dumps(writer))
-            written = task.attempt(Place(task.key, 0, partition, 0)).write([batch_of(partition)])
+            written = task.attempt(TaskAttempt(task.key, 0, partition, 0)).write([batch_of(partition)])
             told.append(pickle.loads(pickle.dumps(written)))
         pickle.loads(pickle.dumps(writer)).commit(told)
     assert [one.was_attached for one in told] == [True, True]
@@ -95,7 +95,7 @@ def test_a_streaming_query_and_an_ordinary_writer_take_turns(
     def run(batch: int, **more: str) -> None:
         writer = FastbkSource({**options, **more}).streamWriter(SCHEMA, False)
         assert isinstance(writer, FastbkStreamWriter)
-        place = Place("spark/query", batch, 0, 0)
+        place = TaskAttempt("spark/query", batch, 0, 0)
         told = writer.attempt(place).write([batch_of(0).slice(0, 3)])
         FastbkSource({**options, **more}).streamWriter(SCHEMA, False).commit([told], batch)
 
@@ -124,7 +124,7 @@ def test_an_attempt_waits_for_a_bookie_that_is_started_again(
     stream = client.namespace("waits").stream("orders")
     cluster.kill(2)
     with ThreadPoolExecutor(1) as threads:
-        attempt = writer.attempt(Place("spark/query", 0, 0, 0))
+        attempt = writer.attempt(TaskAttempt("spark/query", 0, 0, 0))
         waiting = threads.submit(attempt.write, [batch_of(0).slice(0, 3)])
         try:
             wait_until(

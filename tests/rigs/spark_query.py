@@ -27,7 +27,7 @@ from fastbk.spark.options import ReadOptions, read_options
 from fastbk.spark.sink import FastbkStreamWriter, Messages
 from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.source import FastbkSource
-from fastbk.spark.task_attempt import Attempt, Place, Written
+from fastbk.spark.task_attempt import AttemptWriter, CommitMessage, TaskAttempt
 from fastbk.spark.worker_client import client_of
 from tests.rigs.spark_points import Kills, Wrapped, changes_looked_at
 
@@ -51,10 +51,10 @@ class KilledWriter(FastbkStreamWriter):
         self._kills = kills
         super().__init__(options)
 
-    def attempt(self, place: Place) -> Attempt:
-        return Attempt(self._client("task"), self._options, place)
+    def attempt(self, place: TaskAttempt) -> AttemptWriter:
+        return AttemptWriter(self._client("task"), self._options, place)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         written = super().write(iterator)
         self._kills.look("task.write", "after")
         return written

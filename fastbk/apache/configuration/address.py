@@ -21,7 +21,7 @@ from fastbk.config import is_loopback
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastbk.apache.configuration.source import Source
+    from fastbk.apache.configuration.source import KeySource
 
 PORT_DEFAULT = 3181
 EVERYWHERE = "0.0.0.0"
@@ -90,7 +90,7 @@ class Address:
     advertised: str
 
 
-def settle(source: Source, network: Network | None = None) -> Address:
+def settle(source: KeySource, network: Network | None = None) -> Address:
     """Return who the bookie is. Raises ConfigError for what Apache's bookie would refuse, too."""
     network = network or Machine()
     port = source.integer("bookiePort")
@@ -128,7 +128,7 @@ def settle(source: Source, network: Network | None = None) -> Address:
     return Address(f"{_bracketed(own or EVERYWHERE)}:{port}", given_id or f"{host}:{port}", host)
 
 
-def _check_reachable(source: Source, host: str, address: str) -> None:
+def _check_reachable(source: KeySource, host: str, address: str) -> None:
     """Refuse an address that nobody chose and no other machine reaches."""
     if is_loopback(address.partition("%")[0]) and not source.boolean("allowLoopback"):
         raise ConfigError(
@@ -137,7 +137,7 @@ def _check_reachable(source: Source, host: str, address: str) -> None:
         )
 
 
-def _own_host(source: Source, network: Network, address: str) -> str:
+def _own_host(source: KeySource, network: Network, address: str) -> str:
     if not source.boolean("useHostNameAsBookieID"):
         return address
     name = network.name_of(address)

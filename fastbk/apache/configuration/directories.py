@@ -18,7 +18,7 @@ from fastbk.server.configuration.checks import PAIRS_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.apache.configuration.source import Source
+    from fastbk.apache.configuration.source import KeySource
 
 APACHE_TEMPORARY = ("/tmp/bk-txn", "/tmp/bk-data")  # noqa: S108
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
@@ -37,7 +37,7 @@ class Directories:
     """What is worth a warning."""
 
 
-def settle(source: Source) -> Directories:
+def settle(source: KeySource) -> Directories:
     """Return the pairs' directories, as absolute paths. Raises ConfigError."""
     journals = source.items("journalDirectories") or source.items("journalDirectory")[:1]
     ledgers = source.items("ledgerDirectories")

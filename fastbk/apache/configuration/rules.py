@@ -23,7 +23,7 @@ from fastbk.apache.configuration.sizes import (
     fit,
     fit_memory,
 )
-from fastbk.apache.configuration.translation import Work
+from fastbk.apache.configuration.translation import Translation
 from fastbk.errors import ConfigError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.configuration.address import Network
     from fastbk.apache.configuration.report import Report
-    from fastbk.apache.configuration.source import Source
+    from fastbk.apache.configuration.source import KeySource
 
 LAYOUTS = {
     "FlatLedgerManagerFactory": "flat",
@@ -46,12 +46,12 @@ APACHE = "org.apache.bookkeeper."
 
 
 def translate(
-    source: Source, network: Network | None = None
+    source: KeySource, network: Network | None = None
 ) -> tuple[BookieConfig | None, Report]:
     """Return the configuration, None where it has problems, and the report, which names all of them."""
-    work = Work(source)
+    work = Translation(source)
 
-    def identify(_: Work) -> None:
+    def identify(_: Translation) -> None:
         settled = address.settle(source, network)
         who = (
             "bookiePort",
@@ -71,9 +71,9 @@ def translate(
         work.put("bookie.advertised", settled.advertised, *who[2:], "useShortHostName")
         work.put("bookie.allow_unauthenticated_remote", True)
 
-    rules: list[Callable[[Work], None]] = [
-        Work.simple,
-        Work.refuse,
+    rules: list[Callable[[Translation], None]] = [
+        Translation.simple,
+        Translation.refuse,
         identify,
         _users,
         _metadata,
@@ -121,7 +121,7 @@ def _convert(document: dict[str, dict[str, Any]]) -> BookieConfig:
         raise ConfigError(str(error)) from error
 
 
-def _users(work: Work) -> None:
+def _users(work: Translation) -> None:
     allowed = work.source.items("permittedStartupUsers")
     if not allowed:
         return
@@ -135,7 +135,7 @@ def _users(work: Work) -> None:
         )
 
 
-def _metadata(work: Work) -> None:
+def _metadata(work: Translation) -> None:
     keys: tuple[str, ...] = ("zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass")
     uri = metadata_uri(work.source)
     if work.source.text("metadataServiceUri") is not None:
@@ -145,7 +145,7 @@ def _metadata(work: Work) -> None:
     work.put("metadata.uri", uri, *keys)
 
 
-def metadata_uri(source: Source) -> str:
+def metadata_uri(source: KeySource) -> str:
     """Return the URI of the cluster that a file of Apache's names, a client's file included. Raises ConfigError."""
     if source.text("metadataServiceUri") is not None:
         # Commas between servers split the value like any list. As in Apache's, the URI names the layout by itself.
@@ -160,7 +160,7 @@ def metadata_uri(source: Source) -> str:
     return f"zk+{layout}://{';'.join(servers)}{root}"
 
 
-def _layout(source: Source) -> str:
+def _layout(source: KeySource) -> str:
     if (factory := source.text("ledgerManagerFactoryClass")) is not None:
         layout = LAYOUTS.get(factory.removeprefix(f"{APACHE}meta."))
         if layout is None:
@@ -172,7 +172,7 @@ def _layout(source: Source) -> str:
     return "null"
 
 
-def _directories(work: Work) -> None:
+def _directories(work: Translation) -> None:
     settled = directories.settle(work.source)
     for section, names, all_of_them in (
         ("journal", ("journalDirectories", "journalDirectory"), settled.journals),
@@ -186,7 +186,7 @@ def _directories(work: Work) -> None:
     work.report.notes += settled.notes
 
 
-def _sync(work: Work) -> None:
+def _sync(work: Translation) -> None:
     for key in ("journalSyncData", "journalWriteData"):
         if work.source.boolean(key) is False:
             work.put("journal.sync", "never", key)
@@ -195,7 +195,7 @@ def _sync(work: Work) -> None:
             )
 
 
-def _storage(work: Work) -> None:
+def _storage(work: Translation) -> None:
     name = work.source.text("ledgerStorageClass")
     if name is not None and (
         not name.startswith(APACHE) or name.rpartition(".")[2] not in APACHE_STORAGES
@@ -206,7 +206,7 @@ def _storage(work: Work) -> None:
         )
 
 
-def _missing(work: Work) -> None:
+def _missing(work: Translation) -> None:
     """Say aloud what somebody may count on and has no counterpart here."""
     if work.source.boolean("autoRecoveryDaemonEnabled"):
         work.report.remarks.append(
@@ -217,7 +217,7 @@ def _missing(work: Work) -> None:
         work.report.remarks.append(f"extraServerComponents: not started: {', '.join(components)}")
 
 
-def _compaction(work: Work) -> None:
+def _compaction(work: Translation) -> None:
     source = work.source
     for kind in ("minor", "major"):
         threshold, interval = f"{kind}CompactionThreshold", f"{kind}CompactionInterval"
@@ -246,7 +246,7 @@ def _compaction(work: Work) -> None:
         work.put("gc.compaction_rate_bytes", rate, "compactionRateByBytes", "isThrottleByBytes")
 
 
-def _scrub(work: Work) -> None:
+def _scrub(work: Translation) -> None:
     seconds = work.source.integer("localScrubInterval")
     if seconds is None:
         return
@@ -256,7 +256,7 @@ def _scrub(work: Work) -> None:
         work.put("scrub.cycle_ms", work.integer("localScrubInterval"), "localScrubInterval")
 
 
-def _disk(work: Work) -> None:
+def _disk(work: Translation) -> None:
     source = work.source
     full, warn, low = (source.ratio(f"diskUsage{which}Threshold") for which in ("", "Warn", "Lwm"))
     for key, value in (("", full), ("Warn", warn), ("Lwm", low)):
@@ -281,7 +281,7 @@ def _disk(work: Work) -> None:
         )
 
 
-def _http(work: Work) -> None:
+def _http(work: Translation) -> None:
     source = work.source
     keys: tuple[str, ...]
     if source.boolean("httpServerEnabled"):

@@ -14,7 +14,7 @@ from fastbk.server.disks import space_thresholds
 from fastbk.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
-    from fastbk.apache.configuration.translation import Work
+    from fastbk.apache.configuration.translation import Translation
 
 HEADER_BYTES = 4 * KIB
 """What a frame may have beside an entry that fills Apache's largest frame."""
@@ -38,7 +38,7 @@ _HOLD_FRAMES = (
 _HOLD_BATCHES = _HOLD_FRAMES[5:]
 
 
-def apply_frames(work: Work) -> None:
+def apply_frames(work: Translation) -> None:
     """nettyMaxFrameSizeBytes."""
     key = "nettyMaxFrameSizeBytes"
     if (size_bytes := work.source.integer(key)) is None:
@@ -50,7 +50,7 @@ def apply_frames(work: Work) -> None:
     work.put("limits.frame_size_bytes_max", allowed, key)
 
 
-def apply_rings(work: Work) -> None:
+def apply_rings(work: Translation) -> None:
     """journalMaxMemorySizeMb."""
     key = "journalMaxMemorySizeMb"
     if (size_mb := work.source.integer(key)) is None:
@@ -59,7 +59,7 @@ def apply_rings(work: Work) -> None:
     work.put("limits.add_ring_size_bytes", 1 << (size_bytes.bit_length() - 1), key)
 
 
-def apply_pending(work: Work) -> None:
+def apply_pending(work: Translation) -> None:
     """Limits on requests that wait: Apache counts them for each of its threads."""
     for kind, threads_default in (("Add", 1), ("Read", 8)):
         key = f"maxPending{kind}RequestsPerThread"
@@ -71,7 +71,7 @@ def apply_pending(work: Work) -> None:
         work.put(f"network.apache_{kind.lower()}s_pending_max", allowed, key)
 
 
-def apply_journal_size(work: Work) -> None:
+def apply_journal_size(work: Translation) -> None:
     """journalMaxSizeMB."""
     key = "journalMaxSizeMB"
     if (size_mb := work.source.integer(key)) is None:
@@ -88,7 +88,7 @@ def apply_journal_size(work: Work) -> None:
     work.put("journal.first_file_size_bytes", min(file_bytes, 64 * MIB), key)
 
 
-def apply_caches(work: Work) -> None:
+def apply_caches(work: Translation) -> None:
     """The sizes of write and read cache."""
     write = _cache_bytes(work, "dbStorage_writeCacheMaxSizeMb")
     if write is not None:
@@ -104,7 +104,7 @@ def apply_caches(work: Work) -> None:
         )
 
 
-def _cache_bytes(work: Work, key: str) -> int | None:
+def _cache_bytes(work: Translation, key: str) -> int | None:
     """Return a size in MB or percent of the machine's memory; None when it is not set, or not above nothing."""
     text = work.source.text(key)
     if text is not None and text.endswith("%"):
@@ -126,7 +126,7 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def fit(work: Work) -> None:
+def fit(work: Translation) -> None:
     """Make everything large enough for the largest frame and batch: a file in Apache's format asks for no more."""
     frame_bytes, batch_bytes = (
         work.get("limits.frame_size_bytes_max"),
@@ -153,7 +153,7 @@ NEVER_FREE_BYTES = 1 << 50
 """Tests of Apache's set the largest number there is, to have what it bounds refused."""
 
 
-def apply_floors(work: Work) -> None:
+def apply_floors(work: Translation) -> None:
     """The free space that is kept on a ledger directory's disk.
 
     Apache's bookies ask both only once a disk is beyond `diskUsageThreshold`: neither makes one read-only that is not.
@@ -179,7 +179,7 @@ def apply_floors(work: Work) -> None:
         is_set = True
 
 
-def fit_memory(work: Work, config: BookieConfig) -> BookieConfig:
+def fit_memory(work: Translation, config: BookieConfig) -> BookieConfig:
     """Return the configuration with as much memory allowed as its caches and rings add up to."""
     needed = process_table.memory_bytes(config)
     if needed <= process_table.memory_total_bytes(config):

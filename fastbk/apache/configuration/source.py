@@ -45,7 +45,7 @@ def looks_apache(path: Path) -> bool:
     )
 
 
-def read(path: Path, environment: Mapping[str, str]) -> Source:
+def read(path: Path, environment: Mapping[str, str]) -> KeySource:
     """Return what the file at `path` and the environment say. Raises ConfigError, which names the file."""
 
     def included(name: str) -> str | None:
@@ -72,11 +72,11 @@ def read(path: Path, environment: Mapping[str, str]) -> Source:
             found.found[key] = properties.Property(properties.value_list(value), 0)
         except ValueError as error:
             raise ConfigError(f"{PREFIX}{key}: {error}") from None
-    return Source(path, found, environment)
+    return KeySource(path, found, environment)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KeySource:
     """All keys and their values."""
 
     path: Path

@@ -13,17 +13,17 @@ from fastbk.errors import ConfigError
 from fastbk.server.configuration.bookie_config import BookieConfig
 
 if TYPE_CHECKING:
-    from fastbk.apache.configuration.source import Source
+    from fastbk.apache.configuration.source import KeySource
 
 TOO_MUCH = 1 << 60
 JOINED = ("metadataServiceUri",)
 """Its commas stand between servers."""
 
 
-class Work:
+class Translation:
     """One translation under way."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: KeySource) -> None:
         self.source = source
         self.report = Report()
         self.document: dict[str, dict[str, Any]] = {}

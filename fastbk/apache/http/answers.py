@@ -56,7 +56,7 @@ def integer(request: Request, name: str, default: int) -> int:
 def guarded(page: Page) -> Page:
     """Return `page` with what it raises, or what takes too long, answered as 500: the reason follows Apache's words."""
 
-    async def ask(request: Request) -> Response:
+    async def guarded_page(request: Request) -> Response:
         try:
             async with asyncio.timeout(ROUTE_TIMEOUT_S):
                 return await page(request)
@@ -69,4 +69,4 @@ def guarded(page: Page) -> Page:
             reason = f"a fault of this bookie's: {error!r}; see its log"
         return text(500, f"{INTERNAL_ERROR}: {reason}")
 
-    return ask
+    return guarded_page

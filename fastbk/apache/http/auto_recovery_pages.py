@@ -45,7 +45,7 @@ class AutoRecoveryPages:
             "decommission": self._by_hand,
         }
 
-    async def ask(self, action: Callable[[Underreplication], T]) -> T:
+    async def run(self, action: Callable[[Underreplication], T]) -> T:
         """Return what `action` returns for the nodes. Raises Error."""
         from fastbk.meta.zookeeper_underreplication import Underreplication
 
@@ -63,10 +63,10 @@ class AutoRecoveryPages:
             if "enabled" not in request.query:
                 return text(400, f"Param 'enabled' not found in {request.query}")
             is_wanted = request.query["enabled"].lower() == "true"
-            await self.ask(lambda nodes: nodes.enable() if is_wanted else nodes.disable())
+            await self.run(lambda nodes: nodes.enable() if is_wanted else nodes.disable())
         elif request.method != "GET":
             return text(404, "Not found method. Should be GET or PUT method")
-        return answer({"enabled": await self.ask(lambda nodes: nodes.is_enabled())})
+        return answer({"enabled": await self.run(lambda nodes: nodes.is_enabled())})
 
     async def _ledgers(self, request: Request) -> Response:
         if request.method != "GET":
@@ -88,7 +88,7 @@ class AutoRecoveryPages:
             return found
 
         try:
-            ledgers = await self.ask(listed)
+            ledgers = await self.run(listed)
         except Error as error:
             return text(404, f"Exception when get.{error}")
         if not ledgers:
@@ -101,7 +101,7 @@ class AutoRecoveryPages:
         if request.method != "GET":
             return text(404, NOT_GET)
         try:
-            auditor = await self.ask(lambda nodes: nodes.auditor())
+            auditor = await self.run(lambda nodes: nodes.auditor())
         except Error as error:
             return text(404, f"Exception when get.{error}")
         return (
@@ -112,7 +112,7 @@ class AutoRecoveryPages:
         if request.method != "PUT":
             return text(404, NOT_PUT)
         try:
-            await self.ask(_trigger)
+            await self.run(_trigger)
         except Error as error:
             return text(404, f"Exception when do operation.{error}")
         return text(200, "Success trigger audit.")
@@ -120,7 +120,7 @@ class AutoRecoveryPages:
     async def _delay(self, request: Request) -> Response:
         if request.method == "GET":
             try:
-                seconds = await self.ask(lambda nodes: nodes.lost_bookie_delay_s())
+                seconds = await self.run(lambda nodes: nodes.lost_bookie_delay_s())
             except Error as error:
                 return text(404, f"Exception when get lostBookieRecoveryDelay.{error}")
             if seconds is None:
@@ -134,7 +134,7 @@ class AutoRecoveryPages:
         if "delay_seconds" not in asked:
             return text(404, "Request body not contains lostBookieRecoveryDelay.")
         delay_s = msgspec.convert(asked["delay_seconds"], int)
-        await self.ask(lambda nodes: nodes.set_lost_bookie_delay(delay_s))
+        await self.run(lambda nodes: nodes.set_lost_bookie_delay(delay_s))
         return text(200, f"Success set lostBookieRecoveryDelay to {delay_s}")
 
     async def _by_hand(self, request: Request) -> Response:

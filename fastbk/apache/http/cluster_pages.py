@@ -47,7 +47,7 @@ class ClusterPages:
             return text(404, "Only GET is supported.")
         counts = await self._metadata.call(_counts)
         try:
-            auditor, is_marked, is_enabled = await self._recovery.ask(_recovery_facts)
+            auditor, is_marked, is_enabled = await self._recovery.run(_recovery_facts)
         except ConfigError:  # no ZooKeeper, so nobody is elected and nothing is marked
             auditor, is_marked, is_enabled = None, False, False
         return answer(

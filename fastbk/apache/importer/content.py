@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.importer.directories import ApacheDirectories
     from fastbk.apache.importer.index import Listed
-    from fastbk.apache.importer.ledger_table import Known, KnownLedgers
+    from fastbk.apache.importer.ledger_table import LedgerSummary, LedgerTable
     from fastbk.apache.importer.records import Record
 
 DAMAGE_KEPT_MAX = 1000
@@ -100,7 +100,7 @@ class Content:
     """What lies in an Apache bookie's directories. Read `entries` to its end, then `states` and `doubtful`."""
 
     def __init__(
-        self, directories: ApacheDirectories, known: KnownLedgers, use: IndexUse = IndexUse.USE
+        self, directories: ApacheDirectories, known: LedgerTable, use: IndexUse = IndexUse.USE
     ) -> None:
         self.counts = Counts()
         self._directories = directories
@@ -120,7 +120,7 @@ class Content:
             yield from self._in_logs(indexes)
             yield from self._in_journals(indexes)
             for one in listed:
-                self._take(one)
+                self._add_listed(one)
             indexes.find_missing(self._known)
 
     def doubtful(self) -> set[int]:
@@ -208,7 +208,7 @@ class Content:
                 yield record
         counts.read_bytes = before_bytes + source.size_bytes
 
-    def _take(self, listed: Listed) -> None:
+    def _add_listed(self, listed: Listed) -> None:
         """Take in what an index says of a ledger."""
         ledger_id, key = listed.ledger_id, listed.master_key
         known = self._known.get(ledger_id)
@@ -217,7 +217,7 @@ class Content:
             self._in_limbo.add(ledger_id)
         if known.master_key is not None and key and key != known.master_key:
             self.counts.index.other_keys += 1
-            self.counts.index.tell(
+            self.counts.index.report(
                 f"the key of ledger {ledger_id} in its index is not that of the password in metadata, which counts"
             )
         lac = known.lac_in(ledger_id, listed.explicit_lac) if listed.explicit_lac else -1
@@ -232,7 +232,7 @@ class Content:
             ledger.key = ledger.key or key
 
     @staticmethod
-    def _note(ledger: _Ledger, known: Known, record: Record) -> None:
+    def _note(ledger: _Ledger, known: LedgerSummary, record: Record) -> None:
         ledger_id, kind, raw, _ = record
         body = raw[_BODY_AT + LENGTH.size :]
         if kind == FENCE:

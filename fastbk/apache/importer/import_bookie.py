@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.importer.content import Content, Counts
 from fastbk.apache.importer.index_check import IndexUse
-from fastbk.apache.importer.ledger_table import KnownLedgers
+from fastbk.apache.importer.ledger_table import LedgerTable
 from fastbk.errors import StorageError
 from fastbk.gc.limbo import shares_of
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
@@ -65,7 +65,7 @@ class Imported:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ImportPlan:
     """What to import, and as whom. `replace_cookie`: a person's word that Apache's bookie of that id is no more."""
 
     bookie_id: BookieId
@@ -74,10 +74,10 @@ class Plan:
     index_use: IndexUse = IndexUse.USE
 
 
-def survey(plan: Plan, store: MetadataStore, on_bytes: Callable[[Counts], None]) -> Imported:
+def survey(plan: ImportPlan, store: MetadataStore, on_bytes: Callable[[Counts], None]) -> Imported:
     """Read everything and write nothing; like `run`. `in_limbo` counts as if nothing were whole."""
     check_source(plan, store)
-    known = KnownLedgers(store, plan.bookie_id)
+    known = LedgerTable(store, plan.bookie_id)
     content = Content(plan.apache, known, plan.index_use)
     for count, _ in enumerate(content.entries(), 1):
         if count % FLUSH_ENTRIES == 0:
@@ -86,7 +86,7 @@ def survey(plan: Plan, store: MetadataStore, on_bytes: Callable[[Counts], None])
     return Imported(content.counts, len(content.states()), len(in_limbo), known.open_count())
 
 
-def check_source(plan: Plan, store: MetadataStore) -> bytes | None:
+def check_source(plan: ImportPlan, store: MetadataStore) -> bytes | None:
     """Raise StorageError unless the data is this bookie's and lies still; return Apache's cookie in metadata."""
     if any(one.service.bookie_id == plan.bookie_id for one in store.list_bookies()):
         raise StorageError(
@@ -116,7 +116,7 @@ def check_source(plan: Plan, store: MetadataStore) -> bytes | None:
 
 
 def run(
-    config: BookieConfig, store: MetadataStore, plan: Plan, on_bytes: Callable[[Counts], None]
+    config: BookieConfig, store: MetadataStore, plan: ImportPlan, on_bytes: Callable[[Counts], None]
 ) -> Imported:
     """Import everything.
 
@@ -144,8 +144,8 @@ def run(
             )
         incarnation = identity.new_incarnation()
         _clear(directories, plan.bookie_id, incarnation)
-        known = KnownLedgers(store, plan.bookie_id)
-        done, doubtful = _take(directories, store, plan, known, incarnation, on_bytes)
+        known = LedgerTable(store, plan.bookie_id)
+        done, doubtful = _import_all(directories, store, plan, known, incarnation, on_bytes)
         if done.in_limbo > config.limits.ledgers_max or done.ledgers > config.limits.ledgers_max:
             raise StorageError(
                 f"there are {max(done.in_limbo, done.ledgers)} ledgers: raise [limits] ledgers_max above that"
@@ -163,11 +163,11 @@ def run(
         return done
 
 
-def _take(
+def _import_all(
     directories: Sequence[Directory],
     store: MetadataStore,
-    plan: Plan,
-    known: KnownLedgers,
+    plan: ImportPlan,
+    known: LedgerTable,
     incarnation: int,
     on_bytes: Callable[[Counts], None],
 ) -> tuple[Imported, list[int]]:

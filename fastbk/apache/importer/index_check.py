@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.importer.directories import ApacheDirectories
     from fastbk.apache.importer.index import Index, Listed
-    from fastbk.apache.importer.ledger_table import KnownLedgers
+    from fastbk.apache.importer.ledger_table import LedgerTable
     from fastbk.apache.importer.records import Damage
 
 KEPT_MAX = 1000
@@ -68,7 +68,7 @@ class IndexCounts:
     told: list[str] = field(default_factory=list)
     """Missing entries and keys that disagree, the first ones, for people."""
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Keep it for people."""
         if len(self.told) < KEPT_MAX:
             self.told.append(text)
@@ -108,7 +108,7 @@ class Indexes:
         """Return the index that an entry log belongs to."""
         return next((index for index in self._indexes if index.covers(log)), None)
 
-    def listed(self, known: KnownLedgers) -> Iterator[Listed]:
+    def listed(self, known: LedgerTable) -> Iterator[Listed]:
         """Yield the ledgers that they list and metadata, too. To be read to its end before entries are judged."""
         for index in self._indexes:
             for listed in index.ledgers():
@@ -146,7 +146,7 @@ class Indexes:
         if self._indexes:
             self._seen.add(ledger_id, entry_id)
 
-    def find_missing(self, known: KnownLedgers) -> None:
+    def find_missing(self, known: LedgerTable) -> None:
         """Count what they name and no copy was seen of. Raises StorageError for damage if they are required."""
         for index in self._indexes:
             first = last = ledger = -1
@@ -175,7 +175,7 @@ class Indexes:
             self._counts.missing_entries += last - first + 1
             self._counts.missing_ledgers.add(ledger_id)
             which = f"entry {first}" if first == last else f"entries {first} to {last}"
-            self._counts.tell(
+            self._counts.report(
                 f"{index.name}: {which} of ledger {ledger_id} should be here, and no file has a whole copy"
             )
 

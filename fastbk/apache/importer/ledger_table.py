@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LedgerSummary:
     """What ledgers of one kind have in common; most clusters have few kinds.
 
     Attributes:
@@ -81,14 +81,14 @@ class Known:
         return -1 if proven is None else proven
 
 
-class KnownLedgers:
+class LedgerTable:
     """All ledgers of a cluster."""
 
     def __init__(self, store: MetadataStore, bookie_id: BookieId) -> None:
         """Read the metadata of all ledgers. Raises MetadataUnavailable."""
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, LedgerSummary] = {}
         self._store = store
-        kinds: dict[Known, Known] = {}
+        kinds: dict[LedgerSummary, LedgerSummary] = {}
         after = -1
         while page := store.list_ledgers(after):
             for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
@@ -97,7 +97,7 @@ class KnownLedgers:
                     self._known[ledger_id] = kinds.setdefault(known, known)
             after = page[-1]
 
-    def get(self, ledger_id: int) -> Known | None:
+    def get(self, ledger_id: int) -> LedgerSummary | None:
         """Return what is known of a ledger, None for one that metadata does not list."""
         return self._known.get(ledger_id)
 
@@ -120,8 +120,8 @@ class KnownLedgers:
         return known is not None and known.is_provable and known.is_right(raw)
 
 
-def _known(metadata: LedgerMetadata, bookie_id: BookieId) -> Known:
-    return Known(
+def _known(metadata: LedgerMetadata, bookie_id: BookieId) -> LedgerSummary:
+    return LedgerSummary(
         metadata.digest_type,
         metadata.password,
         metadata.is_closed,

@@ -24,7 +24,7 @@ class Option:
     """One option of a verb.
 
     Attributes:
-        names: short and long, without dashes; the last one is the key of `Words`.
+        names: short and long, without dashes; the last one is the key of `CommandLine`.
         value: the name of its value; "" for a flag.
         is_required: the call is refused without it.
     """
@@ -36,7 +36,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """The name under which `Words` knows it."""
+        """The name under which `CommandLine` knows it."""
         return self.names[-1]
 
     def shown(self) -> str:
@@ -51,7 +51,7 @@ def flag(*names: str, text: str) -> Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class CommandLine:
     """What a call of a verb says."""
 
     verb: str
@@ -92,7 +92,7 @@ class Verb:
 
     name: str
     text: str
-    run: Callable[[Context, Words], int]
+    run: Callable[[Context, CommandLine], int]
     options: tuple[Option, ...] = ()
     arguments: str = ""
     takes_anything: bool = False
@@ -108,10 +108,10 @@ class Verb:
         ]
         return "\n".join(lines)
 
-    def parse(self, words: Sequence[str]) -> Words:
+    def parse(self, words: Sequence[str]) -> CommandLine:
         """Return what the words behind the verb say. Raises ConfigError."""
         if self.takes_anything:
-            return Words(self.name, {}, tuple(words))
+            return CommandLine(self.name, {}, tuple(words))
         known = {name: one for one in self.options for name in one.names}
         values: dict[str, str] = {}
         arguments: list[str] = []
@@ -127,7 +127,7 @@ class Verb:
                 continue
             name, equals, value = word.lstrip("-").partition("=")
             if name == HELP or (name == "h" and "h" not in known):
-                return Words(self.name, {HELP: ""})
+                return CommandLine(self.name, {HELP: ""})
             option = known.get(name)
             if option is None:
                 raise ConfigError(self._unknown(word, list(known)))
@@ -140,7 +140,7 @@ class Verb:
                 at += 1
             values[option.key] = value
         self._check(values, arguments)
-        return Words(self.name, values, tuple(arguments))
+        return CommandLine(self.name, values, tuple(arguments))
 
     def _unknown(self, word: str, known: list[str]) -> str:
         close = get_close_matches(word.lstrip("-"), known, n=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError
 
@@ -17,7 +17,7 @@ LONG_AGO_MS = 21 * 24 * 3600 * 1000
 """Longer than any period of a check, so that the next auditor finds it overdue."""
 
 
-def _toggle(context: Context, words: Words) -> int:
+def _toggle(context: Context, words: CommandLine) -> int:
     enable, disable = words.has("enable"), words.has("disable")
     with context.auto_recovery() as nodes:
         if not enable and not disable:
@@ -35,7 +35,7 @@ def _toggle(context: Context, words: Words) -> int:
     return 0
 
 
-def _status(context: Context, words: Words) -> int:
+def _status(context: Context, words: CommandLine) -> int:
     with context.auto_recovery() as nodes, context.store() as store:
         print("CurrentRecoverLedgerInfo:")
         count = 0
@@ -54,7 +54,7 @@ def _status(context: Context, words: Words) -> int:
     return 0
 
 
-def _list(context: Context, words: Words) -> int:
+def _list(context: Context, words: CommandLine) -> int:
     including = words.text("missingreplica").strip()
     excluding = words.text("excludingmissingreplica").strip()
 
@@ -82,7 +82,7 @@ def _list(context: Context, words: Words) -> int:
     return 0
 
 
-def _delay(context: Context, words: Words) -> int:
+def _delay(context: Context, words: CommandLine) -> int:
     seconds = words.integer("set", 0)
     # As there, a delay of 0 cannot be set by the shell: it takes it for "nothing to set".
     if words.has("get") == bool(seconds):
@@ -111,12 +111,12 @@ def trigger_audit(context: Context) -> None:
         nodes.set_lost_bookie_delay(nodes.lost_bookie_delay_s() or 0)
 
 
-def _trigger(context: Context, _: Words) -> int:
+def _trigger(context: Context, _: CommandLine) -> int:
     trigger_audit(context)
     return 0
 
 
-def _force_checks(context: Context, words: Words) -> int:
+def _force_checks(context: Context, words: CommandLine) -> int:
     from fastbk.meta.zookeeper_underreplication import Check
 
     names = {
@@ -137,7 +137,7 @@ def _force_checks(context: Context, words: Words) -> int:
     return 0
 
 
-def _who(context: Context, _: Words) -> int:
+def _who(context: Context, _: CommandLine) -> int:
     with context.auto_recovery() as nodes:
         auditor = nodes.auditor()
     if auditor is None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import address_line, fail
 from fastbk.errors import Error
 
@@ -38,7 +38,7 @@ def cookie_names(context: Context) -> list[str]:
         return cookies.names()
 
 
-def _list_bookies(context: Context, words: Words) -> int:
+def _list_bookies(context: Context, words: CommandLine) -> int:
     chosen = [key for key in ("readwrite", "readonly", "all") if words.has(key)]
     if len(chosen) != 1:
         fail("One and only one of -readwrite, -readonly and -all must be specified")
@@ -59,7 +59,7 @@ def _list_bookies(context: Context, words: Words) -> int:
     return 0
 
 
-def _endpoint_info(context: Context, words: Words) -> int:
+def _endpoint_info(context: Context, words: CommandLine) -> int:
     bookie_id = words.text("bookieid")
     with context.store() as store:
         services = known_services(store, cookie_names(context))
@@ -83,7 +83,7 @@ def _endpoint_info(context: Context, words: Words) -> int:
     return 0
 
 
-def _bookie_info(context: Context, _: Words) -> int:
+def _bookie_info(context: Context, _: CommandLine) -> int:
     return asyncio.run(_ask_all(context))
 
 
@@ -125,7 +125,7 @@ def _readable(count_bytes: int) -> str:
     return f"{count_bytes}({text}{_UNITS[unit]})"
 
 
-def _cluster_info(context: Context, _: Words) -> int:
+def _cluster_info(context: Context, _: CommandLine) -> int:
     with context.store() as store:
         bookies = store.list_bookies()
         known = len(known_services(store, cookie_names(context)))
@@ -152,7 +152,7 @@ def _cluster_info(context: Context, _: Words) -> int:
     return 0
 
 
-def _instance_id(context: Context, _: Words) -> int:
+def _instance_id(context: Context, _: CommandLine) -> int:
     with context.store() as store:
         print(f"Metadata Service Uri: {context.uri} InstanceId: {store.instance_id()}")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.errors import MetadataConflict
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from fastbk.meta.uri import ZooKeeperLocation
 
 
-def _location(context: Context, words: Words) -> ZooKeeperLocation:
+def _location(context: Context, words: CommandLine) -> ZooKeeperLocation:
     return context.need_zookeeper(f"{words.verb} works (elsewhere: `fastbk metadata`)")
 
 
-def _format(context: Context, words: Words) -> int:
+def _format(context: Context, words: CommandLine) -> int:
     location = _location(context, words)
     from fastbk.meta import zookeeper_admin
 
@@ -37,7 +37,7 @@ def _format(context: Context, words: Words) -> int:
     return 0
 
 
-def _init(context: Context, words: Words) -> int:
+def _init(context: Context, words: CommandLine) -> int:
     location = _location(context, words)
     from fastbk.meta import zookeeper_admin
 
@@ -50,7 +50,7 @@ def _init(context: Context, words: Words) -> int:
     return 0
 
 
-def _nuke(context: Context, words: Words) -> int:
+def _nuke(context: Context, words: CommandLine) -> int:
     location = _location(context, words)
     from fastbk.meta import zookeeper_admin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _opened(context: Context) -> Cookies:
     return Cookies(location)
 
 
-def _bookie_id(words: Words) -> BookieId:
+def _bookie_id(words: CommandLine) -> BookieId:
     from fastbk.model.ids import check_bookie_id
 
     if len(words.arguments) != 1:
@@ -36,28 +36,28 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"Cookie file '{path}': {error.strerror}") from error
 
 
-def _create(context: Context, words: Words) -> int:
+def _create(context: Context, words: CommandLine) -> int:
     bookie_id, data = _bookie_id(words), _read(Path(words.text("cookie-file")))
     with _opened(context) as cookies:
         cookies.create(bookie_id, data)
     return 0
 
 
-def _update(context: Context, words: Words) -> int:
+def _update(context: Context, words: CommandLine) -> int:
     bookie_id, data = _bookie_id(words), _read(Path(words.text("cookie-file")))
     with _opened(context) as cookies:
         cookies.update(bookie_id, data)
     return 0
 
 
-def _delete(context: Context, words: Words) -> int:
+def _delete(context: Context, words: CommandLine) -> int:
     bookie_id = _bookie_id(words)
     with _opened(context) as cookies:
         cookies.delete(bookie_id)
     return 0
 
 
-def _get(context: Context, words: Words) -> int:
+def _get(context: Context, words: CommandLine) -> int:
     bookie_id = _bookie_id(words)
     with _opened(context) as cookies:
         found = cookies.read(bookie_id)
@@ -69,7 +69,7 @@ def _get(context: Context, words: Words) -> int:
     return 0
 
 
-def _generate(context: Context, words: Words) -> int:
+def _generate(context: Context, words: CommandLine) -> int:
     from fastbk.model.cookie import Cookie, encode
 
     bookie_id = _bookie_id(words)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.apache.shell.recovery import forget
 from fastbk.errors import ConfigError, Error, StorageError
@@ -23,7 +23,7 @@ KINDS = {
 }
 
 
-def _init(context: Context, _: Words) -> int:
+def _init(context: Context, _: CommandLine) -> int:
     """Tell whether a new bookie may start here; changes nothing, as Apache's."""
     from fastbk.admin.format_bookie import things_in
 
@@ -51,7 +51,7 @@ def _init(context: Context, _: Words) -> int:
     return 0
 
 
-def _format(context: Context, words: Words) -> int:
+def _format(context: Context, words: CommandLine) -> int:
     from fastbk.admin.format_bookie import empty_directories, things_in
     from fastbk.server.directories import lock_pairs
 
@@ -82,7 +82,7 @@ def _format(context: Context, words: Words) -> int:
     return 0
 
 
-def _last_mark(context: Context, _: Words) -> int:
+def _last_mark(context: Context, _: CommandLine) -> int:
     from fastbk.inspect.small_files import read_mark
 
     config = context.bookie()
@@ -95,7 +95,7 @@ def _last_mark(context: Context, _: Words) -> int:
     return 0
 
 
-def _list_files(context: Context, words: Words) -> int:
+def _list_files(context: Context, words: CommandLine) -> int:
     config = context.bookie()
     for kind, (title, pattern) in KINDS.items():
         if not words.has(kind):
@@ -109,7 +109,7 @@ def _list_files(context: Context, words: Words) -> int:
     return 0
 
 
-def _check(context: Context, words: Words) -> int:
+def _check(context: Context, words: CommandLine) -> int:
     """Run our check of a stopped bookie in the place of Apache's."""
     from fastbk.cli.__main__ import main
 
@@ -118,7 +118,7 @@ def _check(context: Context, words: Words) -> int:
     return main(["bookie", "check", "--config", str(context.file)])
 
 
-def _elsewhere(context: Context, words: Words) -> int:
+def _elsewhere(context: Context, words: CommandLine) -> int:
     try:
         config = context.bookie()
         names = {

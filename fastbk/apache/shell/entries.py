@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from fastbk.admin.sanity import check_one_bookie, compare
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError, Error, StorageError
 
@@ -24,7 +24,7 @@ _ROW_BYTES = 16
 # --- readledger --------------------------------------------------------------------------------------------------
 
 
-def _read(context: Context, words: Words) -> int:
+def _read(context: Context, words: CommandLine) -> int:
     ledger_id = context.ledger_id(words.text("ledgerid"))
     first = words.integer("firstentryid", 0)
     last = words.integer("lastentryid", -1, least=-1)
@@ -34,7 +34,7 @@ def _read(context: Context, words: Words) -> int:
 
 
 async def _read_range(
-    context: Context, words: Words, ledger_id: LedgerId, first: int, last: int
+    context: Context, words: CommandLine, ledger_id: LedgerId, first: int, last: int
 ) -> int:
     async with context.client() as client:
         if words.has("force-recovery"):
@@ -74,7 +74,7 @@ async def _close(client: Client, ledger_id: LedgerId) -> int:
 
 
 async def _read_one_bookie(
-    context: Context, words: Words, client: Client, ledger_id: LedgerId, first: int, last: int
+    context: Context, words: CommandLine, client: Client, ledger_id: LedgerId, first: int, last: int
 ) -> int:
     """Read from one bookie what it has; what it has not is told entry by entry, as Apache does."""
     from fastbk.client.ledger_requests import LedgerRequests
@@ -131,11 +131,11 @@ def print_data(context: Context, data: bytes) -> None:
 # --- simpletest and bookiesanity ---------------------------------------------------------------------------------
 
 
-def _simple_test(context: Context, words: Words) -> int:
+def _simple_test(context: Context, words: CommandLine) -> int:
     return asyncio.run(_write_and_read(context, words))
 
 
-async def _write_and_read(context: Context, words: Words) -> int:
+async def _write_and_read(context: Context, words: CommandLine) -> int:
     count = words.integer("numEntries", 1000, least=1)
     async with context.client() as client:
         with warnings.catch_warnings():
@@ -160,7 +160,7 @@ async def _write_and_read(context: Context, words: Words) -> int:
     return 0
 
 
-def _sanity(context: Context, words: Words) -> int:
+def _sanity(context: Context, words: CommandLine) -> int:
     bookie_id = context.bookie_id()
     count = words.integer("entries", 10, least=1)
     timeout_s = words.integer("timeout", 1, least=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.private_files import opener
@@ -56,7 +56,7 @@ def metadata_line(metadata: LedgerMetadata) -> str:
     return f"LedgerMetadata{{{', '.join(facts)}}}"
 
 
-def _list(context: Context, words: Words) -> int:
+def _list(context: Context, words: CommandLine) -> int:
     from fastbk.admin.ledger_references import holds_entries
     from fastbk.model.ids import check_bookie_id
 
@@ -78,7 +78,7 @@ def _list(context: Context, words: Words) -> int:
     return 0
 
 
-def _metadata(context: Context, words: Words) -> int:
+def _metadata(context: Context, words: CommandLine) -> int:
     if words.has("dumptofile") and words.has("restorefromfile"):
         fail("Only one of --dumptofile and --restorefromfile can be specified")
         return -2
@@ -126,7 +126,7 @@ def _restore(store: MetadataStore, ledger_id: LedgerId, path: Path, *, is_update
     raise MetadataConflict(f"others keep changing ledger {ledger_id}: stop its writer first")
 
 
-def _delete(context: Context, words: Words) -> int:
+def _delete(context: Context, words: CommandLine) -> int:
     ledger_id = context.ledger_id(words.text("ledgerid"))
     shown = context.shown(ledger_id)
     if words.has("force") or context.confirmed(f"Are your sure to delete Ledger : {shown}?"):

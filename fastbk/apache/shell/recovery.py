@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LISTED_MAX = 20
 
 
-def _recover(context: Context, words: Words) -> int:
+def _recover(context: Context, words: CommandLine) -> int:
     from fastbk.model.ids import check_bookie_id
 
     if not words.arguments:
@@ -64,7 +64,7 @@ async def _query(context: Context, bookie_ids: Sequence[BookieId]) -> int:
     return 0
 
 
-async def _recover_all(context: Context, words: Words, bookie_ids: Sequence[BookieId]) -> int:
+async def _recover_all(context: Context, words: CommandLine, bookie_ids: Sequence[BookieId]) -> int:
     from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
 
     only = words.text("ledger")
@@ -123,7 +123,7 @@ def forget(context: Context, bookie_id: BookieId) -> bool:
     return True
 
 
-def _decommission(context: Context, words: Words) -> int:
+def _decommission(context: Context, words: CommandLine) -> int:
     from fastbk.model.ids import check_bookie_id
 
     bookie_id = check_bookie_id(words.text("bookieid").strip() or context.bookie_id())

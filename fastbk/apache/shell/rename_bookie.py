@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb
 from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST_NAME_KEY = "useHostNameAsBookieID"
 
 
-def _update_bookie(context: Context, words: Words) -> int:
+def _update_bookie(context: Context, words: CommandLine) -> int:
     from fastbk.model.ids import check_bookie_id
 
     old = check_bookie_id(words.text("srcBookie"))
@@ -33,11 +33,11 @@ def _update_bookie(context: Context, words: Words) -> int:
     return _rename(context, words, old, new)
 
 
-def _update_ledgers(context: Context, words: Words) -> int:
+def _update_ledgers(context: Context, words: CommandLine) -> int:
     return _rename(context, words, *ids_before_and_now(context, words))
 
 
-def ids_before_and_now(context: Context, words: Words) -> tuple[BookieId, BookieId]:
+def ids_before_and_now(context: Context, words: CommandLine) -> tuple[BookieId, BookieId]:
     """Return the id that the bookie of Apache's file had, and the one that follows from the file. Raises ConfigError.
 
     The option -bookieId says what it is called by now: `hostname` or `ip`.
@@ -70,7 +70,7 @@ def _ids_by_host(context: Context) -> dict[str, BookieId]:
     return ids
 
 
-def _rename(context: Context, words: Words, old: BookieId, new: BookieId) -> int:
+def _rename(context: Context, words: CommandLine, old: BookieId, new: BookieId) -> int:
     from fastbk.admin.bookie_rename import rename_bookie
 
     rate = words.integer("updatespersec", 5, least=1)

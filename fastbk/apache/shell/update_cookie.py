@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.apache.shell.rename_bookie import ids_before_and_now
 
@@ -19,7 +19,7 @@ NO_DELETE = (
 )
 
 
-def _update(context: Context, words: Words) -> int:
+def _update(context: Context, words: CommandLine) -> int:
     asked = [action for action in ACTIONS if words.has(action)]
     if len(asked) != 1:
         fail("Invalid command! One and only one of -bookieId, -expandstorage and -list is needed")
@@ -51,7 +51,7 @@ def _list(context: Context) -> int:
     return 0
 
 
-def _rename(context: Context, words: Words) -> int:
+def _rename(context: Context, words: CommandLine) -> int:
     from fastbk.server.directories import lock_pairs
     from fastbk.server.offline.renaming import rename
 

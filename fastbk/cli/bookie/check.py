@@ -94,15 +94,15 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace) -> int:
     """Verify everything; 1 if something is damaged, 2 if that can't be found out."""
-    return _looking(options, _check)
+    return _report_errors(options, _check)
 
 
 def rebuild(options: argparse.Namespace) -> int:
     """Make all locations files anew; 2 if that can't be done."""
-    return _looking(options, _rebuild)
+    return _report_errors(options, _rebuild)
 
 
-def _looking(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
+def _report_errors(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
     try:
         return work(options)
     except Error as error:

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     check(config)
     _check_apart(config, apache)
     bookie_id = BookieId(config.bookie.id or config.bookie.listen)
-    plan = import_bookie.Plan(bookie_id, apache, options.replace_cookie, IndexUse(options.index))
+    plan = import_bookie.ImportPlan(bookie_id, apache, options.replace_cookie, IndexUse(options.index))
     line, rate = ProgressLine(), Rate()
 
     def on_bytes(counts: Counts) -> None:
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         line.end()
         store.close()
-    _say(options, done, rate.of(done.counts.read_bytes))
+    _print_imported(options, done, rate.of(done.counts.read_bytes))
     return 1 if done.counts.is_damaged else 0
 
 
@@ -170,7 +170,7 @@ def _locked(config: BookieConfig) -> Iterator[None]:
             raise
 
 
-def _say(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
+def _print_imported(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
     counts = done.counts
     index = counts.index
     answer: dict[str, object] = {
@@ -216,7 +216,7 @@ def _say(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
         print("the import was done before, but for its marks; they are gone: start the bookie")
         return
     print(_text(done, "found" if options.dry_run else "imported"))
-    _tell([*(f"not read: {one}" for one in index.not_read), *index.told, *map(str, counts.damage)])
+    _note_damage([*(f"not read: {one}" for one in index.not_read), *index.told, *map(str, counts.damage)])
 
 
 def _text(done: Imported, what: str) -> str:
@@ -259,7 +259,7 @@ def _index_text(counts: Counts) -> list[str]:
     return lines
 
 
-def _tell(damage: Sequence[str]) -> None:
+def _note_damage(damage: Sequence[str]) -> None:
     for one in damage[:SHOWN_MAX]:
         note(one)
     if len(damage) > SHOWN_MAX:

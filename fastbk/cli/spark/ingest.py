@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fastbk.spark.jobs.ingest_plan import Plan
+    from fastbk.spark.jobs.ingest_plan import IngestPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,14 +76,14 @@ def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan_of(options: argparse.Namespace) -> Plan:
-    from fastbk.spark.jobs.ingest_plan import Plan
+def _plan_of(options: argparse.Namespace) -> IngestPlan:
+    from fastbk.spark.jobs.ingest_plan import IngestPlan
 
     try:
         group_bytes = parse_size(options.group)
     except ValueError as error:
         raise ConfigError(f"--group: {error}") from error
-    return Plan(
+    return IngestPlan(
         stream=options.to,
         manifest=options.manifest.rstrip("/"),
         format=options.format,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fastbk.spark.jobs.rebuild_plan import Plan
+    from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +78,10 @@ def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan_of(options: argparse.Namespace) -> Plan:
-    from fastbk.spark.jobs.rebuild_plan import Plan
+def _plan_of(options: argparse.Namespace) -> RebuildPlan:
+    from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 
-    return Plan(
+    return RebuildPlan(
         stream=options.stream,
         to=options.to,
         format=options.format,

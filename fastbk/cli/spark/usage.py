@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fastbk.spark.jobs.usage import Line, Usage
+    from fastbk.spark.jobs.usage import Usage, UsageLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +110,10 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _counts(one: Line) -> list[str]:
+def _counts(one: UsageLine) -> list[str]:
     return [f"{one.ledgers:,}", f"{one.open:,}", f"{one.entries:,}", format_size(one.bytes)]
 
 
-def _growth(one: Line, spans: Sequence[str]) -> list[str]:
+def _growth(one: UsageLine, spans: Sequence[str]) -> list[str]:
     sign = {True: "+", False: ""}
     return [f"{sign[one.growth[what] >= 0]}{format_size(one.growth[what])}" for what in spans]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import note, print_json
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream.options import stream_of
-from fastbk.cli.stream.output import Line, line_of_json
+from fastbk.cli.stream.output import RecordLine, line_of_json
 from fastbk.errors import ConfigError
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
@@ -92,9 +92,9 @@ async def append(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
-def _line(raw: bytes, number: int, options: argparse.Namespace) -> Line:
+def _line(raw: bytes, number: int, options: argparse.Namespace) -> RecordLine:
     if not options.json_lines:
-        return Line(raw, number if options.resume else None)
+        return RecordLine(raw, number if options.resume else None)
     line = line_of_json(raw, number)
     if options.resume and line.txid is None:
         raise ConfigError(f"line {number}: --resume needs a txid in every line")

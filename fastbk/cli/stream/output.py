@@ -80,7 +80,7 @@ def _put(into: dict[str, object], name: str, value: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordLine:
     """A record to append, as a line says it."""
 
     payload: bytes
@@ -89,7 +89,7 @@ class Line:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-def line_of_json(raw: bytes, number: int) -> Line:
+def line_of_json(raw: bytes, number: int) -> RecordLine:
     """Return what a line of JSON says, as `as_json` writes it; position, number and time are not looked at.
 
     Raises ConfigError with the line's number.
@@ -105,7 +105,7 @@ def line_of_json(raw: bytes, number: int) -> Line:
         if txid is not None and (not isinstance(txid, int) or isinstance(txid, bool)):
             raise ValueError("txid must be a whole number")
         headers = tuple(_header(one) for one in found.get("headers", ()))
-        return Line(payload, txid, _get(found, "key"), headers)
+        return RecordLine(payload, txid, _get(found, "key"), headers)
     except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
         raise ConfigError(
             f"line {number}: {error}; what `fastbk stream read --json` prints can be appended"

@@ -46,7 +46,7 @@ LINE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ArchivedStream:
     """A manifest's line: records first_seq..end_seq-1 of a stream, from position `first` to before `end`."""
 
     stream: str
@@ -82,7 +82,7 @@ def run(
     pattern: str | None = None,
     take_over: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> list[Line]:
+) -> list[ArchivedStream]:
     """Archive what is new of these streams (with commas between, or all whose paths match); return the run's lines.
 
     Nothing new: no run, and no lines. take_over: another run that has the archive is dead, or may fail.
@@ -104,7 +104,7 @@ def _run(
     pattern: str | None,
     claim: Claim,
     say: Callable[[str], None],
-) -> list[Line]:
+) -> list[ArchivedStream]:
     given = {"metadata": uri, "stream": streams, "streamPattern": pattern}
     options = {name: value for name, value in given.items() if value is not None}
     cluster = Cluster(read_options(options, streaming=False))
@@ -162,7 +162,7 @@ def _number_of(name: str) -> int:
     return int(number) if number != name and number.isdigit() else 0
 
 
-def stretch_of(path: str, now: Now, done: Line | None) -> Stretch:
+def stretch_of(path: str, now: Now, done: ArchivedStream | None) -> Stretch:
     """Return what is new of a stream: all of it, if another one had the name before. Raises DataLost."""
     first, end = now.first, now.end
     if done is not None and done.id == end.stream_id:
@@ -178,7 +178,7 @@ def stretch_of(path: str, now: Now, done: Line | None) -> Stretch:
 
 def _verified(
     stretches: list[Stretch], written: Mapping[str, Sums], read: Mapping[str, Sums]
-) -> list[Line]:
+) -> list[ArchivedStream]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lines = []
     for one in stretches:
@@ -190,7 +190,7 @@ def _verified(
                 " does not count: run it again"
             )
         lines.append(
-            Line(
+            ArchivedStream(
                 one.path,
                 one.stream_id,
                 str(one.first),
@@ -206,29 +206,29 @@ def _verified(
     return lines
 
 
-def lines_of(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
+def lines_of(spark: SparkSession, to: str) -> list[tuple[int, ArchivedStream]]:
     """Return (run, line) of all manifests of an archive that count; none, if nothing was archived there."""
     return counting(_all_lines(spark, to))
 
 
-def _all_lines(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
+def _all_lines(spark: SparkSession, to: str) -> list[tuple[int, ArchivedStream]]:
     try:
         found = spark.read.schema(f"{LINE}, run int").json(f"{to}/manifest")
     except AnalysisException:  # no such path
         return []
-    names = list(Line.__dataclass_fields__)
+    names = list(ArchivedStream.__dataclass_fields__)
     return sorted(
-        ((row["run"], Line(*(row[name] for name in names))) for row in found.collect()),
+        ((row["run"], ArchivedStream(*(row[name] for name in names))) for row in found.collect()),
         key=lambda one: (one[0], one[1].stream),
     )
 
 
-def counting(lines: Sequence[tuple[int, Line]]) -> list[tuple[int, Line]]:
+def counting(lines: Sequence[tuple[int, ArchivedStream]]) -> list[tuple[int, ArchivedStream]]:
     """Return the lines that count, of all by rising runs: of two that have the same records, the later run's.
 
     A run that is taken over between its last look at its claim and its manifest writes such a line; nobody sees it.
     """
-    kept: list[tuple[int, Line]] = []
+    kept: list[tuple[int, ArchivedStream]] = []
     begins: dict[tuple[str, str], int] = {}
     for number, line in reversed(lines):
         stream = line.stream, line.id
@@ -238,7 +238,7 @@ def counting(lines: Sequence[tuple[int, Line]]) -> list[tuple[int, Line]]:
     return kept[::-1]
 
 
-def ends_of(lines: list[tuple[int, Line]]) -> dict[str, Line]:
+def ends_of(lines: list[tuple[int, ArchivedStream]]) -> dict[str, ArchivedStream]:
     """Return each stream's last line."""
     return {line.stream: line for _, line in lines}
 

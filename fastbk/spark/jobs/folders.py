@@ -71,7 +71,7 @@ def write_text(spark: SparkSession, place: str, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileStatus:
     """A file: where Spark reads it, what it is known by and sorted by, bytes, and when it was changed, in ms."""
 
     path: str
@@ -80,13 +80,13 @@ class Found:
     modified_ms: int
 
 
-def files_of(spark: SparkSession, pattern: str) -> list[Found]:
+def files_of(spark: SparkSession, pattern: str) -> list[FileStatus]:
     """Return the file, or all that match, or what is in a folder and those below it, but for hidden ones; by name.
 
     Names that begin with _ or . are hidden, as for Spark. Raises ConfigError where there is none.
     """
     system, path = _opened(spark, pattern)
-    found: list[Found] = []
+    found: list[FileStatus] = []
     statuses = system.globStatus(path)
     for status in statuses or ():
         if not status.isDirectory():
@@ -105,15 +105,15 @@ def files_of(spark: SparkSession, pattern: str) -> list[Found]:
 
 
 def uri_of(spark: SparkSession, place: str) -> str:
-    """Return what a place is known by, as Found.uri has it."""
+    """Return what a place is known by, as FileStatus.uri has it."""
     system, path = _opened(spark, place)
     return _uri(system.makeQualified(path))
 
 
-def _found(status: Any) -> Found:  # noqa: ANN401 -- Java's
+def _found(status: Any) -> FileStatus:  # noqa: ANN401 -- Java's
     path = status.getPath()
     size_bytes, modified_ms = int(status.getLen()), int(status.getModificationTime())
-    return Found(str(path.toString()), _uri(path), size_bytes, modified_ms)
+    return FileStatus(str(path.toString()), _uri(path), size_bytes, modified_ms)
 
 
 def _uri(path: Any) -> str:  # noqa: ANN401 -- Java's

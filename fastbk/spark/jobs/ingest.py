@@ -25,7 +25,7 @@ import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import claims
 from fastbk.spark.jobs.folders import (
-    Found,
+    FileStatus,
     delete,
     files_of,
     names_in,
@@ -33,7 +33,14 @@ from fastbk.spark.jobs.folders import (
     uri_of,
     write_text,
 )
-from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
+from fastbk.spark.jobs.ingest_plan import (
+    Group,
+    IngestPlan,
+    check_done,
+    check_files,
+    groups_of,
+    left_of,
+)
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
 
@@ -68,7 +75,7 @@ def run(
     spark: SparkSession,
     uri: str,
     paths: Sequence[str],
-    plan: Plan,
+    plan: IngestPlan,
     *,
     take_over: bool = False,
     say: Callable[[str], None] = lambda _: None,
@@ -84,7 +91,7 @@ def run(
         return _run(spark, uri, paths, plan, claim, say)
 
 
-def _last_number(spark: SparkSession, plan: Plan) -> int:
+def _last_number(spark: SparkSession, plan: IngestPlan) -> int:
     numbers = [name.split(".")[0].removeprefix("group-") for name in names_in(spark, plan.manifest)]
     return max((int(one) for one in numbers if one.isdigit()), default=0)
 
@@ -93,7 +100,7 @@ def _run(
     spark: SparkSession,
     uri: str,
     paths: Sequence[str],
-    plan: Plan,
+    plan: IngestPlan,
     claim: claims.Claim,
     say: Callable[[str], None],
 ) -> Ingested:
@@ -157,15 +164,15 @@ def groups_in(spark: SparkSession, manifest: str) -> tuple[list[Group], list[Gro
     return found["done"], found["planned"]
 
 
-def _is_as_planned(group: Group, files: Iterable[Found]) -> bool:
+def _is_as_planned(group: Group, files: Iterable[FileStatus]) -> bool:
     return set(group.files) <= set(files)
 
 
 def _settled(
     spark: SparkSession,
-    plan: Plan,
+    plan: IngestPlan,
     group: Group,
-    files: Sequence[Found],
+    files: Sequence[FileStatus],
     stream: SyncStream | None,
 ) -> list[Group]:
     """Decide about a group that a dead run planned: return it if it is done; forget it if it has to be planned anew.
@@ -182,11 +189,11 @@ def _settled(
     return [found]
 
 
-def _place(plan: Plan, group: Group, kind: str) -> str:
+def _place(plan: IngestPlan, group: Group, kind: str) -> str:
     return f"{plan.manifest}/group-{group.number:06}.{kind}.json"
 
 
-def _taken(spark: SparkSession, uri: str, plan: Plan, group: Group, stream: SyncStream) -> Group:
+def _taken(spark: SparkSession, uri: str, plan: IngestPlan, group: Group, stream: SyncStream) -> Group:
     """Write one group; return it as it is in the manifest."""
     rows = rows_of(spark, plan, [one.path for one in group.files])
     wanted, read = len(group.files), len(rows.inputFiles())
@@ -216,7 +223,7 @@ def _taken(spark: SparkSession, uri: str, plan: Plan, group: Group, stream: Sync
     return done
 
 
-def rows_of(spark: SparkSession, plan: Plan, paths: Sequence[str]) -> DataFrame:
+def rows_of(spark: SparkSession, plan: IngestPlan, paths: Sequence[str]) -> DataFrame:
     """Return what is to be written, value and perhaps key, and PLACE. Raises ConfigError for a missing column."""
     reader, some = spark.read, list(paths)
     if plan.format == "lines":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.folders import PATTERN_CHARACTERS, Found, check_place
+from fastbk.spark.jobs.folders import PATTERN_CHARACTERS, FileStatus, check_place
 from fastbk.stream.paths import split_stream_path
 
 FORMATS = ("lines", "json", "csv", "parquet", "binary")
@@ -20,7 +20,7 @@ FILE_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class IngestPlan:
     """What is asked for. Raises ConfigError.
 
     Attributes:
@@ -70,11 +70,11 @@ class Group:
     """Files that go into the stream together, in this order, under a key that is theirs.
 
     Attributes:
-        plan: what Plan.kept was. records, stream_id: when it is done; records -1: nobody counted.
+        plan: what IngestPlan.kept was. records, stream_id: when it is done; records -1: nobody counted.
     """
 
     number: int
-    files: tuple[Found, ...]
+    files: tuple[FileStatus, ...]
     plan: Mapping[str, str | None]
     records: int = -1
     stream_id: str = ""
@@ -104,13 +104,13 @@ class Group:
         """Return what a manifest's file says. Raises ConfigError."""
         try:
             said = json.loads(text)
-            files = tuple(Found(**one) for one in said.pop("files"))
+            files = tuple(FileStatus(**one) for one in said.pop("files"))
             return cls(**said, files=files)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{name} is no manifest of an ingest: {error!r}") from error
 
 
-def check_files(files: Iterable[Found], plan: Plan) -> None:
+def check_files(files: Iterable[FileStatus], plan: IngestPlan) -> None:
     """Raise ConfigError for names and sizes that cannot be taken."""
     for one in files:
         if any(character in one.path for character in PATTERN_CHARACTERS):
@@ -123,7 +123,7 @@ def check_files(files: Iterable[Found], plan: Plan) -> None:
             )
 
 
-def check_done(done: Sequence[Group], plan: Plan, stream_id: str | None) -> None:
+def check_done(done: Sequence[Group], plan: IngestPlan, stream_id: str | None) -> None:
     """Raise ConfigError where a manifest is of other data than this ingest. `stream_id`: None, there is no stream."""
     for one in done:
         if dict(one.plan) != plan.kept:
@@ -141,10 +141,10 @@ def _said(kept: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in kept.items() if value is not None)
 
 
-def left_of(files: Sequence[Found], done: Sequence[Group], plan: Plan) -> list[Found]:
+def left_of(files: Sequence[FileStatus], done: Sequence[Group], plan: IngestPlan) -> list[FileStatus]:
     """Return the files that are still to be taken, in their order. Raises ConfigError for those that changed."""
     taken = {one.uri: one for group in done for one in group.files}
-    left: list[Found] = []
+    left: list[FileStatus] = []
     for one in files:
         before = taken.get(one.uri)
         if before is None or (before != one and plan.changed == "again"):
@@ -157,9 +157,9 @@ def left_of(files: Sequence[Found], done: Sequence[Group], plan: Plan) -> list[F
     return left
 
 
-def groups_of(files: Sequence[Found], first: int, plan: Plan) -> list[Group]:
+def groups_of(files: Sequence[FileStatus], first: int, plan: IngestPlan) -> list[Group]:
     """Return the files in groups of at most plan.group_bytes, or of one that is larger, numbered from `first`."""
-    groups: list[list[Found]] = []
+    groups: list[list[FileStatus]] = []
     size_bytes = 0
     for one in files:
         is_full = size_bytes + one.size_bytes > plan.group_bytes

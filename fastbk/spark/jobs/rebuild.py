@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
 from fastbk.spark.jobs.folders import delete, names_in
-from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, Line, Plan
+from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, RebuildPlan, StateVersion
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
@@ -43,11 +43,11 @@ FINISHED = "_SUCCESS"
 def run(
     spark: SparkSession,
     uri: str | None,
-    plan: Plan,
+    plan: RebuildPlan,
     *,
     take_over: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> Line:
+) -> StateVersion:
     """Bring the state up to what is published now; return the manifest's line, the last one if nothing is new.
 
     A stream that has no records yet makes no version; the line is one of version 0, which is written nowhere.
@@ -65,11 +65,11 @@ def run(
 def _run(
     spark: SparkSession,
     uri: str | None,
-    plan: Plan,
+    plan: RebuildPlan,
     table_schema: StructType | None,
     claim: Claim,
     say: Callable[[str], None],
-) -> Line:
+) -> StateVersion:
     options = reading_of(uri, plan.stream)
     cluster = Cluster(read_options(options, streaming=False))
     now = cluster.now(plan.stream)
@@ -113,7 +113,7 @@ _COUNTED = ("records", "keyless", "corrupt", "unordered", "kept")
 """Columns of 0 or 1 beside each change, summed by key."""
 
 
-def changes(rows: DataFrame, plan: Plan, value_schema: StructType | None) -> DataFrame:
+def changes(rows: DataFrame, plan: RebuildPlan, value_schema: StructType | None) -> DataFrame:
     """Return a stream's rows as changes: those of a state's table, and what is counted."""
     is_empty = f.length("value") == 0
     if value_schema is None:
@@ -152,8 +152,8 @@ def _field(path: str) -> Column:
 
 
 def _written(
-    spark: SparkSession, rows: DataFrame, plan: Plan, wanted: Line, before: Line | None
-) -> Line:
+    spark: SparkSession, rows: DataFrame, plan: RebuildPlan, wanted: StateVersion, before: StateVersion | None
+) -> StateVersion:
     """Write the version of these changes and the rows of the version before; return its line. Raises as run."""
     is_new = f.col("records") == 1
     sums = [f.sum(name).alias(name) for name in _COUNTED]
@@ -205,7 +205,7 @@ def _written(
     return line
 
 
-def _check(counts: dict[str, Any], plan: Plan, wanted: Line, before: Line | None) -> None:
+def _check(counts: dict[str, Any], plan: RebuildPlan, wanted: StateVersion, before: StateVersion | None) -> None:
     """Raise for what was counted and is not as it should be; the version has no manifest yet."""
     if before is not None and counts["kept"] != before.keys:
         raise StorageError(
@@ -237,10 +237,10 @@ def _check(counts: dict[str, Any], plan: Plan, wanted: Line, before: Line | None
         )
 
 
-def _wanted(plan: Plan, now: Now, before: Line | None, version: int) -> Line:
+def _wanted(plan: RebuildPlan, now: Now, before: StateVersion | None, version: int) -> StateVersion:
     """Return the line of the next version, with nothing counted. Raises ConfigError, DataLost."""
     first, end = now.first, now.end
-    wanted = Line(
+    wanted = StateVersion(
         version=version,
         stream=plan.stream,
         format=plan.format,
@@ -301,21 +301,21 @@ def state_of(spark: SparkSession, to: str) -> DataFrame:
     )
 
 
-def last_line(spark: SparkSession, to: str) -> Line | None:
+def last_line(spark: SparkSession, to: str) -> StateVersion | None:
     """Return the line of the last version that counts, None if there is none."""
     return max(_lines(spark, to), key=lambda one: one.version, default=None)
 
 
-def _lines(spark: SparkSession, to: str) -> list[Line]:
+def _lines(spark: SparkSession, to: str) -> list[StateVersion]:
     try:
         found = spark.read.schema(LINE).json(f"{to}/manifest/*").collect()
     except AnalysisException:  # no such path
         return []
-    names = Line.__dataclass_fields__
-    return [Line(**{name: row[name] for name in names}) for row in found]
+    names = StateVersion.__dataclass_fields__
+    return [StateVersion(**{name: row[name] for name in names}) for row in found]
 
 
-def _table(spark: SparkSession, to: str, line: Line) -> DataFrame:
+def _table(spark: SparkSession, to: str, line: StateVersion) -> DataFrame:
     schema = StructType.fromJson(json.loads(line.columns))
     place = f"{to}/state/version={line.version:06}"
     return spark.read.schema(schema).format(line.format).load(place)

@@ -18,7 +18,7 @@ EXAMPLE = "--schema 'id long, name string, op string' --key id --deletes op=d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RebuildPlan:
     """What to rebuild, and how.
 
     Attributes:
@@ -105,7 +105,7 @@ LINE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class StateVersion:
     """A manifest's line: a version that holds a stream from record begins_seq to before end_seq.
 
     Attributes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from fastbk.errors import ConfigError, StorageError, StreamNotFound
-from fastbk.spark.jobs.archive import COLUMNS, Line, Sums, lines_of, records_of, sums_of
+from fastbk.spark.jobs.archive import COLUMNS, ArchivedStream, Sums, lines_of, records_of, sums_of
 from fastbk.spark.jobs.folders import check_place
 from fastbk.spark.offset_resolver import Cluster
 from fastbk.spark.options import read_options, reading_of
@@ -71,7 +71,7 @@ def run(
     return restored
 
 
-def _check(source: DataFrame, lines: Sequence[tuple[int, Line]]) -> None:
+def _check(source: DataFrame, lines: Sequence[tuple[int, ArchivedStream]]) -> None:
     """Read the files of these runs, and hold them against the manifests. Raises StorageError."""
     numbers = [number for number, _ in lines]
     rows = source.where(f.col("run").isin(numbers)).withColumn("stream", f.col("run"))
@@ -86,7 +86,7 @@ def _check(source: DataFrame, lines: Sequence[tuple[int, Line]]) -> None:
             )
 
 
-def archived(lines: Sequence[tuple[int, Line]], stream: str) -> list[tuple[int, Line]]:
+def archived(lines: Sequence[tuple[int, ArchivedStream]], stream: str) -> list[tuple[int, ArchivedStream]]:
     """Return the (run, line)s of the stream that had this name last. Raises ConfigError."""
     named = [(number, line) for number, line in lines if line.stream == stream]
     if not named:
@@ -95,11 +95,11 @@ def archived(lines: Sequence[tuple[int, Line]], stream: str) -> list[tuple[int, 
     return [(number, line) for number, line in named if line.id == named[-1][1].id]
 
 
-def _key(number: int, line: Line) -> str:
+def _key(number: int, line: ArchivedStream) -> str:
     return f"restore-{line.id}-{number}"
 
 
-def _begun(uri: str | None, to: str, after: Mapping[int, tuple[int, Line]]) -> int:
+def _begun(uri: str | None, to: str, after: Mapping[int, tuple[int, ArchivedStream]]) -> int:
     """Return how many records of this restore are there; `after` each such number: which run was written last.
 
     Raises ConfigError if others are there: as many as a run has may still be somebody else's.

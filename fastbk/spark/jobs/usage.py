@@ -43,7 +43,7 @@ CHARTED_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class UsageLine:
     """Of one namespace, stream or bookie; `bytes` and `entries` are of one copy, of a bookie those that it holds.
 
     Attributes:
@@ -72,10 +72,10 @@ class Usage:
     """
 
     taken: datetime
-    total: Line
-    namespaces: list[Line]
-    streams: list[Line]
-    bookies: list[Line]
+    total: UsageLine
+    namespaces: list[UsageLine]
+    streams: list[UsageLine]
+    bookies: list[UsageLine]
     since: dict[str, datetime]
     is_by_snapshots: bool
     history: list[tuple[datetime, dict[str, int]]]
@@ -105,7 +105,7 @@ def run(
     say(f"{len(streams):,} streams, about {len(ranges) * RANGE_LEDGERS:,} ledgers at most")
     counted = _counted(spark, uri, ranges, streams, clock).persist()
     try:
-        return _told(spark, counted, taken, clock, to, top)
+        return _usage_of(spark, counted, taken, clock, to, top)
     finally:
         counted.unpersist()
 
@@ -198,7 +198,7 @@ def _sums(*names: str) -> list[Column]:
     return [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in names]
 
 
-def _told(
+def _usage_of(
     spark: SparkSession, counted: DataFrame, taken: datetime, clock: Clock, to: str | None, top: int
 ) -> Usage:
     once = counted.where("bookie is null")
@@ -253,19 +253,19 @@ def _largest(rows: DataFrame, name: str, top: int) -> list[Row]:
     return summed.orderBy(f.col("bytes").desc(), name).limit(top).collect()
 
 
-def _line(name: str, row: Row, growth: Mapping[str, int]) -> Line:
-    return Line(
+def _line(name: str, row: Row, growth: Mapping[str, int]) -> UsageLine:
+    return UsageLine(
         name, row["ledgers"], row["open"], row["entries"], row["bytes"], growth=dict(growth)
     )
 
 
-def bookie_lines(rows: Iterable[Row]) -> list[Line]:
+def bookie_lines(rows: Iterable[Row]) -> list[UsageLine]:
     """Return a line a bookie of rows by bookie and label."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["bookie"], []).append(row)
     return [
-        Line(
+        UsageLine(
             bookie_id,
             sum(row["ledgers"] for row in some),
             sum(row["open"] for row in some),

@@ -236,5 +236,6 @@ def test_each_ledger_directory_has_a_database_for_its_own_logs(tmp_path: Path) -
         names.append(str(tmp_path / "apache" / folder))
     journal = str(tmp_path / "apache/journal")
     found = directories.find([journal], names, [f"{name}-index" for name in names])
-    counts = import_bookie.run(made.config, made.store, import_bookie.Plan(BOOKIE_ID, found), lambda _: None).counts
+    plan = import_bookie.ImportPlan(BOOKIE_ID, found)
+    counts = import_bookie.run(made.config, made.store, plan, lambda _: None).counts
     assert (counts.index.in_place, counts.index.not_named, len(counts.index.read)) == (2, 0, 2)

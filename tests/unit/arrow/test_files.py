@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from fastbk.arrow import files
-from fastbk.arrow.files import Written, write_file
+from fastbk.arrow.files import WrittenFile, write_file
 from fastbk.errors import ConfigError, NoSuchEntry
 
 SCHEMA = pa.schema([("number", pa.int64()), ("value", pa.binary())])
@@ -43,7 +43,7 @@ def test_all_rows_are_in_the_file(tmp_path: Path, suffix: str, batches: int) -> 
     told: list[tuple[int, int]] = []
     written = write_file(reader_of(batches), path, lambda *far: told.append(far))
     assert rows_in(path) == reader_of(batches).read_all().to_pylist()
-    assert written == Written(10 * batches, written.size_bytes, path.stat().st_size)
+    assert written == WrittenFile(10 * batches, written.size_bytes, path.stat().st_size)
     assert told[-1:] == [(written.rows, written.size_bytes)][: len(told)]
     assert list(tmp_path.iterdir()) == [path]
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.cluster import _readable
 from fastbk.apache.shell.context import Context
 from fastbk.cli.shell import _verbs
@@ -35,7 +35,7 @@ VERB = Verb(
     ],
 )
 def test_options_have_two_names_with_one_dash_or_two(words: list[str]) -> None:
-    assert VERB.parse(words) == Words("verb", {"ledgerid": "5", "readwrite": ""}, ("x",))
+    assert VERB.parse(words) == CommandLine("verb", {"ledgerid": "5", "readwrite": ""}, ("x",))
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_help_goes_before_everything_that_is_missing() -> None:
 
 @pytest.mark.parametrize("text", ["x", "-1", "1.5", ""])
 def test_numbers_have_bounds(text: str) -> None:
-    assert Words("verb", {"n": "7"}).integer("n", 3) == 7
-    assert Words("verb").integer("n", 3) == 3
+    assert CommandLine("verb", {"n": "7"}).integer("n", 3) == 7
+    assert CommandLine("verb").integer("n", 3) == 3
     with pytest.raises(ConfigError, match="must be an integer of 0 or more"):
-        Words("verb", {"n": text}).integer("n", 3)
+        CommandLine("verb", {"n": text}).integer("n", 3)
 
 
 @pytest.mark.parametrize(

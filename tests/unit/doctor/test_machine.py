@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.doctor.disks import Disks, Mount, mount_of, parse_mounts
-from fastbk.doctor.report import Finding, Status, ok, take
+from fastbk.doctor.report import Finding, Status, ok, run_checks
 from fastbk.doctor.system import System
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
@@ -98,7 +98,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def findings_of(machine: Path) -> list[Finding]:
-    return list(take(System(BookieConfig(), machine, machine).checks()))
+    return list(run_checks(System(BookieConfig(), machine, machine).checks()))
 
 
 def test_a_healthy_machine(machine: Path) -> None:
@@ -136,5 +136,5 @@ def test_a_look_that_cannot_be_taken_does_not_keep_the_others() -> None:
     def broken() -> Finding:
         raise PermissionError(13, "no")
 
-    found = list(take([("a", broken), ("b", lambda: ok("b", "well"))]))
+    found = list(run_checks([("a", broken), ("b", lambda: ok("b", "well"))]))
     assert [(each.name, each.status) for each in found] == [("a", Status.WARN), ("b", Status.OK)]

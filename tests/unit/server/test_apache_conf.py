@@ -44,7 +44,7 @@ def translated(
     path: Path = Path("bk_server.conf"),
 ) -> tuple[BookieConfig | None, Report]:
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
-    read = source.Source(path, source.properties.parse(text), environment or {})
+    read = source.KeySource(path, source.properties.parse(text), environment or {})
     return rules.translate(read, Host())
 
 
@@ -319,7 +319,7 @@ NUMBERS = (
     )
 )
 def test_any_value_makes_a_bookie_or_a_problem(keys: dict[str, str]) -> None:
-    read = source.Source(
+    read = source.KeySource(
         Path("bk_server.conf"),
         source.properties.Properties(
             {

@@ -18,7 +18,7 @@ metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
 
 
 def report_of(text: str) -> Report:
-    read = source.Source(Path("bk_server.conf"), properties.parse(BASE + text), {})
+    read = source.KeySource(Path("bk_server.conf"), properties.parse(BASE + text), {})
     config, report = rules.translate(read, Host())
     assert config is not None, report.problems
     return report

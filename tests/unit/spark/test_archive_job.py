@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fastbk.errors import DataLost
-from fastbk.spark.jobs.archive import Line, counting, stretch_of
+from fastbk.spark.jobs.archive import ArchivedStream, counting, stretch_of
 from fastbk.spark.offset_resolver import Now
 from fastbk.stream.positions import DLSN
 
@@ -26,8 +26,8 @@ def now(first_seq: int, end_seq: int, stream_id: str = "s1") -> Now:
     return cast("Now", SimpleNamespace(first=at(first_seq), end=at(end_seq)))
 
 
-def line(end: DLSN, end_seq: int, stream_id: str = "s1") -> Line:
-    return Line("a/b", stream_id, "", 0, str(end), end_seq, end_seq, 0, "0", "")
+def line(end: DLSN, end_seq: int, stream_id: str = "s1") -> ArchivedStream:
+    return ArchivedStream("a/b", stream_id, "", 0, str(end), end_seq, end_seq, 0, "0", "")
 
 
 def test_a_run_goes_on_where_the_last_one_ended() -> None:
@@ -54,7 +54,7 @@ def test_another_stream_of_the_same_name_is_taken_from_its_beginning() -> None:
 def test_of_two_runs_with_the_same_records_the_later_one_counts() -> None:
     """The earlier one was taken over when its manifest was all that it had left to write."""
 
-    def of(first_seq: int, end_seq: int, stream: str = "a/b", stream_id: str = "s1") -> Line:
+    def of(first_seq: int, end_seq: int, stream: str = "a/b", stream_id: str = "s1") -> ArchivedStream:
         return replace(line(DLSN(1, 0, 0), end_seq, stream_id), stream=stream, first_seq=first_seq)
 
     right = [(1, of(0, 20)), (1, of(0, 5, "c")), (3, of(20, 40)), (4, of(40, 41))]

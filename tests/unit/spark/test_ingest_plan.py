@@ -10,11 +10,11 @@ import pytest
 
 from fastbk.cli import __main__ as cli
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.folders import Found
+from fastbk.spark.jobs.folders import FileStatus
 from fastbk.spark.jobs.ingest_plan import (
     FILE_BYTES_MAX,
     Group,
-    Plan,
+    IngestPlan,
     check_done,
     check_files,
     groups_of,
@@ -23,11 +23,11 @@ from fastbk.spark.jobs.ingest_plan import (
 
 pytestmark = pytest.mark.fast
 
-PLAN = Plan(stream="shop/orders", manifest="/m", group_bytes=100)
+PLAN = IngestPlan(stream="shop/orders", manifest="/m", group_bytes=100)
 
 
-def a_file(name: str, size_bytes: int = 10, modified_ms: int = 5) -> Found:
-    return Found(f"/in/{name}", f"file:/in/{name}", size_bytes, modified_ms)
+def a_file(name: str, size_bytes: int = 10, modified_ms: int = 5) -> FileStatus:
+    return FileStatus(f"/in/{name}", f"file:/in/{name}", size_bytes, modified_ms)
 
 
 def test_groups_hold_all_files_in_order_and_are_bounded(rng: random.Random) -> None:
@@ -106,7 +106,7 @@ def test_a_manifest_of_other_data_is_refused() -> None:
 )
 def test_wrong_options_are_told(options: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Plan(**({"stream": "shop/orders", "manifest": "/m"} | options))
+        IngestPlan(**({"stream": "shop/orders", "manifest": "/m"} | options))
 
 
 def test_files_that_cannot_be_taken_are_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.rebuild_plan import Plan
+from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 
 pytestmark = pytest.mark.fast
 
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.fast
 )
 def test_wrong_options_are_refused_with_the_right_form(wrong: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Plan(stream="a/b", to="place", **wrong)  # type: ignore[arg-type]
+        RebuildPlan(stream="a/b", to="place", **wrong)  # type: ignore[arg-type]
 
 
 def test_a_mark_of_deletions_has_a_column_and_a_value() -> None:
-    plan = Plan(stream="a/b", to="place", schema="op string", deletes="row.op=a=b")
+    plan = RebuildPlan(stream="a/b", to="place", schema="op string", deletes="row.op=a=b")
     assert plan.delete_mark == ("row.op", "a=b")
-    assert Plan(stream="a/b", to="place").delete_mark is None
+    assert RebuildPlan(stream="a/b", to="place").delete_mark is None

@@ -22,7 +22,7 @@ from fastbk.errors import (  # noqa: E402 -- needs pyarrow
 )
 from fastbk.spark import commit  # noqa: E402 -- needs pyarrow
 from fastbk.spark.sink import FastbkStreamWriter  # noqa: E402 -- needs pyarrow
-from fastbk.spark.task_attempt import Place, Written  # noqa: E402 -- needs pyarrow
+from fastbk.spark.task_attempt import CommitMessage, TaskAttempt  # noqa: E402 -- needs pyarrow
 from tests.fixtures.sink_harness import (  # noqa: E402 -- needs pyarrow
     Killed,
     SinkHarness,
@@ -40,8 +40,8 @@ def harness() -> Iterator[SinkHarness]:
     made.close()
 
 
-def place(batch: int, partition: int, attempt: int = 0, key: str = KEY) -> Place:
-    return Place(key, batch, partition, attempt)
+def place(batch: int, partition: int, attempt: int = 0, key: str = KEY) -> TaskAttempt:
+    return TaskAttempt(key, batch, partition, attempt)
 
 
 def test_batches_are_in_the_stream_in_the_order_of_partitions(harness: SinkHarness) -> None:
@@ -271,6 +271,6 @@ def test_messages_travel(harness: SinkHarness) -> None:
     import pickle
 
     told = harness.write(place(0, 0), b"a")
-    assert isinstance(told, Written)
+    assert isinstance(told, CommitMessage)
     assert pickle.loads(pickle.dumps(told)) == told
     assert told.records == 1 and told.size_bytes > 0

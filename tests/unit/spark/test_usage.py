@@ -17,7 +17,7 @@ from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.spark.jobs.usage import Line, Usage, compared, grown, stamp_of, thinned
+from fastbk.spark.jobs.usage import Usage, UsageLine, compared, grown, stamp_of, thinned
 from fastbk.spark.jobs.usage_chart import draw, growth_of
 from fastbk.spark.jobs.usage_totals import DAY_S, Clock, entries_of, held_entries, rows_of
 
@@ -124,11 +124,11 @@ def test_snapshots_are_compared_with_the_last_one_and_with_old_enough_ones() -> 
 def a_usage(*, is_by_snapshots: bool = False) -> Usage:
     growth = {"day": 1 << 20, "week": -(1 << 30)}
     namespaces = [
-        Line("shop", 1200, 1, 5_000_000, 7 << 30, growth),
-        Line("-", 3, 0, 10, 1 << 20, growth),
+        UsageLine("shop", 1200, 1, 5_000_000, 7 << 30, growth),
+        UsageLine("-", 3, 0, 10, 1 << 20, growth),
     ]
     bookies = [
-        Line(
+        UsageLine(
             f"bookie-{at}", 800, 1, 3_000_000, 5 << 30, parts={"shop": 5 << 30, "(others)": 9 << 20}
         )
         for at in range(3)
@@ -139,9 +139,9 @@ def a_usage(*, is_by_snapshots: bool = False) -> Usage:
     ]
     return Usage(
         NOW,
-        Line("total", 1300, 2, 5_100_000, 8 << 30, growth),
+        UsageLine("total", 1300, 2, 5_100_000, 8 << 30, growth),
         namespaces,
-        [Line("shop/orders", 1200, 1, 5_000_000, 7 << 30)],
+        [UsageLine("shop/orders", 1200, 1, 5_000_000, 7 << 30)],
         bookies,
         {"day": NOW - timedelta(days=1), "week": NOW - timedelta(days=7)},
         is_by_snapshots,
