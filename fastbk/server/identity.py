@@ -32,9 +32,9 @@ from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.storage.cookie import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
-from fastbk.storage.import_mark import read_mark
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.small_files import read_import_mark
 from fastbk.storage.startup_check import (
     DirectoryContent,
     DirectoryPlace,
@@ -155,7 +155,7 @@ def _check_manifests(directories: Sequence[Directory]) -> None:
 def refuse_imports(directories: Sequence[Directory]) -> None:
     """Raise IdentityError where an import was cut off: what lies there is a part of a bookie's data."""
     for each in directories:
-        if (mark := read_mark(each.disk, each.path)) is not None:
+        if (mark := read_import_mark(each.disk, each.path)) is not None:
             raise IdentityError(
                 f"{each.path} holds an import of bookie {mark.bookie_id!r} that has not ended. Run `fastbk bookie"
                 " import` again, which begins anew; the other bookie's directories are as they were"

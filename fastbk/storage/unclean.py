@@ -75,11 +75,7 @@ def write_unclean(disk: Disk, directory: str, flag: Unclean) -> None:
 
 def remove_unclean(disk: Disk, directory: str) -> None:
     """Take it away, durably: everything acknowledged is in entry logs, and nothing will come."""
-    try:
-        disk.unlink(f"{directory}/{NAME}")
-    except FileNotFoundError:
-        return
-    disk.sync_directory(directory)
+    small_files.remove(disk, f"{directory}/{NAME}")
 
 
 def mark_lost(disk: Disk, directory: str, incarnation: int) -> None:

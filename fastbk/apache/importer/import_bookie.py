@@ -31,10 +31,15 @@ from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie as cookie_file
 from fastbk.storage import entry_log_files, identity, limbo, locations_files
 from fastbk.storage.directories import AUDIT_NAME, free_bytes, make_ledger_directory
-from fastbk.storage.import_mark import ImportMark, read_mark, remove_mark, write_mark
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, OfflineStore
 from fastbk.storage.shards import Shards, even_shards, pair_of
+from fastbk.storage.small_files import (
+    ImportMark,
+    read_import_mark,
+    remove_import_mark,
+    write_import_mark,
+)
 from fastbk.units import format_size
 
 if TYPE_CHECKING:
@@ -270,7 +275,7 @@ def _is_finished(
     read = store.read_identity(bookie_id)
     if read is None:
         return False
-    marks = [read_mark(each.disk, each.path) for each in directories]
+    marks = [read_import_mark(each.disk, each.path) for each in directories]
     if any(
         mark is not None and int(mark.incarnation, 16) == read.identity.incarnation
         for mark in marks
@@ -283,7 +288,7 @@ def _is_finished(
 
 def _clear(directories: Sequence[Directory], bookie_id: str, incarnation: int) -> None:
     """Have a mark in all directories, and nothing else. Raises StorageError where something else lies."""
-    marked = [read_mark(each.disk, each.path) is not None for each in directories]
+    marked = [read_import_mark(each.disk, each.path) is not None for each in directories]
     for each, is_marked in zip(directories, marked, strict=True):
         if not is_marked and not (found := look(each)).is_empty:
             held = (
@@ -295,7 +300,7 @@ def _clear(directories: Sequence[Directory], bookie_id: str, incarnation: int) -
                 " bookie stay as they are"
             )
     for each in directories:
-        write_mark(
+        write_import_mark(
             each.disk,
             each.path,
             ImportMark(bookie_id=bookie_id, incarnation=f"{incarnation:016x}"),
@@ -348,4 +353,4 @@ def _stamp(
 
 def _remove_marks(directories: Sequence[Directory]) -> None:
     for each in directories:
-        remove_mark(each.disk, each.path)
+        remove_import_mark(each.disk, each.path)

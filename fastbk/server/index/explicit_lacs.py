@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.native import explicit_lacs
-from fastbk.storage.explicit_lacs import read_explicit_lacs, write_explicit_lacs
+from fastbk.storage.small_files import read_explicit_lacs, write_explicit_lacs
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk

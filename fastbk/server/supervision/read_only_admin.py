@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.errors import ConfigError
 from fastbk.native.disk import Disk
 from fastbk.observe import logs
-from fastbk.storage import asked_read_only
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
@@ -50,7 +50,7 @@ class ReadOnlyAdmin:
             return
         disk = Disk(self._directory, "plain", only_reads=True)
         try:
-            self._is_asked = asked_read_only.is_asked(disk, self._directory)
+            self._is_asked = small_files.is_read_only_requested(disk, self._directory)
         finally:
             disk.destroy()
 
@@ -91,7 +91,7 @@ class ReadOnlyAdmin:
     def _write(self, read_only: bool) -> None:
         disk = Disk(self._directory, "plain")
         try:
-            asked_read_only.write(disk, self._directory, is_read_only=read_only)
+            small_files.write_read_only_request(disk, self._directory, is_read_only=read_only)
         finally:
             disk.destroy()
 

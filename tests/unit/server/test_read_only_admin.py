@@ -15,7 +15,7 @@ from fastbk.server.admin.metrics import Metrics
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 from fastbk.server.supervision.read_only_admin import ASKED, ReadOnlyAdmin
-from fastbk.storage import asked_read_only
+from fastbk.storage import small_files
 
 
 def desk_of(folder: Path) -> ReadOnlyAdmin:
@@ -29,7 +29,7 @@ def desk_of(folder: Path) -> ReadOnlyAdmin:
 def written(folder: Path) -> bool:
     disk = Disk(str(folder), "plain", only_reads=True)
     try:
-        return asked_read_only.is_asked(disk, str(folder))
+        return small_files.is_read_only_requested(disk, str(folder))
     finally:
         disk.destroy()
 
@@ -39,8 +39,8 @@ class SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
-        self._write = asked_read_only.write
-        monkeypatch.setattr(asked_read_only, "write", self._slowly)
+        self._write = small_files.write_read_only_request
+        monkeypatch.setattr(small_files, "write_read_only_request", self._slowly)
 
     def _slowly(self, disk: Disk, directory: str, *, is_read_only: bool) -> None:
         if not self.begun.is_set():
