@@ -14,7 +14,7 @@ from fastbk.client.known_bookies import KnownBookies
 from fastbk.errors import ProtocolError
 from fastbk.meta.api import APACHE_PROTOCOL, Endpoint
 from fastbk.model.ids import BookieId
-from fastbk.native.apache_translation import ANSWER_OVERHEAD_BYTES, ApacheLane, v2_takes
+from fastbk.native.apache_translation import ANSWER_OVERHEAD_BYTES, FrameTranslation, v2_takes
 from fastbk.wire.messages import HelloReply
 from fastbk.wire.statuses import Status, status_name
 
@@ -32,7 +32,7 @@ class ApacheTranslation:
         self._bookie_id = bookie_id
         self._frame_size_bytes_max = config.apache_frame_size_bytes_max
         version = 2 if config.apache_protocol == "v2" and use != "others" else 3
-        self.translation = ApacheLane(
+        self.translation = FrameTranslation(
             version,
             config.apache_frame_size_bytes_max,
             takes_batches=bookie_id not in known.without_batches,

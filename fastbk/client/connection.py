@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_translation import ApacheLane
+from fastbk.native.apache_translation import FrameTranslation
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
 from fastbk.wire.statuses import Status, status_name
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._answers.received(nbytes)
             else:
                 translation = self._apache.translation
-                translation.hear(self._received[:nbytes])
+                translation.receive(self._received[:nbytes])
                 self._send_output(translation)
                 self._answers.feed(translation.answers())
             self._parse()
@@ -161,16 +161,16 @@ class Connection(asyncio.BufferedProtocol):
             for at in range(0, len(words), EVENT_WORDS):
                 self._take(words, at)
 
-    def _send_output(self, translation: ApacheLane) -> None:
+    def _send_output(self, translation: FrameTranslation) -> None:
         output = translation.output()
         if output and self._transport is not None:
             self._transport.write(output)
 
     def _write_translated(
-        self, translation: ApacheLane, frames: bytes | bytearray | memoryview
+        self, translation: FrameTranslation, frames: bytes | bytearray | memoryview
     ) -> None:
         try:
-            translation.ask(frames)
+            translation.send(frames)
         except ProtocolError as error:
             self.abort(str(error))
             return

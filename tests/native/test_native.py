@@ -92,7 +92,7 @@ APACHE_SOURCES = (
     "apache/entry_list.c",
     "apache/client.c",
 )
-LANE_SOURCES = (
+TRANSLATION_SOURCES = (
     *APACHE_SOURCES,
     "client/apache_pending.c",
     "client/apache_translation.c",
@@ -180,7 +180,7 @@ class Fuzzer:
 FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_frame.c", WIRE_SOURCES, corpus="frames"),
     Fuzzer("fuzz_apache.c", APACHE_SOURCES, corpus="apache"),
-    Fuzzer("fuzz_apache_lane.c", LANE_SOURCES, found=((100_000, 1569555891),)),
+    Fuzzer("fuzz_apache_translation.c", TRANSLATION_SOURCES, found=((100_000, 1569555891),)),
     Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("stream/codec.c",), corpus="stream"),
     Fuzzer(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_translation import ApacheLane
+from fastbk.native.apache_translation import FrameTranslation
 from fastbk.wire.statuses import Status
 from tests.fixtures.lane import (
     ENTRY,
@@ -34,7 +34,7 @@ def entry_of(entry_id: int, size: int = 20) -> bytes:
 
 
 def answer_reads(
-    one: ApacheLane, statuses_by_id: dict[int, int], rng: random.Random, size: int = 20
+    one: FrameTranslation, statuses_by_id: dict[int, int], rng: random.Random, size: int = 20
 ) -> None:
     """Answer the single reads that are under way in any order, until no more come."""
     waiting = sent_v3(one)
@@ -46,7 +46,7 @@ def answer_reads(
         body: dict[str, object] = {"status": status, "ledgerId": 5, "entryId": read["entryId"]}
         if status == 0:
             body["body"] = entry_of(read["entryId"], size)
-        one.hear(v3_reply(READ, number_of(request), status, readResponse=body))
+        one.receive(v3_reply(READ, number_of(request), status, readResponse=body))
         waiting += sent_v3(one)
 
 
@@ -62,7 +62,7 @@ def test_single_reads_add_up_to_an_answer_that_claims_nothing_false(
     one, size = lane(3), rng.choice([20, 500])
     wanted_bytes = rng.choice([100, 3000, 1 << 20])
     last = rng.randrange(100, 160)
-    one.ask(codec.put_read_batch(9, 5, 100, last, rng.randrange(1, 80), wanted_bytes))
+    one.send(codec.put_read_batch(9, 5, 100, last, rng.randrange(1, 80), wanted_bytes))
     answer_reads(one, bad, rng, size)
     ((request_id, count, answer),) = told(one)
     assert (request_id, count) == (9, 1)
@@ -82,25 +82,25 @@ def test_single_reads_add_up_to_an_answer_that_claims_nothing_false(
 def test_the_ends_of_the_ids_do_not_overflow() -> None:
     one = lane(3)
     top = 2**63 - 1
-    one.ask(codec.put_read_batch(9, 5, top - 1, top, 50, 1000))
+    one.send(codec.put_read_batch(9, 5, top - 1, top, 50, 1000))
     assert len(sent_v3(one)) == 2
-    one.ask(codec.put_read_batch(10, 5, -1, 5, 50, 1000) + codec.put_read_batch(11, 5, 6, 5, 1, 1))
+    one.send(codec.put_read_batch(10, 5, -1, 5, 50, 1000) + codec.put_read_batch(11, 5, 6, 5, 1, 1))
     assert statuses(one) == [(10, Status.BAD_REQUEST), (11, Status.BAD_REQUEST)]
 
 
 def test_what_was_forgotten_is_never_told_and_its_number_waits_for_the_last_answer() -> None:
     one = lane(3)
-    one.ask(codec.put_read_batch(9, 5, 0, 7, 8, 1 << 20))
+    one.send(codec.put_read_batch(9, 5, 0, 7, 8, 1 << 20))
     first = sent_v3(one)
     one.forget(9)
-    one.ask(codec.put_read_batch(10, 5, 0, 7, 8, 1 << 20))
+    one.send(codec.put_read_batch(10, 5, 0, 7, 8, 1 << 20))
     second = sent_v3(one)
     assert not {number_of(each) for each in first} & {number_of(each) for each in second}
     for each in first:
         body = {"status": 403, "ledgerId": 5, "entryId": 0}
-        one.hear(v3_reply(READ, number_of(each), 403, readResponse=body))
+        one.receive(v3_reply(READ, number_of(each), 403, readResponse=body))
     assert told(one) == []
-    one.ask(codec.put_read_batch(11, 5, 0, 7, 8, 1 << 20))
+    one.send(codec.put_read_batch(11, 5, 0, 7, 8, 1 << 20))
     third = sent_v3(one)
     assert {number_of(each) for each in third} == {number_of(each) for each in first}
 
@@ -108,7 +108,7 @@ def test_what_was_forgotten_is_never_told_and_its_number_waits_for_the_last_answ
 def test_there_is_a_bound_to_what_may_be_under_way() -> None:
     one = lane(3)
     for request_id in range(1, 5001):
-        one.ask(codec.put_read_lac(request_id, 5, 0, 100))
+        one.send(codec.put_read_lac(request_id, 5, 0, 100))
     refused = statuses(one)
     assert len(refused) == 5000 - 4096
     assert {status for _, status in refused} == {Status.TOO_MANY_REQUESTS}
@@ -122,10 +122,10 @@ def list_blob(*groups: tuple[int, int, int, int]) -> bytes:
 
 def listed(blob: bytes, first: int = 0, count_max: int = 100) -> tuple[int, list[int], int]:
     one = lane(3)
-    one.ask(codec.put_list_entries(9, 5, first, count_max))
+    one.send(codec.put_list_entries(9, 5, first, count_max))
     (request,) = sent_v3(one)
     reply = {"status": 0, "ledgerId": 5, "availabilityOfEntriesOfLedger": blob}
-    one.hear(v3_reply(11, number_of(request), getListOfEntriesOfLedgerResponse=reply))
+    one.receive(v3_reply(11, number_of(request), getListOfEntriesOfLedgerResponse=reply))
     ((_, _, answer),) = told(one)
     words = list(struct.unpack(f"<{len(answer.extra) // 8}q", answer.extra))
     return answer.status, words, answer.entry_id
@@ -181,7 +181,7 @@ def test_whatever_a_bookie_sends_the_lane_stands(version: int, seed: int) -> Non
         codec.put_ping(8),
     ]
     for _ in range(rng.randrange(1, 8)):
-        one.ask(rng.choice(frames))
+        one.send(rng.choice(frames))
     output = one.output()
     # Requests sent back as if they were answers, answers to anybody, and noise, damaged and cut anywhere.
     raw = bytearray(
@@ -203,6 +203,6 @@ def test_whatever_a_bookie_sends_the_lane_stands(version: int, seed: int) -> Non
     with suppress(ProtocolError):
         while raw:
             size = rng.randrange(1, len(raw) + 1)
-            one.hear(raw[:size])
+            one.receive(raw[:size])
             told(one)
             del raw[:size]
