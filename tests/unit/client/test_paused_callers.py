@@ -83,13 +83,14 @@ def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_take
     with sync_cluster(3, backoff_max=0.02) as (client, fakes, _):
         writer = client.create_ledger()
         writer.append(b"x")
+        full = fakes.fakes[0]
+        wait_until(lambda: full.ids(writer.ledger_id), "the third bookie has it, too")
         refused: list[int] = []
 
         def refuse(_: int, entry_id: int) -> int:
             refused.append(entry_id)
             return Status.READ_ONLY
 
-        full = fakes.fakes[0]
         full.faults.refuse_adds = refuse
 
         def is_probed() -> bool:
