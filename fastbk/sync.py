@@ -32,8 +32,8 @@ from fastbk.stream.client import Client as AsyncClient
 if TYPE_CHECKING:
     from fastbk.stream.cursor.sync_cursor import PendingAck
     from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
+    from fastbk.stream.namespace.sync_namespace import SyncNamespace as Namespace
     from fastbk.stream.reader.sync_reader import SyncStreamReader as StreamReader
-    from fastbk.stream.sync_stream import SyncNamespace as Namespace
     from fastbk.stream.sync_stream import SyncStream as Stream
     from fastbk.stream.writer.sync_writer import PendingRecord
     from fastbk.stream.writer.sync_writer import SyncStreamWriter as StreamWriter
@@ -43,7 +43,7 @@ __all__ = [
     "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
-    "Namespace": "sync_stream.SyncNamespace", "Stream": "sync_stream.SyncStream",
+    "Namespace": "namespace.sync_namespace.SyncNamespace", "Stream": "sync_stream.SyncStream",
     "Cursor": "cursor.sync_cursor.SyncCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
     "StreamReader": "reader.sync_reader.SyncStreamReader",
     "StreamWriter": "writer.sync_writer.SyncStreamWriter",
@@ -183,7 +183,7 @@ class Client:
 
     def namespace(self, path: str = "") -> Namespace:
         """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O."""
-        from fastbk.stream.sync_stream import SyncNamespace
+        from fastbk.stream.namespace.sync_namespace import SyncNamespace
 
         self._thread.check()
         return SyncNamespace(self._thread, path)

@@ -1,19 +1,16 @@
-"""Namespaces and streams without `await`. Names and meanings are those of `namespace.py` and `stream.py`."""
+"""A stream without `await`. Names and meanings are those of `stream.py`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.option_checks import check_options
 from fastbk.stream.client import Client
-from fastbk.stream.namespace.events import NamespaceEvent
 from fastbk.stream.namespace.listing import StreamInfo
-from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.paths import check_name, split_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.stream import Stream
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.backlog import Backlog
     from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.cursor.sync_cursor import SyncCursor
-    from fastbk.stream.namespace.sync_namespace import SyncCursorPositions, SyncStreamRanges
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
     from fastbk.stream.reader.search import Position
     from fastbk.stream.reader.segments import SegmentInfo
@@ -33,133 +29,6 @@ if TYPE_CHECKING:
     from fastbk.stream.records import Gap, Record
 
 T = TypeVar("T")
-LISTED_AT_ONCE = 256
-
-
-class SyncNamespace:
-    """A namespace by its path; made by `Client.namespace` of `fastbk.sync`, without I/O."""
-
-    def __init__(self, loop: LoopThread[Client], path: str = "") -> None:
-        self._loop = loop
-        self._path = split_path(path)
-
-    @property
-    def path(self) -> str:
-        """Names from the root, with slashes between them; empty for the root."""
-        return "/".join(self._path)
-
-    def _call(self, act: Callable[[Namespace], Awaitable[T]]) -> T:
-        return self._loop.call(lambda: act(self._inner()))
-
-    def _inner(self) -> Namespace:
-        """Return the asyncio namespace. Only on the loop."""
-        return self._loop.client().namespace(self.path)
-
-    def namespace(self, path: str) -> SyncNamespace:
-        """Return a namespace below this one. No I/O."""
-        return SyncNamespace(self._loop, "/".join([*self._path, path]))
-
-    def stream(self, name: str) -> SyncStream:
-        """Return a stream of this namespace. No I/O."""
-        check_name(name)
-        return SyncStream(self._loop, lambda: self._inner().stream(name), name)
-
-    def stream_of_id(self, stream_id: str, name: str) -> SyncStream:
-        """Return the stream of this id for reading, whatever has its name by now. No I/O."""
-        check_name(name)
-        return SyncStream(self._loop, lambda: self._inner().stream_of_id(stream_id, name), name)
-
-    def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:
-        """Create the namespace, and those above it that are missing."""
-        self._call(lambda inner: inner.create(policy, exist_ok=exist_ok))
-
-    def exists(self) -> bool:
-        """Return whether there is such a namespace."""
-        return self._call(lambda inner: inner.exists())
-
-    def rename(self, name: str) -> SyncNamespace:
-        """Give the namespace another name in the one above it, and return it there."""
-        return SyncNamespace(self._loop, self._call(lambda inner: inner.rename(name)).path)
-
-    def delete(self, *, recursive: bool = False) -> None:
-        """Delete the namespace, with `recursive` all in it first."""
-        self._call(lambda inner: inner.delete(recursive=recursive))
-
-    def policy(self) -> PolicyPatch:
-        """Return what the namespace says itself."""
-        return self._call(lambda inner: inner.policy())
-
-    def set_policy(self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()) -> None:
-        """Change what `patch` names, and inherit the fields of `inherit` again."""
-        self._call(lambda inner: inner.set_policy(patch, inherit=inherit))
-
-    def effective_policy(self, stream: str | None = None) -> StreamPolicy:
-        """Return what holds for the namespace, or for the next segment of one of its streams."""
-        return self._call(lambda inner: inner.effective_policy(stream))
-
-    def spans(self) -> SyncStreamRanges:
-        """Return what looks at where many streams begin and end, again and again; its paths are from the root."""
-        from fastbk.stream.namespace.sync_namespace import SyncStreamRanges
-
-        return SyncStreamRanges(self._loop, lambda: self._inner().spans())
-
-    def marks(self, name: str, data: Mapping[str, int | str]) -> SyncCursorPositions:
-        """Return what moves the marks of cursors of one name, in streams by their paths from the root."""
-        from fastbk.stream.namespace.sync_namespace import SyncCursorPositions
-
-        return SyncCursorPositions(
-            self._loop, self._loop.call_plain(lambda: self._inner().marks(name, data))
-        )
-
-    def create_stream(
-        self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False
-    ) -> SyncStream:
-        """Create a stream."""
-        made = self._call(lambda inner: inner.create_stream(name, policy, exist_ok=exist_ok))
-        return SyncStream(self._loop, lambda: made, name)
-
-    def create_streams(
-        self, names: Sequence[str], policy: PolicyPatch | None = None, *, exist_ok: bool = False
-    ) -> list[SyncStream]:
-        """Create many streams, a hundred at a time."""
-        self._call(lambda inner: inner.create_streams(names, policy, exist_ok=exist_ok))
-        return [self.stream(name) for name in names]
-
-    def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a stream."""
-        self._call(lambda inner: inner.delete_stream(name, missing_ok=missing_ok))
-
-    def delete_streams(self, names: Sequence[str], *, missing_ok: bool = False) -> None:
-        """Delete many streams."""
-        self._call(lambda inner: inner.delete_streams(names, missing_ok=missing_ok))
-
-    def rename_stream(self, old: str, new: str) -> SyncStream:
-        """Give a stream another name in this namespace."""
-        self._call(lambda inner: inner.rename_stream(old, new))
-        return self.stream(new)
-
-    def streams(self, prefix: str = "", *, recursive: bool = False) -> Iterator[StreamInfo]:
-        """Yield the streams whose names begin with `prefix`, with sizes."""
-        return self._loop.iterate(
-            lambda: self._inner().streams(prefix, recursive=recursive), LISTED_AT_ONCE
-        )
-
-    def namespaces(self, prefix: str = "") -> Iterator[SyncNamespace]:
-        """Yield the namespaces directly below, by name."""
-        for one in self._loop.iterate(lambda: self._inner().namespaces(prefix), LISTED_AT_ONCE):
-            yield SyncNamespace(self._loop, one.path)
-
-    def stream_count(self) -> int:
-        """Return how many streams there are in this namespace and below it."""
-        return self._call(lambda inner: inner.stream_count())
-
-    def stored_bytes(self) -> int | None:
-        """Return what a janitor has counted last for `bytes_max`; None: there is no quota, or no count yet."""
-        return self._call(lambda inner: inner.stored_bytes())
-
-    def watch(self) -> Iterator[NamespaceEvent]:
-        """Yield all that is directly in the namespace, then what happens to it, until it is deleted."""
-        return self._loop.iterate(lambda: self._inner().watch())
 
 
 class SyncStream:

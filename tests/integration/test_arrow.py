@@ -17,10 +17,11 @@ from fastbk.errors import (
     PositionTruncated,
     StreamNotFound,
 )
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Gap, Record
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 
 

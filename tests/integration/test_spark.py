@@ -16,8 +16,9 @@ import fastbk.sync
 from fastbk.admin.copy_audit import Audited
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, restore
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

@@ -15,9 +15,10 @@ from fastbk.errors import ConfigError, DataLost, PositionTruncated
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.offsets import At
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import between, read, rows, stream_reader
 

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import fastbk.sync
 from fastbk.cli.janitor_page import text_of
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.spark import patiently

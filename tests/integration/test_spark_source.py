@@ -20,8 +20,9 @@ import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, StreamNotFound
 from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.partition_reader import StreamPart
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import batch_reader, between, read, rows, source, stream_reader
 

@@ -7,9 +7,10 @@ import threading
 import pytest
 
 from fastbk.errors import ClientClosed, CursorFenced
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.records import Chunk
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.sync_stream import SyncStream
 
 
 def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(

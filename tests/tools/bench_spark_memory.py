@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import fastbk.sync
 from fastbk.observe import library_log, logs
-from fastbk.stream.sync_stream import SyncNamespace
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.tools.spark_bench_session import ROOT, bench_spark
 from tests.tools.spark_memory_source import payloads

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import Error
-from fastbk.option_checks import checked_timeout
 from fastbk.stream.background_errors import as_error
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.backlog import Backlog
@@ -51,26 +49,6 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
     ) -> Iterator[Chunk | GapT]:
         """Yield records that are not done, in chunks."""
         return self._iterate((max_records, max_bytes, 0.0))
-
-    def read(
-        self,
-        max_records: int = CHUNK_RECORDS,
-        max_bytes: int = CHUNK_BYTES,
-        timeout: float | None = None,
-    ) -> Chunk | GapT | None:
-        """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
-        inner = self._opened()
-        checked_timeout(timeout)
-        rest = self._rest()
-        if rest is not None:
-            self._held, self._at = rest[max_records:], 0
-            return rest[:max_records]
-
-        async def some() -> Chunk | Gap | None:
-            await self._close_source()
-            return await inner.read(max_records, max_bytes, timeout)
-
-        return cast("Chunk | GapT | None", self._loop.call(some))
 
     def ack(
         self, up_to: Record | Chunk | DLSN, *, data: Mapping[str, int | str] | None = None

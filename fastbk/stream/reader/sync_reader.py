@@ -27,6 +27,11 @@ class RecordSource(Protocol[GapT]):
     def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | GapT]:
         """Yield chunks."""
 
+    async def read(
+        self, max_records: int = ..., max_bytes: int = ..., timeout: float | None = ...
+    ) -> Chunk | GapT | None:
+        """Return the next chunk."""
+
     async def __aenter__(self) -> object: ...
 
     async def __aexit__(
@@ -178,6 +183,26 @@ class SyncRecords(Generic[Inner, GapT]):
             yield cast("Chunk | GapT", item)
         self._close_own()
 
+    def read(
+        self,
+        max_records: int = CHUNK_RECORDS,
+        max_bytes: int = CHUNK_BYTES,
+        timeout: float | None = None,
+    ) -> Chunk | GapT | None:
+        """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
+        inner = self._opened()
+        checked_timeout(timeout)
+        rest = self._rest()
+        if rest is not None:
+            self._held, self._at = rest[max_records:], 0
+            return rest[:max_records]
+
+        async def some() -> Chunk | Gap | None:
+            await self._close_source()
+            return await inner.read(max_records, max_bytes, timeout)
+
+        return cast("Chunk | GapT | None", self._loop.call(some))
+
 
 class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in stream.reader()` opens, closes it."""
@@ -208,26 +233,6 @@ class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     def lag(self) -> Lag:
         """How far behind the end it is, as the asyncio reader's; what was fetched counts as delivered."""
         return self._loop.call_plain(lambda: self._opened().lag)
-
-    def read(
-        self,
-        max_records: int = CHUNK_RECORDS,
-        max_bytes: int = CHUNK_BYTES,
-        timeout: float | None = None,
-    ) -> Chunk | GapT | None:
-        """Return the next records in one chunk; None after `timeout` seconds, or at the end."""
-        inner = self._opened()
-        checked_timeout(timeout)
-        rest = self._rest()
-        if rest is not None:
-            self._held, self._at = rest[max_records:], 0
-            return rest[:max_records]
-
-        async def some() -> Chunk | Gap | None:
-            await self._close_source()
-            return await inner.read(max_records=max_records, max_bytes=max_bytes, timeout=timeout)
-
-        return cast("Chunk | GapT | None", self._loop.call(some))
 
     def read_chunks(
         self, max_records: int, max_bytes: int, timeout: float | None = None

@@ -14,11 +14,12 @@ from fastbk.errors import ClientClosed, ConfigError, StreamExists, StreamNotFoun
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.namespace.namespace import Namespace
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.stream import Stream
-from fastbk.stream.sync_stream import SyncNamespace, SyncStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fork import exit_code_of_fork
