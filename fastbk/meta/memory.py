@@ -23,10 +23,9 @@ from fastbk.meta.api import (
     deleted_before,
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.leases import StoreLease
+from fastbk.meta.local_store import LocalStore, StoreLease, identity_conflict
 from fastbk.meta.memory_records import KeptRecords, MemoryRecords
-from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
-from fastbk.meta.records import look
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
@@ -64,7 +63,7 @@ _shared: dict[str, _Records] = {}
 _shared_lock = threading.Lock()
 
 
-class MemoryStore:
+class MemoryStore(LocalStore):
     """A `MetadataStore` without a file. See `fastbk.meta.api`."""
 
     def __init__(
@@ -82,7 +81,7 @@ class MemoryStore:
             self._records = _shared.setdefault(name, _Records())
             self._records.users += 1
         self._watcher = Watcher(self._snapshot, WATCH_INTERVAL_S)
-        self.records = MemoryRecords(
+        self.records: MemoryRecords = MemoryRecords(
             self._records.records, lambda: self._closed, lambda: self._watcher
         )
         self.marks = ReplicaMarks(self.records)
@@ -269,9 +268,7 @@ class MemoryStore:
     def _check_identity(records: _Records, bookie_id: BookieId, version: int | None) -> None:
         held = records.identities.get(bookie_id)
         if (None if held is None else held.version) != version:
-            raise MetadataConflict(
-                f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
-            )
+            raise identity_conflict(bookie_id)
 
     def list_identities(self) -> list[BookieIdentity]:
         """Return all identities."""
@@ -279,28 +276,9 @@ class MemoryStore:
         with records.lock:
             return [held.identity for _, held in sorted(records.identities.items())]
 
-    def watch_ledger(
-        self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
-    ) -> WatchHandle:
-        """Tell of changes of one ledger."""
-        return self._watcher.add(ledger_id, lambda: callback(ledger_id))
-
-    def watch_bookies(self, callback: Callable[[], None]) -> WatchHandle:
-        """Tell of changes of the set of live bookies."""
-        return self._watcher.add(None, callback)
-
-    def _snapshot(self, subjects: list[Subject]) -> dict[Subject, object]:
-        records = self._open()
-        seen: dict[Subject, object] = {}
-        for subject in subjects:
-            if subject is None:
-                seen[None] = [(one.service, one.writable) for one in self.list_bookies()]
-            elif isinstance(subject, str):
-                seen[subject] = look(self.records, subject)
-            else:
-                held = records.ledgers.get(subject)
-                seen[subject] = None if held is None else held[1]
-        return seen
+    def _ledger_version(self, ledger_id: LedgerId) -> object:
+        held = self._open().ledgers.get(ledger_id)
+        return None if held is None else held[1]
 
     def close(self) -> None:
         """Let go of the records; the last user's close drops them."""

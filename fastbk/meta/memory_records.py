@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fastbk.errors import ClientClosed
-from fastbk.meta.polling_watches import Watcher, WatchHandle
+from fastbk.meta.local_store import LocalRecords
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
     check_path,
-    children_subject,
     conflict,
     has_some_below,
-    record_subject,
 )
 
 
@@ -28,7 +27,7 @@ class KeptRecords:
     next_version: int = 1
 
 
-class MemoryRecords:
+class MemoryRecords(LocalRecords):
     """One store's way to its records."""
 
     def __init__(
@@ -36,7 +35,7 @@ class MemoryRecords:
     ) -> None:
         self._kept = kept
         self._is_closed = is_closed
-        self._watcher = watcher
+        super().__init__(watcher)
 
     def _open(self) -> KeptRecords:
         if self._is_closed():
@@ -96,11 +95,3 @@ class MemoryRecords:
         """Return a record's version."""
         (found,) = self.read([path])
         return None if found is None else found.version
-
-    def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
-        """Tell of changes of a record."""
-        return self._watcher().add(record_subject(path), callback)
-
-    def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
-        """Tell of names that come or go."""
-        return self._watcher().add(children_subject(path), callback)

@@ -104,19 +104,3 @@ def record_subject(path: str) -> str:
 def children_subject(path: str) -> str:
     """Return what a watcher calls the names below `path`."""
     return f"/{check_path(path)}"
-
-
-class StoredRecords(Protocol):
-    """What a store that looks by itself needs for its watches."""
-
-    def version_of(self, path: str) -> int | None:
-        """Return a record's version, None if there is none."""
-
-    def children(self, path: str) -> list[str]:
-        """Return the names below."""
-
-
-def look(records: StoredRecords, subject: str) -> object:
-    """Return what a watcher compares for a subject of records."""
-    kind, path = subject[0], subject[1:]
-    return records.version_of(path) if kind == "=" else records.children(path)

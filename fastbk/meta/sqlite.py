@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -33,9 +33,8 @@ from fastbk.meta.api import (
     deleted_before,
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.leases import StoreLease
-from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
-from fastbk.meta.records import look
+from fastbk.meta.local_store import LocalStore, StoreLease, identity_conflict
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
@@ -54,7 +53,7 @@ def _boot_id() -> str:
         return "unknown"
 
 
-class SqliteStore:
+class SqliteStore(LocalStore):
     """A `MetadataStore` in the file at `path` (made when it is not there and `may_make`). See `fastbk.meta.api`."""
 
     def __init__(
@@ -65,7 +64,7 @@ class SqliteStore:
         self._boot_id = _boot_id()
         self._file = SqliteFile(path, timeout_s, may_make=may_make)
         self._watcher = Watcher(self._snapshot, WATCH_INTERVAL_S)
-        self.records = SqliteRecords(self._file, lambda: self._watcher)
+        self.records: SqliteRecords = SqliteRecords(self._file, lambda: self._watcher)
         self.marks = ReplicaMarks(self.records)
 
     def group(self) -> AbstractContextManager[None]:
@@ -299,14 +298,14 @@ class SqliteStore:
                         "INSERT INTO identities VALUES (?, 0, ?)", (identity.bookie_id, text)
                     )
                 except sqlite3.IntegrityError:
-                    raise _identity_conflict(identity.bookie_id) from None
+                    raise identity_conflict(identity.bookie_id) from None
                 return 0
             changed = db.execute(
                 "UPDATE identities SET identity = ?, version = version + 1 WHERE bookie_id = ? AND version = ?",
                 (text, identity.bookie_id, version),
             ).rowcount
             if changed != 1:
-                raise _identity_conflict(identity.bookie_id)
+                raise identity_conflict(identity.bookie_id)
             return version + 1
 
     def delete_identity(self, bookie_id: BookieId, version: int) -> None:
@@ -316,7 +315,7 @@ class SqliteStore:
                 "DELETE FROM identities WHERE bookie_id = ? AND version = ?", (bookie_id, version)
             ).rowcount
             if deleted != 1:
-                raise _identity_conflict(bookie_id)
+                raise identity_conflict(bookie_id)
 
     def list_identities(self) -> list[BookieIdentity]:
         """Return all identities."""
@@ -326,29 +325,11 @@ class SqliteStore:
 
     # --- watches -----------------------------------------------------------------------------------------------
 
-    def watch_ledger(
-        self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
-    ) -> WatchHandle:
-        """Tell of changes of one ledger."""
-        return self._watcher.add(ledger_id, lambda: callback(ledger_id))
-
-    def watch_bookies(self, callback: Callable[[], None]) -> WatchHandle:
-        """Tell of changes of the set of live bookies; a lease that runs out is one."""
-        return self._watcher.add(None, callback)
-
-    def _snapshot(self, subjects: list[Subject]) -> dict[Subject, object]:
-        seen: dict[Subject, object] = {}
-        for subject in subjects:
-            if subject is None:
-                seen[None] = [(one.service, one.writable) for one in self.list_bookies()]
-            elif isinstance(subject, str):
-                seen[subject] = look(self.records, subject)
-            else:
-                with self._file.reading() as db:
-                    seen[subject] = db.execute(
-                        "SELECT version FROM ledgers WHERE ledger_id = ?", (subject,)
-                    ).fetchone()
-        return seen
+    def _ledger_version(self, ledger_id: LedgerId) -> object:
+        with self._file.reading() as db:
+            return db.execute(
+                "SELECT version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
+            ).fetchone()
 
     # --- connection --------------------------------------------------------------------------------------------
 
@@ -360,12 +341,6 @@ class SqliteStore:
 
 def _no_such_ledger(ledger_id: LedgerId) -> NoSuchLedger:
     return NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
-
-
-def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
-    return MetadataConflict(
-        f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
-    )
 
 
 def _service(text: str) -> BookieService:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from fastbk.meta.polling_watches import Watcher, WatchHandle
+from fastbk.meta.local_store import LocalRecords
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
     check_path,
-    children_subject,
     conflict,
     has_some_below,
-    record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
 
 _READ_AT_ONCE = 500
 
 
-class SqliteRecords:
+class SqliteRecords(LocalRecords):
     """One store's way to its records."""
 
     def __init__(self, file: SqliteFile, watcher: Callable[[], Watcher]) -> None:
         self._file = file
-        self._watcher = watcher
+        super().__init__(watcher)
 
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records."""
@@ -104,11 +103,3 @@ class SqliteRecords:
         with self._file.reading() as db:
             row = db.execute("SELECT version FROM records WHERE path = ?", (path,)).fetchone()
         return None if row is None else int(row[0])
-
-    def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
-        """Tell of changes of a record."""
-        return self._watcher().add(record_subject(path), callback)
-
-    def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
-        """Tell of names that come or go."""
-        return self._watcher().add(children_subject(path), callback)
