@@ -19,11 +19,11 @@ from fastbk.client.connection import (
     AddListener,
     Answer,
     Connection,
-    next_slot,
     open_connection,
 )
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.pending_request import Build, PendingRequest
+from fastbk.client.request_ids import next_slot
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId

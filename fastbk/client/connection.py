@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
+from fastbk.client.request_ids import SEQUENCE_MAX, SLOT_SHIFT
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.native import client_codec as codec
 from fastbk.native.apache_translation import FrameTranslation
@@ -23,10 +24,6 @@ from fastbk.wire.statuses import Status, status_name
 if TYPE_CHECKING:
     from fastbk.client.apache_translation import ApacheTranslation
 
-SLOT_SHIFT = 40
-SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1
-# The last slot is never given out: translations for Apache's bookies number their own requests in it.
-SLOT_MAX = (1 << 64 - SLOT_SHIFT) - 2
 HELLO_REQUEST_ID = SEQUENCE_MAX
 # Bytes that may wait in a transport before its writers pause.
 WRITE_BUFFER_BYTES = 1024 * 1024
@@ -84,14 +81,6 @@ class AddListener(Protocol):
 
     def add_answered(self, bookie_id: str, first_sequence: int, count: int, status: int) -> None:
         """Adds [first, first + count) of this slot were answered with `status` by that bookie."""
-
-
-def next_slot(last: int, used: Container[int]) -> int:
-    """Return the slot after `last` that is not `used`: they come around after 16 million writers of one client."""
-    slot = last % SLOT_MAX + 1
-    while slot in used:
-        slot = slot % SLOT_MAX + 1
-    return slot
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -7,9 +7,14 @@ sequence is left out, so that a run of ids never reaches into the next slot.
 
 from __future__ import annotations
 
-from fastbk.client.connection import SEQUENCE_MAX, SLOT_SHIFT
+from collections.abc import Container
+
 from fastbk.model.ids import EntryId
 
+SLOT_SHIFT = 40
+SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1
+# The last slot is never given out: translations for Apache's bookies number their own requests in it.
+SLOT_MAX = (1 << 64 - SLOT_SHIFT) - 2
 _COUNT = SEQUENCE_MAX
 _HALF = _COUNT // 2
 
@@ -27,3 +32,11 @@ def room_before_wrap(entry_id: EntryId) -> int:
 def entry_of(sequence: int, head: EntryId) -> EntryId:
     """Return the entry id that a sequence stands for; `head`: any id less than 2^39 away from it."""
     return head + (sequence - head + _HALF) % _COUNT - _HALF
+
+
+def next_slot(last: int, used: Container[int]) -> int:
+    """Return the slot after `last` that is not `used`: they come around after 16 million writers of one client."""
+    slot = last % SLOT_MAX + 1
+    while slot in used:
+        slot = slot % SLOT_MAX + 1
+    return slot

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastbk.client.connection import SLOT_MAX
+from fastbk.client.request_ids import SLOT_MAX
 from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import Watch
 from tests.fixtures.wait import wait_until_async

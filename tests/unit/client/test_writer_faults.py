@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fastbk.client.connection import SEQUENCE_MAX
+from fastbk.client.request_ids import SEQUENCE_MAX
 from fastbk.errors import (
     Error,
     LedgerFenced,
