@@ -133,23 +133,6 @@ async def test_closing_the_client_ends_a_patient_read() -> None:
             await asyncio.wait_for(reading, SOON_S)
 
 
-def test_the_sync_reader_has_the_same_patience() -> None:
-    with sync_cluster(read_timeout=0.5) as (client, fakes, _):
-        writer = client.create_ledger()
-        writer.append_many([b"%d" % one for one in range(20)])
-        writer.close()
-        reader = client.open_ledger(writer.ledger_id)
-        fakes.do(stop_all(fakes.fakes))
-        began_s = time.monotonic()
-        with pytest.raises(NotEnoughBookies) as caught:
-            list(reader.read())
-        assert time.monotonic() - began_s >= 0.4
-        assert set(caught.value.replicas) == {"b0", "b1", "b2"}
-        for fake in fakes.fakes[:2]:
-            fakes.do(fake.start())
-        assert [bytes(entry.data) for entry in reader.read()] == [b"%d" % one for one in range(20)]
-
-
 def test_the_sync_reader_asks_for_a_lac_until_enough_bookies_are_back() -> None:
     with sync_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = client.create_ledger(write_quorum=3, ack_quorum=2)

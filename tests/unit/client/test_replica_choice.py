@@ -66,18 +66,6 @@ async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() 
         assert time.monotonic() - began_s < 4.0
 
 
-def test_the_sync_reader_speculates_too() -> None:
-    with sync_cluster(read_timeout=PATIENT_S, speculative_read=0.05) as (client, fakes, _):
-        with client.create_ledger() as writer:
-            writer.append_many([b"%d" % one for one in range(20)])
-        fakes.fakes[1].faults.silent = True
-        began_s = time.monotonic()
-        for _ in range(3):
-            reader = client.open_ledger(writer.ledger_id)
-            assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(20)]
-        assert time.monotonic() - began_s < PATIENT_S / 3
-
-
 def test_the_sync_client_recovers_replaces_and_edits() -> None:
     with sync_cluster(5, replace_after=0.05) as (client, fakes, store):
         writer = client.create_ledger(metadata={"a": b"1"})
