@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataConflict, NoSuchLedger
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -65,7 +65,7 @@ def rename_bookie(
         updates_max: end after so many changes; None: change all.
         on_progress: told after every ledger that was changed or failed.
     """
-    progress = Renaming()
+    progress, limit = Renaming(), RateLimit(updates_per_s)
     after = -1
     while page := store.list_ledgers(after):
         for ledger_id in page:
@@ -79,7 +79,7 @@ def rename_bookie(
             except Error as error:
                 progress.failed[ledger_id] = str(error)
             on_progress(progress)
-            time.sleep(1 / updates_per_s)
+            limit.spend(1)
         after = page[-1]
     return progress
 

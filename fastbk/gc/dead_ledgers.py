@@ -25,8 +25,8 @@ from fastbk.meta.rollback_mark import decode as decode_mark
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore
+    from fastbk.rate_limit import RateLimit
 
 DELETE_IDS = 4096
 """Ids that are handed over at once."""
@@ -125,7 +125,7 @@ class DeadLedgers:
     local: LocalLedgers
     store: MetadataStore
     cluster: Cluster
-    pace: Pace
+    pace: RateLimit
     rules: Rules = field(default_factory=Rules)
     suspects: array[int] = field(default_factory=lambda: array("q"))
 

@@ -20,8 +20,8 @@ from fastbk.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore
+    from fastbk.rate_limit import RateLimit
 
 
 def sorted_ids(pages: Iterable[Sequence[int]]) -> array[int]:
@@ -68,7 +68,7 @@ class BadListing(Error):
     """The metadata store listed ledgers out of order: nothing may be concluded from what is not in its list."""
 
 
-def listed_ledgers(store: MetadataStore, pace: Pace) -> Iterator[list[int]]:
+def listed_ledgers(store: MetadataStore, pace: RateLimit) -> Iterator[list[int]]:
     """Yield pages of ids, ascending over all pages; none is empty. Raises what the store does, and BadListing."""
     after = -1
     while page := store.list_ledgers(after, PAGE_IDS):

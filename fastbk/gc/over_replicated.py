@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastbk.gc.dead_ledgers import Cluster, Rules
-    from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata
+    from fastbk.rate_limit import RateLimit
 
 READ_IDS = 100
 """Ledgers whose metadata is read at once."""
@@ -97,7 +97,7 @@ class CopiesWatch:
     store: MetadataStore
     cluster: Cluster
     bookie_id: BookieId
-    pace: Pace
+    pace: RateLimit
     rules: Rules
     age_s: float
     clock_s: Callable[[], float] = time.monotonic

@@ -16,7 +16,6 @@ from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.index_client import IndexClient
 from fastbk.gc.limbo import LimboWatch
 from fastbk.gc.over_replicated import CopiesWatch
-from fastbk.gc.pacing import Pace
 from fastbk.gc.report import Report
 from fastbk.gc.scheduler import Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedWatch
@@ -25,6 +24,7 @@ from fastbk.model.ids import BookieId
 from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
+from fastbk.rate_limit import RateLimit
 from fastbk.server.child import Child, run
 from fastbk.server.configuration.process_config import GcConfig
 
@@ -65,14 +65,14 @@ def work_of(
     cluster = Cluster(store)
     bookie_id = BookieId(config.bookie_id)
     age_s = settings.over_replicated_age_ms / 1e3
-    lookups = Pace(settings.lookup_rate, control.pause)
+    lookups = RateLimit(settings.lookup_rate, control.pause)
     unconfirmed = UnconfirmedWatch(
         index,
         store,
         cluster,
         bookie_id,
-        Pace(settings.lookup_rate * LOOKUPS_OF_NEW, control.pause),
-        Pace(settings.listing_rate, control.pause),
+        RateLimit(settings.lookup_rate * LOOKUPS_OF_NEW, control.pause),
+        RateLimit(settings.listing_rate, control.pause),
         settings.unconfirmed_age_ms / 1e3,
         config.unconfirmed_ledgers_max,
     )
@@ -80,7 +80,7 @@ def work_of(
         control=control,
         report=report,
         collector=DeadLedgers(
-            index, store, cluster, Pace(settings.listing_rate, control.pause), rules
+            index, store, cluster, RateLimit(settings.listing_rate, control.pause), rules
         ),
         limbo=LimboWatch(index, store, bookie_id),
         unconfirmed=unconfirmed,

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastbk.gc.dead_ledgers import Cluster
-    from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.model.ids import BookieId
+    from fastbk.rate_limit import RateLimit
 
 NAMES_MAX = 500
 """So many are read by name; with more of them metadata is listed first."""
@@ -115,8 +115,8 @@ class UnconfirmedWatch:
     store: MetadataStore
     cluster: Cluster
     bookie_id: BookieId
-    pace: Pace
-    listing_pace: Pace
+    pace: RateLimit
+    listing_pace: RateLimit
     age_s: float
     room: int
     clock_s: Callable[[], float] = time.monotonic

@@ -21,13 +21,13 @@ from typing import Any
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.over_replicated import CopiesWatch
-from fastbk.gc.pacing import Pace
 from fastbk.meta import MetadataStore, open_store, zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Layout
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.rate_limit import RateLimit
 
 MILLION = 1_000_000
 DEAD_SHARE = 100
@@ -123,7 +123,7 @@ def measure(name: str, store: MetadataStore, count: int) -> None:
     """Fill a store and look through it."""
     fill(store, count)
     local, times = Local(count), MILLION / count
-    cluster, pace = Cluster(store), Pace(1e12, lambda _: None)
+    cluster, pace = Cluster(store), RateLimit(1e12, lambda _: None)
     collector = DeadLedgers(local, store, cluster, pace)
     copies = CopiesWatch(local, store, cluster, ME, pace, Rules(), 86_400.0)
     print(f"{name}, {count:,} ledgers")

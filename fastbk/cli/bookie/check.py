@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import add_json, need_linux, note, print_json
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.rate_limit import RateLimit
 from fastbk.units import format_size
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def _check(options: argparse.Namespace) -> int:
     from fastbk.storage.check_findings import Checked
 
     rate = rate_of(options.rate)
+    limit = RateLimit(rate) if rate else None
     line = ProgressLine()
     checked = Checked()
     is_strange = False
@@ -142,7 +144,7 @@ def _check(options: argparse.Namespace) -> int:
                 checked=checked,
                 types_of=types_of,
                 on_progress=lambda now: line.at(lambda: _text(now)),
-                pause=lambda size_bytes: time.sleep(size_bytes / rate) if rate else None,
+                pause=lambda size_bytes: limit.spend(size_bytes) if limit else None,
             ).run()
     line.end()
     _say_checked(options, checked)

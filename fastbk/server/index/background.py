@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.native.process import lower_thread
+from fastbk.rate_limit import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.store import Store
-    from fastbk.server.index.pacing import TokenBucket
 
 MERGE, RECOUNT, COMPACTION, SCRUB = range(4)
 """Priorities."""
 WAIT_MAX_S = 1.0
 """A task that has to wait longer is looked at by then: it may be stopped, or be in a hurry now."""
+BURST_S = 0.1
+"""What was not used for so long may be used at once."""
+DEBT_MAX_S = 60.0
+"""No slice costs more: a pass over all locations may read far more than what it is for."""
 
 
 class Plan(Protocol):
@@ -43,13 +47,18 @@ class Task:
     """Of its result."""
     priority: int
     plan: Plan
-    bucket: TokenBucket
+    bucket: RateLimit
     is_unpaced: Callable[[], bool] = lambda: False
     """Whether it must not be held back now."""
     is_stopped: bool = False
     """Set by anyone: it ends with `TaskStopped` at the next slice."""
     turn: int = field(default=0, compare=False)
     """When it was given its last slice, by the count of all slices."""
+
+    @staticmethod
+    def limit(bytes_per_s: float, clock_s: Callable[[], float] | None = None) -> RateLimit:
+        """Return the limit of one kind of background work. `bytes_per_s`: more than 0."""
+        return RateLimit(bytes_per_s, clock_s=clock_s, burst_s=BURST_S, debt_max_s=DEBT_MAX_S)
 
     def slice(self, store: Store) -> bool:
         """Do a slice; return whether it is done. Raises what the plan does."""

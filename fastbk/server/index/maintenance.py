@@ -23,7 +23,6 @@ from fastbk.server.index.maintenance_plans import (
     RecountPlan,
     take_together,
 )
-from fastbk.server.index.pacing import TokenBucket
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.compaction import Compaction
@@ -88,8 +87,8 @@ class MaintenanceLoop:
         self._log = log
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
-        self._merge_bucket = TokenBucket(merge_bytes_per_s)
-        self._recount_bucket = TokenBucket(merge_bytes_per_s)
+        self._merge_bucket = Task.limit(merge_bytes_per_s)
+        self._recount_bucket = Task.limit(merge_bytes_per_s)
         self._compaction_task: Task | None = None
         self._unreadable: set[int] = set()
         """Logs that a compaction could not read: left alone until a restart."""
@@ -158,7 +157,7 @@ class MaintenanceLoop:
             return False
         self.compaction = CompactionStatus(running=True)
         self._compaction_task = Task(
-            "compaction", COMPACTION, plan, TokenBucket(max(1, bytes_per_s))
+            "compaction", COMPACTION, plan, Task.limit(max(1, bytes_per_s))
         )
         self._background.submit(self._compaction_task)
         return True

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.server.index.background import SCRUB, Task
-from fastbk.server.index.pacing import TokenBucket
 from fastbk.storage.digest_check import DigestCount
 from fastbk.storage.scrub import Recheck, ScrubCycle
 from fastbk.storage.scrub_state import Quarantined, ScrubState, read_scrub_state, write_scrub_state
@@ -105,7 +104,7 @@ class Scrubber:
         self._digests = digests
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
-        self._bucket = TokenBucket(RATE_MIN_BYTES_PER_S)
+        self._bucket = Task.limit(RATE_MIN_BYTES_PER_S)
         self._cycle: ScrubCycle | None = None
         self._recheck: Recheck | None = None
         self._rechecked_installs = -1
@@ -164,7 +163,7 @@ class Scrubber:
         total += sum(entry.size_bytes for entry in manifest.locations)
         # As evenly as the cycle allows: a disk that is read a little all the time disturbs nobody.
         wanted = 1.25 * total / max(1.0, cycle_s)
-        self._bucket.set_rate(min(self._settings.rate_bytes, max(RATE_MIN_BYTES_PER_S, wanted)))
+        self._bucket.per_s = min(self._settings.rate_bytes, max(RATE_MIN_BYTES_PER_S, wanted))
         self._cycle = ScrubCycle(
             lambda: self._checkpoint.manifest,
             sorted(self._checkpoint.damaged),

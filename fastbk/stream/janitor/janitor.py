@@ -21,6 +21,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
+from fastbk.rate_limit import RateLimit
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
@@ -39,7 +40,6 @@ from fastbk.stream.janitor.segment_deletion import (
     finish_deleting,
 )
 from fastbk.stream.janitor.stream_deletion import delete_leftovers, delete_stream
-from fastbk.stream.pace import Pace
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 
@@ -128,7 +128,7 @@ class Janitor:
         self.last_pass_ended_s: float | None = None
         self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
         self._client = client
-        self._deleter = Deleter(client, Audit(sink), Pace(self.options.ledgers_per_s))
+        self._deleter = Deleter(client, Audit(sink), RateLimit(self.options.ledgers_per_s))
         self._rolls = IdleRolling(client, self.options.roll_grace_s)
         self._pass = 0
 

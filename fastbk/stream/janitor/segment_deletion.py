@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from fastbk.client.client import Client
 from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.records import Change
+from fastbk.rate_limit import RateLimit
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import drop_deleted, forget_doomed, mark_deleting
 from fastbk.stream.chain.store import ChainStore, VersionedChain, page_name
 from fastbk.stream.janitor.audit import Audit
-from fastbk.stream.pace import Pace
 from fastbk.stream.paths import pages_path
 
 TOGETHER = 16
@@ -34,7 +34,7 @@ class Deleter:
 
     client: Client
     audit: Audit = field(default_factory=Audit)
-    pace: Pace = field(default_factory=Pace)
+    pace: RateLimit = field(default_factory=lambda: RateLimit(1000.0))
     ledgers: int = 0
     """Deleted so far."""
     orphans: int = 0
@@ -62,7 +62,7 @@ class Deleter:
                 if end is not None:
                     raise end
             self.ledgers += len(some)
-            await self.pace.spend(len(some))
+            await asyncio.sleep(self.pace.take(len(some)))
         self.size_bytes += size_bytes
 
 

@@ -144,7 +144,8 @@ def run_simulated(main: Callable[[Clock], Coroutine[Any, Any, T]], seed: int = 0
     with ExitStack() as stack:
         for name in CLOCKED:
             stack.enter_context(patch(f"fastbk.stream.{name}.time", clock))
-        stack.enter_context(patch("fastbk.retry.time", clock))
+        for name in ("retry", "rate_limit"):
+            stack.enter_context(patch(f"fastbk.{name}.time", clock))
         # Draws of their own: one more pause changes no id.
         stack.enter_context(patch("fastbk.retry.random", Draws(seed)))
         for name, source in DRAWING.items():

@@ -11,11 +11,11 @@ import pytest
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, DeadLedgers, Rules
 from fastbk.gc.ledger_listing import PAGE_IDS
-from fastbk.gc.pacing import Pace
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory_records import MemoryRecords
 from fastbk.meta.records import Change
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
+from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
 
 
@@ -76,7 +76,7 @@ class Clock:
 
 def collector(local: Local, metadata: Metadata, *, per_s: float = 1e9, **rules: float) -> DeadLedgers:
     clock = Clock()
-    pace = Pace(per_s, clock.pause, lambda: clock.now_s)
+    pace = RateLimit(per_s, clock.pause, lambda: clock.now_s)
     return DeadLedgers(local, metadata, Cluster(metadata), pace, Rules(**rules))  # type: ignore[arg-type]
 
 

@@ -11,12 +11,12 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.gc import over_replicated
 from fastbk.gc.dead_ledgers import Cluster, Rules
 from fastbk.gc.over_replicated import CopiesWatch, is_over_replicated
-from fastbk.gc.pacing import Pace
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory_records import MemoryRecords
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_limbo import A, ledger
 
@@ -87,7 +87,7 @@ class Harness:
 
 
 def watch(harness: Harness, *, per_s: float = 1e30, **rules: float) -> CopiesWatch:
-    pace = Pace(per_s, harness.pause, lambda: harness.now_s)
+    pace = RateLimit(per_s, harness.pause, lambda: harness.now_s)
     cluster = Cluster(harness)  # type: ignore[arg-type]
     return CopiesWatch(
         harness,

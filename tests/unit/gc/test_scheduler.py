@@ -15,11 +15,11 @@ from fastbk.gc.control import Control, Draining
 from fastbk.gc.dead_ledgers import Cluster, Cycle, DeadLedgers
 from fastbk.gc.limbo import LimboWatch, Look
 from fastbk.gc.over_replicated import CopiesLook, CopiesWatch
-from fastbk.gc.pacing import Pace
 from fastbk.gc.scheduler import BUSY_SHARE, Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.memory_records import MemoryRecords
+from fastbk.rate_limit import RateLimit
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR, LogUsage
 from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_compaction import Disk
@@ -146,19 +146,19 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
 
     control = Control(line, report.suspended)
     cluster = Cluster(bookie)  # type: ignore[arg-type]
-    collector = DeadLedgers(bookie, bookie, cluster, Pace(5.0, control.pause, now_s))  # type: ignore[arg-type]
+    collector = DeadLedgers(bookie, bookie, cluster, RateLimit(5.0, control.pause, now_s))  # type: ignore[arg-type]
     copies = CopiesWatch(
         bookie,
         bookie,
         cluster,
         ME,
-        Pace(1e9, control.pause, now_s),
+        RateLimit(1e9, control.pause, now_s),
         collector.rules,
         200.0,
         now_s,  # type: ignore[arg-type]
     )
     compactor = Compactor(disk, CompactionSettings(bytes_per_s=10), now_s)
-    pace = Pace(1e9, control.pause, now_s)
+    pace = RateLimit(1e9, control.pause, now_s)
     unconfirmed = UnconfirmedWatch(bookie, bookie, cluster, ME, pace, pace, 100.0, 100, now_s)  # type: ignore[arg-type]
     work = Scheduler(
         control,

@@ -11,7 +11,6 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc import unconfirmed
 from fastbk.gc.dead_ledgers import Cluster
-from fastbk.gc.pacing import Pace
 from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedLook, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
@@ -20,6 +19,7 @@ from fastbk.model.entry import master_key
 from fastbk.model.ids import BookieId, creation_mark
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.ledger_state import Listed
+from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_limbo import A, ledger
 
@@ -92,7 +92,7 @@ class Harness:
         return [None if one is None else VersionedLedger(one, 1) for one in found]
 
     def watch(self, room: int = 1000) -> UnconfirmedWatch:
-        pace = Pace(1e9, lambda _: None)
+        pace = RateLimit(1e9, lambda _: None)
         cluster = Cluster(self)  # type: ignore[arg-type]
         return UnconfirmedWatch(
             self, self, cluster, ME, pace, pace, AGE_S, room, lambda: self.now_s  # type: ignore[arg-type]

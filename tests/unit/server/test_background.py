@@ -12,6 +12,7 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import Store
 from fastbk.server.index.background import (
+    BURST_S,
     COMPACTION,
     MERGE,
     Background,
@@ -20,7 +21,6 @@ from fastbk.server.index.background import (
     TaskFailed,
     TaskStopped,
 )
-from fastbk.server.index.pacing import BURST_S, TokenBucket
 from tests.fixtures.store_harness import StoreHarness
 from tests.fixtures.wait import wait_until
 
@@ -90,7 +90,7 @@ def background(store: Store, posted: Posted) -> Iterator[Background]:
 
 
 def task(work: Work, priority: int = MERGE, bytes_per_s: float = FAST) -> Task:
-    return Task(work.name, priority, work, TokenBucket(bytes_per_s))
+    return Task(work.name, priority, work, Task.limit(bytes_per_s))
 
 
 def test_a_merge_does_not_wait_behind_a_compaction(background: Background, posted: Posted) -> None:
@@ -156,7 +156,7 @@ def test_a_rate_is_kept_however_long_a_slice_has_to_be_paid_for(
 def test_tasks_with_one_bucket_take_turns(background: Background, posted: Posted) -> None:
     order: list[str] = []
     gate = threading.Event()
-    bucket = TokenBucket(100_000.0)  # 10 ms a slice: only one is ready at a time
+    bucket = Task.limit(100_000.0)  # 10 ms a slice: only one is ready at a time
     for name in ("a", "b"):
         background.submit(Task(name, MERGE, Work(name, 4, order, gate), bucket))
     gate.set()
@@ -200,12 +200,12 @@ def test_in_one_thread_it_is_done_at_once(store: Store, posted: Posted) -> None:
 
 def test_a_bucket_pays_for_bytes_with_time() -> None:
     now_s = [100.0]
-    bucket = TokenBucket(1000.0, monotonic_s=lambda: now_s[0])
+    bucket = Task.limit(1000.0, clock_s=lambda: now_s[0])
     assert bucket.take(500) == pytest.approx(0.5)
     assert bucket.take(500) == pytest.approx(1.0)
     now_s[0] += 1.0
     assert bucket.take(0) == 0.0
     now_s[0] += 1000.0
     assert bucket.take(1000) == pytest.approx(1.0 - BURST_S), "a long rest saves up little"
-    bucket.set_rate(2000.0)
+    bucket.per_s = 2000.0
     assert bucket.take(1000) == pytest.approx(1.0 - BURST_S + 0.5)
