@@ -118,7 +118,7 @@ class LocalCluster:
     def stop_bookie(self, bookie: int, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Drain one bookie and wait; return its exit code."""
         stopped = self._running.bookies[bookie]
-        stopped.ask_to_stop()
+        stopped.request_stop()
         return stopped.wait_gone(timeout_s)
 
     def start_bookie(self, bookie: int) -> None:

@@ -109,7 +109,7 @@ class LedgerUser(User):
 
 
 @events.init.add_listener
-def look_at_the_clock(**_: object) -> None:
+def stop_at_deadline(**_: object) -> None:
     """gevent's clock stands since before the imports; a run would be over early by what they took, or at once."""
     gevent.get_hub().loop.update_now()
 

@@ -107,7 +107,7 @@ def flip(commands: Commands, bookie: Bookie, victim: Victim) -> tuple[Path, int]
 
 def stop(bookie: Bookie) -> None:
     """Stop one bookie; it writes down what it has. Raises StorageError unless it ended well."""
-    bookie.ask_to_stop()
+    bookie.request_stop()
     code = bookie.wait_gone()
     if code != 0:
         raise StorageError(f"{bookie.name} ended with {code}")

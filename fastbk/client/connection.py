@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def say_hello(self, client_name: str, timeout_s: float) -> HelloReply:
+    async def send_hello(self, client_name: str, timeout_s: float) -> HelloReply:
         """Begin the protocol: magic, hello, and the bookie's limits."""
         frame = codec.put_hello(HELLO_REQUEST_ID, client_name)
         if self._apache is not None:
@@ -366,7 +366,7 @@ async def open_connection(
     except OSError as error:
         raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from error
     try:
-        hello = await connection.say_hello(
+        hello = await connection.send_hello(
             client_name, max(0.001, timeout_s - (loop.time() - started))
         )
         if hello.bookie_id != bookie_id:

@@ -358,7 +358,7 @@ class LedgerWriter:
         self._machine.forced(await run(self._machine.forcing(left_s), self._io))
         self._pipe.lac_sender.schedule()
 
-    async def tell_last_add_confirmed(self) -> EntryId:
+    async def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it.
 
         Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle.
@@ -366,7 +366,7 @@ class LedgerWriter:
         self._check_open()
         return await self._pipe.lac_sender.send()
 
-    def tell_soon(self) -> None:
+    def send_lac_soon(self) -> None:
         """Tell the bookies the LAC with the next turn of the loop, if no more than a few entries are in flight then.
 
         For whoever calls this after each acknowledgement readers are as close behind as they can be: a hint that is

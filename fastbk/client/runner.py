@@ -21,12 +21,12 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
-    Ask,
     Choose,
     MarkReplicas,
     Outcome,
     ReadMetadata,
     Replaced,
+    SendRequest,
     Sleep,
     UpdateMetadata,
     Withdraw,
@@ -139,7 +139,7 @@ class Runner(Generic[T]):
 
     def _perform(self, action: Action) -> None:
         tag = action.tag
-        if isinstance(action, Ask):
+        if isinstance(action, SendRequest):
             self._under_way[tag] = self._ask(action)
         elif isinstance(action, Withdraw):
             gone = self._under_way.pop(tag, None)
@@ -157,7 +157,7 @@ class Runner(Generic[T]):
         else:
             self._run(tag, self._choose(action))
 
-    def _ask(self, action: Ask) -> Cancellable:
+    def _ask(self, action: SendRequest) -> Cancellable:
         requests, request, tag = self._io.requests, action.request, action.tag
 
         def told(outcome: Answer | Error) -> None:

@@ -309,13 +309,13 @@ class LedgerWriter:
                 self._lac_told = lac
                 with suppress(Error, TimeoutError):
                     async with asyncio.timeout(min(1.0, self._config.read_timeout)):
-                        await inner.tell_last_add_confirmed()
+                        await inner.write_last_add_confirmed()
 
         self._call(flushed)
 
-    def tell_last_add_confirmed(self) -> EntryId:
+    def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it."""
-        return self._call(self._inner.tell_last_add_confirmed)
+        return self._call(self._inner.write_last_add_confirmed)
 
     def force(self, *, timeout: float | None = None) -> None:
         """Flush, and have the bookies confirm that all is durable; see the asyncio writer."""

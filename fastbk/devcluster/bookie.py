@@ -129,7 +129,7 @@ class Bookie:
             self.wait_gone()
         return pid
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """SIGTERM the supervisor: it drains and ends."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)

@@ -128,7 +128,7 @@ class DevCluster:
         """Drain all bookies at once and wait; return whether all ended cleanly."""
         running = [bookie for bookie in self.bookies if bookie.is_running]
         for bookie in running:
-            bookie.ask_to_stop()
+            bookie.request_stop()
         codes = [bookie.wait_gone(timeout_s) for bookie in running]
         for bookie in self.bookies:
             bookie.forget()

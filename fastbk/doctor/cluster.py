@@ -18,7 +18,7 @@ from fastbk.meta.hold import NEXT_STEP, read_hold, when
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.server.identity import Directory, known_of, look, places
+from fastbk.server.identity import Directory, content_of, known_of, places
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
 from fastbk.storage.metadata_mark import read_newest
@@ -203,7 +203,7 @@ class Cluster:
                     found.append(DirectoryContent(path, place, None))
                     continue
                 disk = stack.enter_context(Disk(Path(path), "plain"))
-                found.append(look(Directory(path, place, disk)))
+                found.append(content_of(Directory(path, place, disk)))
             return found
 
     def _bindable(self, name: str, setting: str, address: str) -> Finding:

@@ -45,7 +45,7 @@ class SupervisorSocket(Protocol):
 
 
 @dataclass
-class RunAsked:
+class RunRequest:
     """An operator's `fastbk bookie gc run`."""
 
     number: int
@@ -69,7 +69,7 @@ class Control:
     line: SupervisorSocket
     on_suspended: Callable[[set[str]], None] = lambda what: None
     suspended: set[str] = field(default_factory=set)
-    asked: list[RunAsked] = field(default_factory=list)
+    asked: list[RunRequest] = field(default_factory=list)
     kind: str = ""
     doing: str = ""
     status: Callable[[], dict[str, Any]] | None = None
@@ -95,17 +95,17 @@ class Control:
         """Wait so long, whatever comes. Raises Draining, and Suspended in the midst of what has just been suspended."""
         end_s = time.monotonic() + timeout_s
         if self.status is not None:
-            self.tell(self.status())
+            self.report(self.status())
         while (left_s := end_s - time.monotonic()) > 0:
             self.wait(left_s)
-            self.look()
+            self.raise_if_suspended()
 
-    def look(self) -> None:
+    def raise_if_suspended(self) -> None:
         """Raise Suspended if what is under way has been suspended."""
         if self.kind in self.suspended:
             raise Suspended(f"{self.kind} is suspended")
 
-    def tell(self, status: dict[str, Any], *, now: bool = False) -> bool:
+    def report(self, status: dict[str, Any], *, now: bool = False) -> bool:
         """Send how things stand, if that is new and it is time (`now`: it is); return whether it is known now."""
         if status == self._told:
             return True
@@ -122,7 +122,7 @@ class Control:
             raise Draining
         what = tuple(one for one in message.get("what", ()) if one in KINDS)
         if kind == "gc_run":
-            self.asked.append(RunAsked(int(message["number"]), what, bool(message.get("force"))))
+            self.asked.append(RunRequest(int(message["number"]), what, bool(message.get("force"))))
         elif kind in ("gc_suspend", "gc_resume"):
             self._change(what, suspend=kind == "gc_suspend")
 

@@ -38,7 +38,7 @@ class LedgersInLimbo(Protocol):
 
 
 @dataclass(frozen=True)
-class Look:
+class LimboCheck:
     """What one look did: ledgers out of limbo, ledgers left in it, and why it ended early (empty: it did not)."""
 
     over: int = 0
@@ -92,7 +92,7 @@ class LimboWatch:
     bookie_id: BookieId
     _after: int = field(default=-1)
 
-    def look(self) -> Look:
+    def check(self) -> LimboCheck:
         """Read the metadata of some ledgers in limbo and let those go that this bookie is not counted on for."""
         over = 0
         ids: set[int] = set()
@@ -114,8 +114,8 @@ class LimboWatch:
             if turn:
                 self._after = turn[-1]
         except (Error, OSError) as error:
-            return Look(over, len(ids) - over, f"{type(error).__name__}: {error}")
-        return Look(over, len(ids) - over)
+            return LimboCheck(over, len(ids) - over, f"{type(error).__name__}: {error}")
+        return LimboCheck(over, len(ids) - over)
 
     def _is_whole(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
         """Return whether all that a closed ledger says is here is here: nothing can come to it any more.

@@ -54,7 +54,7 @@ class LocalCopies(Protocol):
 
 
 @dataclass(frozen=True)
-class CopiesLook:
+class CopiesCheck:
     """What one look did.
 
     Attributes:
@@ -109,7 +109,7 @@ class CopiesWatch:
     """Seen in this round."""
     _ledgers_before: int = 0
 
-    def look(self, *, force: bool = False) -> CopiesLook:
+    def check(self, *, force: bool = False) -> CopiesCheck:
         """Go on with the round: read some ledgers' metadata, take note of candidates, drop those that are due.
 
         Args:
@@ -122,7 +122,7 @@ class CopiesWatch:
                 read += len(some)
                 self._note(self._unnamed(some), some)
         except (Error, OSError) as error:
-            return CopiesLook(
+            return CopiesCheck(
                 read, len(self.candidates), stopped=f"{type(error).__name__}: {error}"
             )
         is_over = not self._page and self._is_last_page
@@ -130,12 +130,12 @@ class CopiesWatch:
             self._cursor, self._is_last_page = 0, False
             self._ledgers_before, self._ledgers = self._ledgers, 0
         look = self.drop_due(force=force)
-        return CopiesLook(
+        return CopiesCheck(
             read + look.read, look.candidates, look.dropped, look.refused, is_over, look.stopped
         )
 
-    def drop_due(self, *, force: bool = False) -> CopiesLook:
-        """Look a second time at candidates that are old enough, and hand those to the index that are what they were."""
+    def drop_due(self, *, force: bool = False) -> CopiesCheck:
+        """Check a second time the candidates that are old enough; give the unchanged ones to the index."""
         now_s = self.clock_s()
         due = [
             (ledger_id, seen.changed)
@@ -143,10 +143,10 @@ class CopiesWatch:
             if now_s - seen.at_s >= self.age_s
         ]
         if not due:
-            return CopiesLook(candidates=len(self.candidates))
+            return CopiesCheck(candidates=len(self.candidates))
         local = max(self._ledgers_before, self._ledgers, len(self.candidates))
         if self.rules.is_too_much(len(due), local) and not force:
-            return CopiesLook(
+            return CopiesCheck(
                 candidates=len(self.candidates),
                 refused=True,
                 stopped=(
@@ -167,8 +167,8 @@ class CopiesWatch:
                     del self.candidates[ledger_id]
         except (Error, OSError) as error:
             stopped = f"{type(error).__name__}: {error}"
-            return CopiesLook(read, len(self.candidates), dropped, stopped=stopped)
-        return CopiesLook(read, len(self.candidates), dropped)
+            return CopiesCheck(read, len(self.candidates), dropped, stopped=stopped)
+        return CopiesCheck(read, len(self.candidates), dropped)
 
     def _reason(self) -> str:
         return (

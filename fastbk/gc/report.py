@@ -11,9 +11,9 @@ from fastbk.observe import logs
 if TYPE_CHECKING:
     from fastbk.gc.compaction import Run
     from fastbk.gc.dead_ledgers import Cycle
-    from fastbk.gc.limbo import Look
-    from fastbk.gc.over_replicated import CopiesLook
-    from fastbk.gc.unconfirmed import UnconfirmedLook
+    from fastbk.gc.limbo import LimboCheck
+    from fastbk.gc.over_replicated import CopiesCheck
+    from fastbk.gc.unconfirmed import UnconfirmedCheck
     from fastbk.server.gc_messages import LogUsage
 
 
@@ -47,7 +47,7 @@ class Report:
         if cycle.deleted:
             logs.info("gc.deleted", ledgers=cycle.deleted, local=cycle.local, kept=cycle.kept)
 
-    def unconfirmed(self, look: UnconfirmedLook) -> None:
+    def unconfirmed(self, look: UnconfirmedCheck) -> None:
         """Note a look at the ledgers that metadata was never seen to list."""
         if look.stopped:
             if look.stopped != self._unconfirmed_stopped:
@@ -69,13 +69,13 @@ class Report:
                 admitted=look.admitted,
             )
 
-    def limbo(self, look: Look) -> None:
+    def limbo(self, look: LimboCheck) -> None:
         """Note a look at the ledgers in limbo; its doubts leave them there."""
         self._count("LIMBO_OVER", look.over)
         if look.over or look.stopped:
             logs.info("gc.limbo", over=look.over, left=look.left, stopped=look.stopped)
 
-    def copies(self, look: CopiesLook, took_s: float) -> None:
+    def copies(self, look: CopiesCheck, took_s: float) -> None:
         """Note a look for copies that metadata counts on no more."""
         self._took("TURNS", took_s, is_ok=not look.stopped)
         self._count("LOOKUPS", look.read)

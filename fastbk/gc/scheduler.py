@@ -10,9 +10,9 @@ import msgspec
 
 from fastbk.errors import Error
 from fastbk.gc.compaction import Compactor
-from fastbk.gc.control import STATUS_INTERVAL_S, RunAsked, Suspended
+from fastbk.gc.control import STATUS_INTERVAL_S, RunRequest, Suspended
 from fastbk.gc.dead_ledgers import Cycle
-from fastbk.gc.over_replicated import CopiesLook
+from fastbk.gc.over_replicated import CopiesCheck
 from fastbk.observe import logs
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 
@@ -61,7 +61,7 @@ class Scheduler:
     round_s: float
     clock_s: Callable[[], float] = time.monotonic
     cycle: Cycle | None = None
-    copies_look: CopiesLook | None = None
+    copies_look: CopiesCheck | None = None
     run_done: int = 0
     """The number of the last run that was asked for and has ended."""
     _cycle_ended_s: float = 0.0
@@ -71,7 +71,7 @@ class Scheduler:
     _next_round_s: float = 0.0
     _next_usage_s: float = 0.0
     _next_complaint_s: float = 0.0
-    _runs: list[RunAsked] = field(default_factory=list)
+    _runs: list[RunRequest] = field(default_factory=list)
     """Whose compactions are still under way."""
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Scheduler:
         self._step_compactors()
         self._look_at_usage()
         # Somebody waits for the end of a run.
-        is_told = self.control.tell(self.status(), now=self.run_done != done)
+        is_told = self.control.report(self.status(), now=self.run_done != done)
         return self._rest_s() if is_told else min(self._rest_s(), STATUS_INTERVAL_S)
 
     def _rest_s(self) -> float:
@@ -125,14 +125,14 @@ class Scheduler:
         self._next_cycle_s = max(began_s + self.interval_s, ended_s + BUSY_SHARE * work_s)
         self.report.cycle(cycle, ended_s - began_s)
         if not cycle.stopped or cycle.refused:
-            self.report.limbo(self.limbo.look())
+            self.report.limbo(self.limbo.check())
 
     def _look_for_unconfirmed(self, *, may_expire: bool) -> None:
         self.control.doing = "reading the metadata of new ledgers"
         began_s = self.clock_s()
         interval_s = min(UNCONFIRMED_INTERVAL_S, self.interval_s)
         self._next_unconfirmed_s = began_s + interval_s
-        self.report.unconfirmed(self.unconfirmed.look(may_expire=may_expire))
+        self.report.unconfirmed(self.unconfirmed.check(may_expire=may_expire))
         took_s = self.clock_s() - began_s
         self._next_unconfirmed_s += max(0.0, UNCONFIRMED_BUSY_SHARE * took_s - interval_s)
 
@@ -144,7 +144,7 @@ class Scheduler:
         if now_s < self._next_round_s:
             look = self.copies.drop_due(force=force)
         else:
-            look = self.copies.look(force=force)
+            look = self.copies.check(force=force)
             if look.is_round_over:
                 self._next_round_s = now_s + self.round_s
             elif not look.stopped:
@@ -194,7 +194,7 @@ class Scheduler:
         while self._runs and not self._is_under_way(self._runs[0]):
             self.run_done = self._runs.pop(0).number
 
-    def _is_under_way(self, run: RunAsked) -> bool:
+    def _is_under_way(self, run: RunRequest) -> bool:
         return any(one.is_asked(kind) for one in self.compactors for kind in run.what)
 
     # ---- telling

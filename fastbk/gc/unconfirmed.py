@@ -70,7 +70,7 @@ class LocalUnconfirmed(Protocol):
 
 
 @dataclass(frozen=True)
-class UnconfirmedLook:
+class UnconfirmedCheck:
     """What one look did. `stopped`: why it ended early; empty when it did not.
 
     Attributes:
@@ -96,7 +96,7 @@ def listed_as(ledger_id: int, found: VersionedLedger) -> Listed:
     return Listed(ledger_id, creation_mark(metadata.creation_token), key)
 
 
-def first_seen(before_s: dict[int, float], now_here: set[int], now_s: float) -> dict[int, float]:
+def missing_since(before_s: dict[int, float], now_here: set[int], now_s: float) -> dict[int, float]:
     """Return since when each of these is here without a break."""
     return {one: before_s.get(one, now_s) for one in sorted(now_here)}
 
@@ -123,7 +123,7 @@ class UnconfirmedWatch:
     _missing_since_s: dict[int, float] = field(default_factory=dict)
     _foreign_since_s: dict[int, float] = field(default_factory=dict)
 
-    def look(self, *, may_expire: bool = True) -> UnconfirmedLook:
+    def check(self, *, may_expire: bool = True) -> UnconfirmedCheck:
         """Confirm what metadata lists; begin and end the expiry of what it has not listed for too long.
 
         Args:
@@ -140,14 +140,14 @@ class UnconfirmedWatch:
             admitted = self._admit(every, everywhere) if everywhere and is_tight else 0
             if everywhere is not None:
                 missing += missing_from(every, [everywhere] if everywhere else [])
-            look = UnconfirmedLook(len(every), len(listed), len(foreign), admitted=admitted)
+            look = UnconfirmedCheck(len(every), len(listed), len(foreign), admitted=admitted)
             if not may_expire:
                 self._begin_anew()
                 return look
             return self._expire(look, {*missing, *foreign}, set(foreign), expiring)
         except (Error, OSError) as error:
             self._begin_anew()
-            return UnconfirmedLook(stopped=f"{type(error).__name__}: {error}")
+            return UnconfirmedCheck(stopped=f"{type(error).__name__}: {error}")
 
     def _begin_anew(self) -> None:
         self._missing_since_s.clear()
@@ -187,11 +187,11 @@ class UnconfirmedWatch:
         return self.local.admit(ours) if ours else 0
 
     def _expire(
-        self, look: UnconfirmedLook, missing: set[int], foreign: set[int], expiring: array[int]
-    ) -> UnconfirmedLook:
+        self, look: UnconfirmedCheck, missing: set[int], foreign: set[int], expiring: array[int]
+    ) -> UnconfirmedCheck:
         now_s, begun = self.clock_s(), set(expiring)
-        self._missing_since_s = first_seen(self._missing_since_s, missing, now_s)
-        self._foreign_since_s = first_seen(self._foreign_since_s, foreign, now_s)
+        self._missing_since_s = missing_since(self._missing_since_s, missing, now_s)
+        self._foreign_since_s = missing_since(self._foreign_since_s, foreign, now_s)
         foreign_age_s = min(self.age_s, FOREIGN_AGE_S)
         old = {one for one, at_s in self._missing_since_s.items() if now_s - at_s >= self.age_s}
         old |= {one for one, at_s in self._foreign_since_s.items() if now_s - at_s >= foreign_age_s}
@@ -205,6 +205,6 @@ class UnconfirmedWatch:
         expired = self.local.expire(gone, reason) if gone else 0
         due = sorted((old | foreign) - begun)
         count = self.local.begin_expiry(due) if due else 0
-        return UnconfirmedLook(
+        return UnconfirmedCheck(
             look.unconfirmed, look.listed, look.foreign, count, expired, look.admitted
         )

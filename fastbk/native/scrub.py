@@ -51,7 +51,7 @@ RUN_FIELDS = tuple(Run.__dataclass_fields__)
 
 
 @dataclass(slots=True)
-class DigestLook:
+class DigestScan:
     """What to look at of entries' own digests, and what was found; verifications add to it.
 
     Attributes:
@@ -191,7 +191,7 @@ class LogScan:
         while (count := self.next_into(runs, RUNS_A_CALL)) > 0:
             yield from [run_of(runs[n]) for n in range(count)]
 
-    def verify(self, runs: Sequence[Run], digests: DigestLook | None = None) -> list[Run]:
+    def verify(self, runs: Sequence[Run], digests: DigestScan | None = None) -> list[Run]:
         """Check runs that locations name, by rising offsets; return those that are not whole, with `damaged` set.
 
         `digests`: entries' own digests are looked at, too.
@@ -256,7 +256,7 @@ def _put_digests(native: CData, runs: Sequence[Run], types: Mapping[int, int | b
     return keys
 
 
-def _take_digests(digests: DigestLook, found: CData, ranges: CData) -> None:
+def _take_digests(digests: DigestScan, found: CData, ranges: CData) -> None:
     digests.entries += int(found.entries)
     digests.bad_entries += int(found.bad_entries)
     digests.bad += [

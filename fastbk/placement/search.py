@@ -87,7 +87,7 @@ def best_arrangement(
     Only write sets with a position of `watched` count (None: all): a replacement answers for what it touches.
     """
     search = _Search(pool, ring, rules, policy, steps, watched)
-    if search.is_hopeless():
+    if search.cannot_succeed():
         return Arrangement(None, is_certain=True)
     search.descend(0, search.cost_at_start)
     return Arrangement(search.best, is_certain=not search.is_exhausted)
@@ -144,7 +144,7 @@ class _Search:
         places |= {getattr(domains, rule.level) for domains in self.ring.fixed.values()}
         return Rule(rule.level, min(rule.target, len(places)), rule.cost, False, rule.noun)
 
-    def is_hopeless(self) -> bool:
+    def cannot_succeed(self) -> bool:
         """Return whether counting alone shows that there is no arrangement."""
         if sum(len(cell.ranked) for cell in self.cells) < len(self.open):
             return True

@@ -1,9 +1,10 @@
 """What a procedure asks of its driver, and what comes back. Plain values; drivers and the simulator speak only these.
 
-An action with a tag is answered exactly once by `Procedure.completed(tag, outcome, now_s)`, unless it was withdrawn.
-Outcomes: `Ask` a Reply or an Error (NotEnoughBookies: not reached, or the connection was lost; QuorumTimeout: no
-answer in time), `ReadMetadata` a VersionedLedger or an Error, `UpdateMetadata` the new version or an Error
-(MetadataConflict: not done; MetadataUnavailable: it may have taken effect), `Choose` a mapping index -> bookie id,
+An action with a tag is answered exactly once by `Procedure.completed(tag, outcome, now_s)`, unless
+it was withdrawn. Outcomes: `SendRequest` a Reply or an Error (NotEnoughBookies: not reached, or the
+connection was lost; QuorumTimeout: no answer in time), `ReadMetadata` a VersionedLedger or an
+Error, `UpdateMetadata` the new version or an Error (MetadataConflict: not done;
+MetadataUnavailable: it may have taken effect), `Choose` a mapping index -> bookie id,
 `MarkReplicas` None or an Error, `Sleep` None.
 """
 
@@ -90,7 +91,7 @@ BookieRequest: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SendRequest:
     """Send a request to a bookie."""
 
     tag: int
@@ -150,7 +151,9 @@ class Withdraw:
     tag: int
 
 
-Action: TypeAlias = Ask | ReadMetadata | UpdateMetadata | MarkReplicas | Choose | Sleep | Withdraw
+Action: TypeAlias = (
+    SendRequest | ReadMetadata | UpdateMetadata | MarkReplicas | Choose | Sleep | Withdraw
+)
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

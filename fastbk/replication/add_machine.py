@@ -272,7 +272,7 @@ class AddMachine:
         self.probed_members.pop(index, None)
         self.rewind(index)
 
-    def blame(self, index: int, reason: str) -> None:
+    def mark_unresponsive(self, index: int, reason: str) -> None:
         """Bookie `index` does not answer well; its next acknowledgement takes that back."""
         self._trouble[index] = reason
 

@@ -18,12 +18,12 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
-    Ask,
     BookieRequest,
     Choose,
     MarkReplicas,
     Outcome,
     ReadMetadata,
+    SendRequest,
     Sleep,
     UpdateMetadata,
     Withdraw,
@@ -111,7 +111,7 @@ class Procedure(Generic[T]):
         self, bookie_id: BookieId, request: BookieRequest, timeout_s: float, then: Then
     ) -> int:
         tag = self._tag(then)
-        self._shared.actions.append(Ask(tag, bookie_id, request, timeout_s))
+        self._shared.actions.append(SendRequest(tag, bookie_id, request, timeout_s))
         return tag
 
     def _read_metadata(self, then: Then) -> int:

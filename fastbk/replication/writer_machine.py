@@ -327,7 +327,7 @@ class WriterMachine(Procedure[None]):
                 self._stored[index], self._answers_s[index] = stored, now_s
             end_s = max(owed_s, self._answers_s[index]) + timeout_s
             if now_s >= end_s:
-                self.adds.blame(index, f"left an add unanswered for {timeout_s:g} s")
+                self.adds.mark_unresponsive(index, f"left an add unanswered for {timeout_s:g} s")
                 self.health.silent(index, now_s)
             else:
                 look_s = end_s if look_s is None else min(look_s, end_s)

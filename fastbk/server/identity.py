@@ -102,7 +102,7 @@ def settle(
             for path, place in places(config)
         ]
         refuse_imports(directories)
-        found = [look(each) for each in directories]
+        found = [content_of(each) for each in directories]
         read = store.read_identity(BookieId(bookie_id))
         known = None if read is None else known_of(read.identity)
         instance_id = store.instance_id()
@@ -162,7 +162,7 @@ def refuse_imports(directories: Sequence[Directory]) -> None:
             )
 
 
-def look(directory: Directory) -> DirectoryContent:
+def content_of(directory: Directory) -> DirectoryContent:
     """Return what a directory holds. Raises StorageError for damaged identity files and cookies, OSError."""
     disk, path = directory.disk, directory.path
     return DirectoryContent(

@@ -29,7 +29,7 @@ from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait
 from fastbk.server.disks.space_thresholds import reserve_bytes
-from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopAsked
+from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents
 from fastbk.server.supervision.digest_service import DigestService
 from fastbk.server.supervision.gc_admin import GcAdmin
@@ -195,7 +195,7 @@ class Supervisor:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._stop_asked.wait()
-            except StopAsked:
+            except StopRequested:
                 pass
             except Error as error:
                 if not self._stop_asked.is_set():
@@ -206,7 +206,7 @@ class Supervisor:
         return 0
 
     async def _one_boot(self) -> None:
-        """Start, serve and drain once. Raises ChildDied, StopAsked, Error."""
+        """Start, serve and drain once. Raises ChildDied, StopRequested, Error."""
         began_s = time.monotonic()
         self._epoch = max(self._epoch + 1, int(time.time()))
         reads_only = self._restarts.reads_only_reason or self._disk_wait.reads_only
@@ -236,7 +236,7 @@ class Supervisor:
             self._digests.attach(boot)
             sequence = BootOrder(boot, watch, self._config, facts, told, asked)
             if self._stop_reason is not None:
-                raise StopAsked
+                raise StopRequested
             kill_point("supervisor.before_start")
             replayed = await sequence.start()
             self._gc.attach(boot)

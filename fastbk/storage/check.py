@@ -206,7 +206,7 @@ class DirectoryCheck:
 
     def _verify(self, store: Store, path: str, scan: LogScan, runs: list[Run]) -> None:
         checked = self.checked
-        look = None if self._digests is None else self._digests.look(runs)
+        look = None if self._digests is None else self._digests.check_of(runs)
         damaged = scan.verify(runs, look)
         if self._digests is not None and look is not None:
             self._digests.note(path, runs, look)

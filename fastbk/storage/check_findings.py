@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastbk.native.scrub import DigestLook
+from fastbk.native.scrub import DigestScan
 from fastbk.storage.digest_check import DigestCount, KnownDigest, digest_name
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ class DigestCheck:
         if checked.digests is None:
             checked.digests = DigestCount()
 
-    def look(self, runs: list[Run]) -> DigestLook:
+    def check_of(self, runs: list[Run]) -> DigestScan:
         """Return what a verification of these runs has to look for. Raises what `types_of` does."""
-        return DigestLook(self._types_of({run.ledger_id for run in runs}))
+        return DigestScan(self._types_of({run.ledger_id for run in runs}))
 
-    def note(self, path: str, runs: list[Run], look: DigestLook) -> None:
+    def note(self, path: str, runs: list[Run], look: DigestScan) -> None:
         """Take what the verification has found."""
         count = self._checked.digests
         assert count is not None

@@ -110,7 +110,7 @@ class Rebuild:
         self._live_bytes = 0
         """Of the runs of the log scanned last."""
 
-    def look(self) -> list[str]:
+    def survey(self) -> list[str]:
         """Read manifest and locations; return why ledgers would be in doubt already. To be called first.
 
         Raises ManifestMissing where there is nothing that a manifest could have named.

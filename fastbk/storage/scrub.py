@@ -21,7 +21,7 @@ from fastbk.errors import Error
 from fastbk.native.ffi import CorruptDataError, NativeFullError
 from fastbk.native.journal_scan import JournalScan
 from fastbk.native.location_pass import Scope
-from fastbk.native.scrub import DigestLook, LogScan, Run, check_locations, unreadable
+from fastbk.native.scrub import DigestScan, LogScan, Run, check_locations, unreadable
 from fastbk.storage.check import run_list
 from fastbk.storage.digest_check import DigestCount, NoDigests
 from fastbk.storage.directories import locations_path, log_path
@@ -202,7 +202,7 @@ class ScrubCycle:
 
     def _verify(self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, KnownDigest]) -> int:
         path = log_path(self._directory, log.log_id)
-        look = DigestLook(types)
+        look = DigestScan(types)
         try:
             with LogScan(
                 self._disk,
@@ -224,7 +224,7 @@ class ScrubCycle:
         self._note_digests(runs, look)
         return sum(run.size_bytes for run in runs)
 
-    def _note_digests(self, runs: list[Run], look: DigestLook) -> None:
+    def _note_digests(self, runs: list[Run], look: DigestScan) -> None:
         if not self._counts_digests:
             return
         self.digests.checked += look.entries

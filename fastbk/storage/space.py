@@ -76,7 +76,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DirectorySample:
     """What a look at a directory found.
 
     Attributes:
@@ -119,7 +119,7 @@ class DiskHealth:
         self.since_s = now_s
         self.slow = ""
         self.errors = 0
-        self.look = Look(0, 0)
+        self.sample = DirectorySample(0, 0)
         self._is_looked = False
         self._level = DiskState.OK
         """Of OK, WARN, FULL and EXHAUSTED, by the figures alone."""
@@ -127,9 +127,9 @@ class DiskHealth:
         self._failing: dict[str, tuple[str, float]] = {}
         self._no_room = ""
 
-    def looked(self, look: Look, now_s: float) -> bool:
+    def update(self, look: DirectorySample, now_s: float) -> bool:
         """Take a look's figures; return whether state, takes or reason changed."""
-        self.look = look
+        self.sample = look
         self._is_looked = True
         if not look.gone:
             self._level = self._level_of(look)
@@ -162,14 +162,14 @@ class DiskHealth:
     @property
     def is_near(self) -> bool:
         """Whether it should be looked at often: something is wrong or about to be."""
-        thresholds, look = self.thresholds, self.look
+        thresholds, look = self.thresholds, self.sample
         if self.state not in (DiskState.OK, DiskState.WARN):
             return True
         if not self._is_looked or look.free_bytes < 2 * thresholds.free_bytes_min:
             return True
         return thresholds.full_ratio < 1.0 and look.used_ratio >= thresholds.full_ratio - NEAR_RATIO
 
-    def _level_of(self, look: Look) -> DiskState:
+    def _level_of(self, look: DirectorySample) -> DiskState:
         thresholds = self.thresholds
         was = self._level
         if _is_below(look, thresholds.repair_free_bytes_min, was=was is DiskState.EXHAUSTED):
@@ -201,7 +201,7 @@ class DiskHealth:
         return Takes.REPAIRS if lasts_s < FAILED_BEARS_S else Takes.NOTHING
 
     def _worst(self, now_s: float) -> tuple[DiskState, Takes, str]:
-        look = self.look
+        look = self.sample
         if look.gone:
             return DiskState.GONE, Takes.NOTHING, f"the directory is gone: {look.gone}"
         if look.is_read_only:
@@ -223,10 +223,10 @@ class DiskHealth:
         return DiskState.OK, Takes.ALL, ""
 
 
-def _is_below(look: Look, floor_bytes: int, *, was: bool) -> bool:
+def _is_below(look: DirectorySample, floor_bytes: int, *, was: bool) -> bool:
     return look.free_bytes < floor_bytes * (BACK_ABOVE if was else 1.0)
 
 
-def _said(look: Look, floor_bytes: int) -> str:
+def _said(look: DirectorySample, floor_bytes: int) -> str:
     free_mib, floor_mib = max(look.free_bytes, 0) >> 20, floor_bytes >> 20
     return f"{free_mib} MiB free, {floor_mib} MiB are kept, {look.used_ratio:.0%} used"

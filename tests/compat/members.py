@@ -108,7 +108,7 @@ class FastbkMember:
             self._bookie.kill()
 
     def stop(self) -> None:
-        self._bookie.ask_to_stop()
+        self._bookie.request_stop()
         self._bookie.wait_gone(STOP_TIMEOUT_S)
 
     def signal(self, number: signal.Signals) -> None:

@@ -127,7 +127,7 @@ async def last_add_confirmed(world: PythonWorld) -> None:
             await append(writer, first, 5)
         found.append(await reader.last_add_confirmed())
         found.append(await reader.try_last_add_confirmed())
-        await writer.tell_last_add_confirmed()
+        await writer.write_last_add_confirmed()
         found.append(await reader.last_add_confirmed())
     # The second batch said that the first one was confirmed; the writer may have told the rest since.
     assert found[0] == -1 and found[1] >= 4 and found[2] >= 4 and found[3] == 9, f"{found}"

@@ -41,7 +41,7 @@ async def _write(
     for entry_id in range(count):
         await writer.append(payload(writer.ledger_id, entry_id))
     if end == "told":
-        await writer.tell_last_add_confirmed()
+        await writer.write_last_add_confirmed()
     if end == "recover":
         async with await client.open_ledger(writer.ledger_id, password=password):
             pass

@@ -98,7 +98,7 @@ class SuiteBookies:
         """End it in order."""
         bookie = self._bookies[bookie_id]
         self._signal(bookie_id, signal.SIGCONT)
-        bookie.ask_to_stop()
+        bookie.request_stop()
         bookie.wait_gone(STOP_TIMEOUT_S)
         return ""
 
@@ -107,7 +107,7 @@ class SuiteBookies:
         for bookie_id, bookie in self._bookies.items():
             if bookie.is_running:
                 self._signal(bookie_id, signal.SIGCONT)
-                bookie.ask_to_stop()
+                bookie.request_stop()
         for bookie in self._bookies.values():
             bookie.wait_gone(STOP_TIMEOUT_S)
 

@@ -149,13 +149,13 @@ def test_what_a_compaction_found_damaged_stays_named(lived: tuple[FakeDisk, Book
     life = Life(fake, book)
     assert life.flusher.upkeep.compact([1], 1 << 30, 0)
     for _ in range(6):
-        life.flusher.look()
+        life.flusher.poll()
     assert 1 not in [log.log_id for log in life.checkpoint.manifest.logs]
     assert life.ask(life.harness.read(2, 4)).status == CANNOT_TELL
     life.close()
     assert "entries of ledger 2 that a compaction found damaged: 4" in texts(check(fake))
     run = Rebuild(fake.disk(), LEDGERS, INCARNATION)
-    assert not run.look()
+    assert not run.survey()
     run.run(0, lambda: ())
     assert "a compaction found damaged: 4" in texts(check(fake))
     life = Life(fake, book)

@@ -116,7 +116,7 @@ def workload(life: Life, seed: int, first_entry: int = 0) -> None:
             # The index has flushed all but a little: what lies behind the mark is durable elsewhere.
             life.mark = max(life.mark, harness.journal.status.published_sequence - 3)
             harness.set_mark(life.mark)
-            loop.look_at_files()
+            loop.poll_files()
     loop.drain()
     harness.look()
 

@@ -48,7 +48,7 @@ def lived(fake: FakeDisk, seed: int) -> Book:
 
 def rebuild(fake: FakeDisk, named: tuple[int, ...] = (1, 2, 3, EMPTY_FENCED_LEDGER)) -> Rebuilt:
     run = Rebuild(fake.disk(), LEDGERS, INCARNATION)
-    run.look()
+    run.survey()
     return run.run(0, lambda: named)
 
 

@@ -189,7 +189,7 @@ def test_a_ledger_is_a_table_also_while_it_is_written(
     with client.create_ledger(3, 3, 2) as writer:
         datas = [b"%d" % at * (at % 9) for at in range(500)]
         writer.append_many(datas)
-        writer.tell_last_add_confirmed()
+        writer.write_last_add_confirmed()
         ledger_id = writer.ledger_id
         with pytest.raises(NoSuchEntry):
             list(ledger_batches(client, ledger_id, 0, 10_000))

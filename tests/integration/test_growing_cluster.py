@@ -40,7 +40,7 @@ async def test_new_ledgers_use_bookies_that_came_later(tmp_path: Path) -> None:
     finally:
         if more is not None:
             for bookie in more.bookies[3:]:
-                bookie.ask_to_stop()
+                bookie.request_stop()
             for bookie in more.bookies[3:]:
                 bookie.wait_gone()
         await asyncio.to_thread(small.stop)

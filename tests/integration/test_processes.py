@@ -100,7 +100,7 @@ def test_sigterm_drains_and_leaves_nothing(tmp_path: Path) -> None:
     bookie = cluster.bookies[0]
     pids, port = dict(bookie.pids), bookie.port
     assert set(pids) == {"supervisor", "worker.0", "journal", "index", "gc"}
-    bookie.ask_to_stop()
+    bookie.request_stop()
     assert bookie.wait_gone() == 0
     assert not any(map(is_alive, pids.values()))
     assert refuses(port)

@@ -160,7 +160,7 @@ async def test_a_journal_that_dies_at_each_start_leaves_reads(tmp_path: Path, po
         await check_reads_only(cluster, ledger_id)
         assert journal_files(bookie) == files
 
-        bookie.ask_to_stop()
+        bookie.request_stop()
         assert await asyncio.to_thread(bookie.wait_gone) == 0
         await asyncio.to_thread(cluster.start)
         assert bookie.is_ready

@@ -70,13 +70,25 @@ def rings_of(pid: int) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
+def record_in(content: bytes, ledger_id: int, entry_id: int) -> int:
+    """Return where the record of an entry begins, -1 if it is not there: other bytes may spell the same two ids."""
+    ids = struct.pack("<qq", ledger_id, entry_id)
+    at = content.find(ids)
+    while at >= 0:
+        header = content[at - 16 : at + 80]
+        if at >= 16 and struct.unpack_from("<I", header, 92) == (crc32c(header[:92]),):
+            return at - 16
+        at = content.find(ids, at + 1)
+    return -1
+
+
 def rewrite_record(pid: int, ledger_id: int, entry_id: int, other_ledger_id: int) -> None:
     """Do what code in the worker could do: make a record in its ring one of another ledger, with right checksums."""
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for start, end in rings_of(pid):
             memory.seek(start)
             content = memory.read(end - start)
-            at = content.find(struct.pack("<qq", ledger_id, entry_id)) - 16
+            at = record_in(content, ledger_id, entry_id)
             if at < 0:
                 continue
             header = bytearray(content[at : at + 96])

@@ -78,7 +78,7 @@ def test_a_start_that_is_stopped_while_it_waits_for_metadata_is_no_failure(tmp_p
         other.execute("BEGIN EXCLUSIVE")
         bookie.spawn()
         wait_until(lambda: has_children(bookie), "the children")
-        bookie.ask_to_stop()
+        bookie.request_stop()
         wait_until(lambda: "bookie.asked_to_stop" in bookie.log_tail(), "that it has heard that")
         other.execute("PRAGMA user_version=99")
         other.execute("COMMIT")

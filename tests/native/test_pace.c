@@ -40,7 +40,7 @@ run(struct world *world, uint32_t steps, bool history, uint32_t usual_us, uint64
         last_bytes = (last_bytes * 4 + bytes * 1000) / 5; /* what was sent is felt for some milliseconds */
         for (uint32_t add = 0; usual_us > 0 && add < 2; add++) {
             uint64_t us = usual_us + test_random(&seed) % (usual_us / 4 + 1);
-            fbk_pace_felt(&world->pace, FBK_PACE_ADD, last_bytes > bearable_bytes ? us * 4 : us);
+            fbk_pace_observe(&world->pace, FBK_PACE_ADD, last_bytes > bearable_bytes ? us * 4 : us);
         }
     }
 }
@@ -108,7 +108,7 @@ test_floor_and_debt(void)
     fbk_pace_used(&world.pace, 16 * FBK_MIB); /* a second at the floor */
     uint32_t waited = 0;
     while (fbk_pace_allows(&world.pace, world.now_ns += STEP_NS, true) == 0 && waited < 5000) {
-        fbk_pace_felt(&world.pace, FBK_PACE_ADD, 5000);
+        fbk_pace_observe(&world.pace, FBK_PACE_ADD, 5000);
         waited++;
     }
     CHECK(waited > 800 && waited < 2000);
@@ -176,7 +176,7 @@ test_reads_alone_are_no_foreground(void)
         fbk_pace_used(&world.pace, bytes);
         sent_bytes += bytes;
         for (uint32_t read = 0; read < 4; read++)
-            fbk_pace_felt(&world.pace, FBK_PACE_TAIL, 100 + n % 3000);
+            fbk_pace_observe(&world.pace, FBK_PACE_TAIL, 100 + n % 3000);
     }
     CHECK_EQUAL(sent_bytes, 3000 * FBK_MIB);
 }
@@ -214,8 +214,8 @@ test_any_delay_can_be_felt(void)
     begin(&world);
     for (uint64_t us = 0; us < UINT64_MAX / 2; us = us + us / 2 + 1)
         for (uint32_t n = 0; n < FBK_PACE_SIGNALS; n++)
-            fbk_pace_felt(&world.pace, (enum fbk_pace_signal)n, us);
-    fbk_pace_felt(&world.pace, FBK_PACE_TAIL, UINT64_MAX);
+            fbk_pace_observe(&world.pace, (enum fbk_pace_signal)n, us);
+    fbk_pace_observe(&world.pace, FBK_PACE_TAIL, UINT64_MAX);
     (void)fbk_pace_allows(&world.pace, world.now_ns + 1000 * MS, false);
 }
 

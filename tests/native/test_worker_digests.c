@@ -21,7 +21,7 @@ static bool
 look(int64_t ledger_id, uint32_t type_wanted)
 {
     uint32_t type = 99;
-    bool is_wanted = fbk_digests_look_up(digests, ledger_id, &type);
+    bool is_wanted = fbk_digests_find(digests, ledger_id, &type);
     CHECK_EQUAL(type, type_wanted);
     return is_wanted;
 }

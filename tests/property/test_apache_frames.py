@@ -177,8 +177,8 @@ def bytes_of(fields: dict[str, object], name: str) -> bytes | None:
 
 
 def agree_on_read(read: ApacheRequest, body: dict[str, object]) -> None:
-    assert read.asked_ledger_id == read.ledger_id == body["ledgerId"]
-    assert read.asked_entry_id == read.entry_id == body["entryId"]
+    assert read.echo_ledger_id == read.ledger_id == body["ledgerId"]
+    assert read.echo_entry_id == read.entry_id == body["entryId"]
     key = bytes_of(body, "masterKey")
     assert read.master_key == (key if key is not None and len(key) == 20 else None)
     fences = body.get("flag") == 1
@@ -192,7 +192,7 @@ def agree_on_read(read: ApacheRequest, body: dict[str, object]) -> None:
 
 
 def agree_on_add(verdict: int, read: ApacheRequest, body: dict[str, object]) -> None:
-    assert (read.asked_ledger_id, read.asked_entry_id) == (body["ledgerId"], body["entryId"])
+    assert (read.echo_ledger_id, read.echo_entry_id) == (body["ledgerId"], body["entryId"])
     entry = bytes_of(body, "body")
     assert entry is not None
     if len(entry) >= 32:
@@ -228,12 +228,12 @@ def agree_on_body(verdict: int, read: ApacheRequest, body: dict[str, object]) ->
             assert read.plugin == bytes_of(body, "authPluginName")
             assert read.body == bytes_of(body, "payload")
         case Operation.WRITE_LAC:
-            assert read.asked_ledger_id == body["ledgerId"]
+            assert read.echo_ledger_id == body["ledgerId"]
             assert read.body == bytes_of(body, "body")
         case Operation.INFO:
             assert read.info_wanted == number_of(body, "requested")
         case _:
-            assert read.ledger_id == read.asked_ledger_id == body["ledgerId"]
+            assert read.ledger_id == read.echo_ledger_id == body["ledgerId"]
 
 
 def agree(data: bytes) -> None:

@@ -81,7 +81,7 @@ class Run:
             self.crash: 0.6,
         }
         self.rng.choices(list(acts), list(acts.values()))[0]()
-        self.life.flusher.look()
+        self.life.flusher.poll()
 
     def repair(self) -> None:
         """Copies of some entries come, most of them here already."""
@@ -121,12 +121,12 @@ class Run:
         self.take_marks()
         self.drop()
         for _ in range(6):
-            self.life.flusher.look()
+            self.life.flusher.poll()
             self.work()
 
     def work(self) -> None:
         self.held.run_one()
-        self.life.flusher.look()
+        self.life.flusher.poll()
 
     def crash(self) -> None:
         self.life.close()

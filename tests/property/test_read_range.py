@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fastbk.errors import DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import missing_proof
-from fastbk.replication.actions import Ask, Found, ReadEntries, Reply, Sleep
+from fastbk.replication.actions import Found, ReadEntries, Reply, SendRequest, Sleep
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status
@@ -36,7 +36,7 @@ class Copies(FakeQuorum):
 
     def outcome(self, action: object) -> object:  # type: ignore[override]
         """Answer reads by what was drawn."""
-        if not isinstance(action, Ask):
+        if not isinstance(action, SendRequest):
             return super().outcome(action)  # type: ignore[arg-type]
         request = action.request
         assert isinstance(request, ReadEntries)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import Ask, Sleep, UpdateMetadata
+from fastbk.replication.actions import SendRequest, Sleep, UpdateMetadata
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
@@ -95,7 +95,7 @@ class History:
         self.recoverers: list[Client] = []
         self.closer: Client | None = None
         self.dead: set[BookieId] = set()
-        self.orphans: list[Ask] = []  # requests of recoverers that died
+        self.orphans: list[SendRequest] = []  # requests of recoverers that died
         self.lossy = chance.choice([0.0, 0.05, 0.3])
         self.ends: set[tuple[EntryId, int]] = set()
 
@@ -118,7 +118,7 @@ class History:
             self.recoverers.append(self.recoverer())
         elif kind < 0.34 and self.recoverers:
             gone = self.recoverers.pop(chance.randrange(len(self.recoverers)))
-            self.orphans += [one for one in gone.pending.values() if isinstance(one, Ask)]
+            self.orphans += [one for one in gone.pending.values() if isinstance(one, SendRequest)]
         elif kind < 0.35:
             self.toggle()
         elif kind < 0.355 and not self.harness.metadata.is_closed:
@@ -143,7 +143,7 @@ class History:
         else:
             if chance.random() < 0.5:
                 self.harness.outcome(action)
-            if isinstance(action, Ask):
+            if isinstance(action, SendRequest):
                 client.complete(action, NotEnoughBookies("lost"))
             elif isinstance(action, UpdateMetadata):
                 client.complete(action, MetadataUnavailable("lost"))
@@ -241,7 +241,7 @@ def test_a_recoverer_that_dies_at_any_step_leaves_what_another_goes_on_from(seed
         for _ in range(history.chance.randint(0, 30)):
             if client.pending:
                 history.deliver(client)
-        history.orphans += [one for one in client.pending.values() if isinstance(one, Ask)]
+        history.orphans += [one for one in client.pending.values() if isinstance(one, SendRequest)]
         error: Error | None = client.procedure.error
         assert error is None or history.lossy
     history.heal_and_recover()

@@ -54,4 +54,4 @@ def compact(life: Life) -> None:
     chosen = [log.log_id for log in sealed[:LOGS_MAX]]
     if chosen and life.flusher.upkeep.compact(chosen, UNPACED, COMPACTION_S):
         for _ in range(LOOKS):
-            life.flusher.look()
+            life.flusher.poll()

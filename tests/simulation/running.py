@@ -12,12 +12,12 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.placement.api import choose_replacements
 from fastbk.replication.actions import (
     Action,
-    Ask,
     Choose,
     MarkReplicas,
     Outcome,
     ReadMetadata,
     Replaced,
+    SendRequest,
     Sleep,
     UpdateMetadata,
     Withdraw,
@@ -126,7 +126,7 @@ class Running(Generic[T]):
     def _perform(self, action: Action) -> None:
         client, ledger = self.client, self.ledger
         tag = action.tag
-        if isinstance(action, Ask):
+        if isinstance(action, SendRequest):
             self.checks.asked(client.name, ledger, action.bookie_id, action.request)
             self._asked[tag] = client.ask(
                 ledger.ledger_id,

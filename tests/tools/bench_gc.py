@@ -133,7 +133,7 @@ def measure(name: str, store: MetadataStore, count: int) -> None:
     assert local.deleted == dead
 
     def whole_round() -> None:
-        while not copies.look().is_round_over:
+        while not copies.check().is_round_over:
             pass
 
     print(f"  round   {timed(whole_round, times)}", flush=True)

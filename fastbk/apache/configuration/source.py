@@ -34,7 +34,7 @@ def is_apache(path: Path) -> bool:
     return path.suffix in SUFFIXES
 
 
-def looks_apache(path: Path) -> bool:
+def is_apache_file(path: Path) -> bool:
     """Return whether a file under another name says something that Apache's files say."""
     try:
         found = properties.parse(path.read_text("iso-8859-1"), lambda _: None).found

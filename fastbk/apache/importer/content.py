@@ -153,7 +153,7 @@ class Content:
                 records = read_journal(source, part.from_bytes, self._known, on_journal)
                 for record in self._of(source, records):
                     self.counts.journal_entries += 1
-                    indexes.saw(record[0], record[1])
+                    indexes.note_copy(record[0], record[1])
                     yield record
                 self._unreadable(source)
 

@@ -26,7 +26,7 @@ from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.model import cookie as cookies
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
-from fastbk.server.identity import Directory, look, places, stamp_cookies
+from fastbk.server.identity import Directory, content_of, places, stamp_cookies
 from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie as cookie_file
 from fastbk.storage import entry_log_files, identity, limbo, locations_files
@@ -290,7 +290,7 @@ def _clear(directories: Sequence[Directory], bookie_id: str, incarnation: int) -
     """Have a mark in all directories, and nothing else. Raises StorageError where something else lies."""
     marked = [read_import_mark(each.disk, each.path) is not None for each in directories]
     for each, is_marked in zip(directories, marked, strict=True):
-        if not is_marked and not (found := look(each)).is_empty:
+        if not is_marked and not (found := content_of(each)).is_empty:
             held = (
                 ", ".join([*found.data[:3], *(["a cookie"] if found.cookie else [])])
                 or "an identity"

@@ -138,10 +138,10 @@ class Indexes:
             # Logs come in the order of their numbers, so the other copy is behind us.
             if named < location and self._seen.has(ledger_id, entry_id):
                 return False
-        self.saw(ledger_id, entry_id)
+        self.note_copy(ledger_id, entry_id)
         return True
 
-    def saw(self, ledger_id: int, entry_id: int) -> None:
+    def note_copy(self, ledger_id: int, entry_id: int) -> None:
         """Note that a whole copy is there."""
         if self._indexes:
             self._seen.add(ledger_id, entry_id)

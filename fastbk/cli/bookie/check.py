@@ -248,7 +248,7 @@ def _rebuild(options: argparse.Namespace) -> int:
                 pair=pair.number,
                 on_progress=lambda now: line.at(lambda: f"{now.logs} logs, {now.runs:,} runs"),
             )
-            run.look()
+            run.survey()
             if options.dry_run:
                 reports.append(run.report)
                 continue

@@ -142,7 +142,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
             work = await run.find()
             if not work and not forget:
                 await asyncio.to_thread(check_known, uri, options.bookie_id)
-            say(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
             return 0
         try:
             progress = await run.run()
@@ -173,7 +173,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
                     f" There are {format_names(others)}"
                 )
         answer["decommissioned"] = not is_named
-    say(options, answer)
+    print_result(options, answer)
     note_rest(progress, f"still names {options.bookie_id}")
     return exit_code_of(progress) or int(is_named)
 
@@ -200,7 +200,7 @@ def exit_code_of(progress: Progress) -> int:
     return exit_codes.FAILED if progress.failed_count else exit_codes.UNREACHABLE
 
 
-def say(options: argparse.Namespace, answer: dict[str, int]) -> None:
+def print_result(options: argparse.Namespace, answer: dict[str, int]) -> None:
     """Print what was done, as text or JSON."""
     if options.json:
         print_json(answer)

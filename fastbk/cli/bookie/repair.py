@@ -10,8 +10,8 @@ from fastbk.cli.bookie.recover import (
     ended_text,
     exit_code_of,
     note_rest,
+    print_result,
     repair_options,
-    say,
 )
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note
 from fastbk.cli.progress import ProgressLine, rate_of
@@ -83,7 +83,7 @@ async def _repair(options: argparse.Namespace) -> int:
         )
         if options.dry_run:
             work = await healing.find()
-            say(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
             return 0
         try:
             progress = await healing.run()
@@ -119,7 +119,7 @@ async def _ranges(options: argparse.Namespace) -> dict[int, list[Range]] | None:
 def _say_done(options: argparse.Namespace, progress: RepairProgress) -> None:
     if not progress.ledgers:
         note(f"nothing to look at on {options.bookie_id}")
-    say(
+    print_result(
         options,
         {
             "ledgers": progress.ledgers,

@@ -82,7 +82,7 @@ struct fbk_apache_echo {
     uint16_t operation;
     uint32_t reserved;
     uint64_t transaction_id;
-    int64_t ledger_id; /* asked_* of the request */
+    int64_t ledger_id; /* echo_* of the request */
     int64_t entry_id;
 };
 

@@ -73,7 +73,7 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> BookieFile
         try:
             return BookieFile(path, toml.load(path, BookieConfig))
         except ConfigError as error:
-            if not source.looks_apache(path):
+            if not source.is_apache_file(path):
                 raise
             endings = " or ".join(source.SUFFIXES)
             raise ConfigError(

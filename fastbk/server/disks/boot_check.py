@@ -54,7 +54,7 @@ class Problem:
 
     def report(self) -> DiskReport:
         """Return it as a process that uses the directory would tell it."""
-        look = DirectoryProbe(self.directory.path, self.directory.lock).look()
+        look = DirectoryProbe(self.directory.path, self.directory.lock).measure()
         return DiskReport(
             role=self.directory.role,
             pair=self.directory.pair,
@@ -76,7 +76,7 @@ class Problem:
 
 
 def boot_problems(directories: Sequence[UsedDirectory]) -> tuple[Problem, ...]:
-    """Look into all directories, with a small write and sync in each. Blocks; raises nothing."""
+    """DirectorySample into all directories, with a small write and sync in each. Blocks; raises nothing."""
     found = []
     for each in directories:
         gone = DirectoryProbe(each.path, each.lock).why_gone()
@@ -113,7 +113,7 @@ def lacks_room(directories: Sequence[UsedDirectory], reserve_bytes: int) -> bool
     """Return whether a ledger directory has less free than `reserve_bytes`, which replay may have to flush."""
     for each in directories:
         if each.role == "ledger":
-            look = DirectoryProbe(each.path, each.lock).look()
+            look = DirectoryProbe(each.path, each.lock).measure()
             if not look.gone and look.free_bytes < reserve_bytes:
                 return True
     return False

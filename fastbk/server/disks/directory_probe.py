@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
 from fastbk.server.directories import LOCK_NAME
-from fastbk.storage.space import Look
+from fastbk.storage.space import DirectorySample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,16 +43,16 @@ class DirectoryProbe:
         self._neighbours = neighbours
         self._neighbour_bytes_max = neighbour_bytes_max
 
-    def look(self) -> Look:
+    def measure(self) -> DirectorySample:
         """Return what is to be seen now. Raises nothing: a disk that can't be looked at is gone."""
         gone = self.why_gone()
         if gone:
-            return Look(0, 0, gone=gone)
+            return DirectorySample(0, 0, gone=gone)
         try:
             disk = os.statvfs(self.directory)
         except OSError as error:
-            return Look(0, 0, gone=_said(error))
-        return Look(
+            return DirectorySample(0, 0, gone=_said(error))
+        return DirectorySample(
             free_bytes=disk.f_bavail * disk.f_frsize - self._growth_bytes(),
             used_bytes=(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
             is_read_only=bool(disk.f_flag & os.ST_RDONLY),

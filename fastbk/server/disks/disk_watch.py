@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.server.disks.directory_probe import DirectoryProbe
-    from fastbk.storage.space import Look, Thresholds
+    from fastbk.storage.space import DirectorySample, Thresholds
 
 HUNG_S = 5.0
 """A look that takes longer is told of as a slow disk."""
@@ -78,13 +78,13 @@ class DiskWatch:
         self._tell = tell
         self._clock_s = clock_s
         self._wake = threading.Event()
-        self._look: Look | None = None
+        self._look: DirectorySample | None = None
         self._looking_since_s = 0.0
         self._looked_s = time.time()
         self._is_hung = False
         self._told = ("", "", "")
         self.health = DiskHealth(thresholds, clock_s())
-        self.health.looked(place.look(), clock_s())
+        self.health.update(place.measure(), clock_s())
 
     @property
     def takes(self) -> Takes:
@@ -103,18 +103,18 @@ class DiskWatch:
             self._tell(self.report())
         threading.Thread(target=self._run, name=f"disk.{self._role}", daemon=True).start()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Have it looked at soon: something was written, or failed."""
         self._wake.set()
 
-    def look_now(self) -> None:
-        """Look in this thread, where a wait does no harm."""
-        self._take(self._place.look())
+    def poll_now(self) -> None:
+        """DirectorySample in this thread, where a wait does no harm."""
+        self._take(self._place.measure())
 
     def failed(self, what: str, reason: str) -> None:
         """Note that `what` could not be written, with all its attempts."""
         self._change(self.health.failed(what, reason, self._clock_s()))
-        self.nudge()
+        self.wake()
 
     def worked(self, what: str) -> None:
         """Note that `what` was written."""
@@ -155,16 +155,16 @@ class DiskWatch:
             reason=health.reason,
             slow=health.slow,
             errors=health.errors,
-            free_bytes=max(0, health.look.free_bytes),
-            used_bytes=health.look.used_bytes,
-            used_ratio=round(health.look.used_ratio, 4),
+            free_bytes=max(0, health.sample.free_bytes),
+            used_bytes=health.sample.used_bytes,
+            used_ratio=round(health.sample.used_ratio, 4),
             state_since_s=round(time.time() - (self._clock_s() - health.since_s), 1),
             looked_s=round(self._looked_s, 1),
         )
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: DirectorySample) -> None:
         self._looked_s = time.time()
-        changed = self.health.looked(look, self._clock_s())
+        changed = self.health.update(look, self._clock_s())
         self._change(changed)
         if not changed:
             self._tell(self.report())
@@ -172,7 +172,7 @@ class DiskWatch:
     def _change(self, changed: bool) -> None:
         if not changed:
             return
-        self.nudge()  # the thread may have begun a long pause before it was known that something is wrong
+        self.wake()  # the thread may have begun a long pause before it was known that something is wrong
         health = self.health
         log = logs.info if health.state is DiskState.OK else logs.warning
         log(
@@ -181,7 +181,7 @@ class DiskWatch:
             state=health.state.value,
             takes=health.takes.name.lower(),
             reason=health.reason,
-            free_bytes=health.look.free_bytes,
+            free_bytes=health.sample.free_bytes,
         )
         self._tell(self.report())
 
@@ -203,6 +203,6 @@ class DiskWatch:
             self._wake.wait(self._near_interval_s if self.health.is_near else self._interval_s)
             self._wake.clear()
             self._looking_since_s = self._clock_s()
-            look = self._place.look()
+            look = self._place.measure()
             self._looking_since_s = 0.0
             self._look = look

@@ -30,7 +30,7 @@ class CommitSpeed:
         self.said = ""
         """Why the disk is slow, empty if it is not."""
 
-    def look(self, commits: Histogram, waits_ns: int) -> str:
+    def check(self, commits: Histogram, waits_ns: int) -> str:
         """Return why the disk is slow now; as before, when too few commits came since.
 
         Args:

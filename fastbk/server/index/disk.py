@@ -61,20 +61,20 @@ class IndexDisk:
         self._was_durable_bytes = durable_bytes()
         self._refused = 0
         self._next_look_s = 0.0
-        self.look()
+        self.poll()
 
     @property
     def may_flush(self) -> bool:
         """Whether a flush may begin: not where the path leads to somebody else's disk (INV-D2)."""
         return not self.watch.is_gone
 
-    def look_if_due(self, now_s: float) -> None:
+    def poll_if_due(self, now_s: float) -> None:
         """Look, but not at every step: a failure is shown for longer than the pause between two looks."""
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_INTERVAL_S
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in what happened since the last look."""
         flusher = self._flusher
         if flusher.failure and flusher.failure is not self._failure:
@@ -94,7 +94,7 @@ class IndexDisk:
     def _flushed(self) -> None:
         self.watch.worked(FLUSH)
         # Between two flushes at most a cache is written: a floor is never passed by more than that unseen.
-        self.watch.nudge()
+        self.watch.wake()
         bytes_now = self._durable_bytes()
         said = slow_flush(
             bytes_now - self._was_durable_bytes,

@@ -151,7 +151,7 @@ class Flusher:
             self.upkeep.lags and self.upkeep.is_merging
         ):  # replay goes on writing, merges have to keep up
             self._wait_readable()
-            self.look()
+            self.poll()
         self.begin(damage=damage, clean=clean)
 
     def wait(self) -> None:
@@ -204,7 +204,7 @@ class Flusher:
             )
         return count
 
-    def look_for_leftovers(self) -> None:
+    def resume_leftovers(self) -> None:
         """Go on with what a stop may have cut off.
 
         Count what lives without the ledgers that are deleted; forget those that have expired.
@@ -214,13 +214,13 @@ class Flusher:
             self.upkeep.forgetting.hurry()
             self.upkeep.recount()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take results and go on with what follows from them."""
         self._take_results()
         if self._is_flushing and self.failure and self._monotonic_s() >= self._retry_at_s:
             self.failure = ""
             self._submit_flush()
-        self.upkeep.look(is_flushing=self._is_flushing)
+        self.upkeep.poll(is_flushing=self._is_flushing)
 
     # ---- deletions
 
@@ -273,7 +273,7 @@ class Flusher:
                 if self._has_expired:
                     self.upkeep.forgetting.hurry()
                 self.upkeep.recount()
-            self.upkeep.look()
+            self.upkeep.poll()
         elif name == "clean_up":
             self._count_reclaimed()
             if result:

@@ -44,7 +44,7 @@ EXPIRED_BEFORE_S = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetLook:
+class ForgetCount:
     """How to find out whether everything is to be merged: when there are enough states to forget.
 
     Attributes:
@@ -105,18 +105,18 @@ class Forgetting:
         self._is_hurried = True
         self._look_at_s = min(self._look_at_s, self._monotonic_s())
 
-    def look_now(self) -> ForgetLook:
+    def poll_now(self) -> ForgetCount:
         """Return what a recount looks for, if it is time."""
         if not self.is_due:
-            return ForgetLook()
+            return ForgetCount()
         self._look_at_s = self._monotonic_s() + INTERVAL_S
         before_s = max(EXPIRED_BEFORE_S, int(self._clock_s()) - DELETED_KEPT_S)
         self._was_hurried, self._is_hurried = self._is_hurried, False
         if self._was_hurried:
-            return ForgetLook(before_s, EXPIRED_BEFORE_S, ANY_SHARE)
-        return ForgetLook(before_s, before_s)
+            return ForgetCount(before_s, EXPIRED_BEFORE_S, ANY_SHARE)
+        return ForgetCount(before_s, before_s)
 
-    def look_again(self) -> None:
+    def retry_later(self) -> None:
         """Look again after a while: the look failed, or the merge that it led to."""
         self._is_hurried |= self._was_hurried
         now_s = self._look_at_s = self._monotonic_s()
@@ -150,7 +150,7 @@ class Forgetting:
         through_seal = self._index.flushed_seal  # before the files are chosen
         merging = checkpoint.plan_merge(deleted, everything=True, forget_deleted_before_s=before_s)
         if merging is None:
-            self.look_again()
+            self.retry_later()
         else:
             gone, now_s = ascending(deleted), self._monotonic_s()
             self._plan = _Plan(merging, gone, before_s, through_seal, now_s)
@@ -169,9 +169,9 @@ class Forgetting:
             self._backoff.restart()
         else:
             self._plan = None
-            self.look_again()
+            self.retry_later()
 
-    def look(self, *, is_recounting: bool) -> array[int] | None:
+    def poll(self, *, is_recounting: bool) -> array[int] | None:
         """Begin, if it is time; return the ids that were forgotten at the end, ascending, once.
 
         Not while a recount is under way: it looks at the files of its time, with the ids of its beginning. Merges and

@@ -76,7 +76,7 @@ class GcPort:
         """Whether an answer waits for room in the socket: look again soon, nothing becomes readable by it."""
         return self._unsent is not None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Answer what has come, a few messages at most."""
         for _ in range(MESSAGES_A_LOOK):
             if self._unsent is not None and not self._send(self._unsent):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VARIABLE = "FASTBK_HOLD_MARK"
 
 
-def hold_if_asked(index: Index, commits: Commits, *, log: Callable[..., None]) -> None:
+def hold_mark_if_set(index: Index, commits: Commits, *, log: Callable[..., None]) -> None:
     """Hold the mark from now on if the environment says so, and say it aloud. After replay, in the main loop."""
     if os.environ.get(VARIABLE, "0") in ("", "0"):
         return

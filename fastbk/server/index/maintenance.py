@@ -132,7 +132,7 @@ class MaintenanceLoop:
     def recount(self) -> bool:
         """Have live bytes counted anew, and logs given up in which nothing lives; always accepted."""
         self._wants_recount = True
-        self.look()
+        self.poll()
         return True
 
     def compact(self, log_ids: Sequence[int], bytes_per_s: int, time_max_s: float) -> bool:
@@ -179,7 +179,7 @@ class MaintenanceLoop:
 
     # ---- what is begun
 
-    def look(self, *, is_flushing: bool = False) -> None:
+    def poll(self, *, is_flushing: bool = False) -> None:
         """Begin what is due."""
         self._end_drop()
         self._forget_in_memory()
@@ -198,7 +198,7 @@ class MaintenanceLoop:
         ):
             self._wants_recount = False
             self._recount_began_s = now_s
-            recount = RecountPlan(self._checkpoint, self.deleted, self.forgetting.look_now())
+            recount = RecountPlan(self._checkpoint, self.deleted, self.forgetting.poll_now())
             self._background.submit(Task("recount", RECOUNT, recount, self._recount_bucket))
 
     def _begin_merges(self) -> None:
@@ -333,7 +333,7 @@ class MaintenanceLoop:
         if not is_ok:
             self._recount_not_before_s += RETRY_S
             self._wants_recount = True
-            self.forgetting.look_again()
+            self.forgetting.retry_later()
 
     def _compacted(self, committed: Committed) -> Change | None:
         self._compaction_task = None
@@ -393,7 +393,7 @@ class MaintenanceLoop:
             self._submit_merge(merging)
 
     def _forget_in_memory(self) -> None:
-        if (gone := self.forgetting.look(is_recounting=self._recount_began_s >= 0)) is not None:
+        if (gone := self.forgetting.poll(is_recounting=self._recount_began_s >= 0)) is not None:
             self.deleted = ids_without(ascending(self.deleted), gone)
             self.on_forgotten(gone)
             self._log("index.forgotten", ledgers=len(gone))

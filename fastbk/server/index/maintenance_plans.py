@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from fastbk.native.store import Store
-    from fastbk.server.index.forgetting import ForgetLook
+    from fastbk.server.index.forgetting import ForgetCount
     from fastbk.storage.checkpoint import Change, Checkpoint
     from fastbk.storage.compaction import Compaction
     from fastbk.storage.locations_merge import LocationsMerge
@@ -59,7 +59,7 @@ class RecountPlan:
     """A recount, and now and then a look at how many states could be forgotten: one slice."""
 
     def __init__(
-        self, checkpoint: Checkpoint, deleted: Collection[int], look: ForgetLook
+        self, checkpoint: Checkpoint, deleted: Collection[int], look: ForgetCount
     ) -> None:
         """Count what lives without `deleted`."""
         self.recount = Recount(checkpoint.commits, deleted)

@@ -37,7 +37,7 @@ from fastbk.server.index.explicit_lacs import ExplicitLacs
 from fastbk.server.index.flush import Flusher
 from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
-from fastbk.server.index.hold_mark import hold_if_asked
+from fastbk.server.index.hold_mark import hold_mark_if_set
 from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.server.index.replay import replay
 from fastbk.server.index.scrub import Scrubber
@@ -235,10 +235,10 @@ class IndexLoop:
         """One step and what follows from it. Returns the step's reasons."""
         reasons = self.index.step(timeout_ms)
         if reasons & WATCHED:
-            self.flusher.look()
+            self.flusher.poll()
             self.receive()
         if reasons & WATCHED or self.port.has_unsent:
-            self.port.look()
+            self.port.poll()
         wants_flush = reasons & FLUSH or self.flusher.wants_flush or self.scrubber.wants_flush
         if wants_flush and self.disk.may_flush and not self.flusher.is_busy:
             self.scrubber.wants_flush = False
@@ -247,9 +247,9 @@ class IndexLoop:
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_INTERVAL_S
-            self.flusher.look()  # a failed flush is tried again after a while
-            self.scrubber.look()
-        self.disk.look_if_due(now_s)
+            self.flusher.poll()  # a failed flush is tried again after a while
+            self.scrubber.poll()
+        self.disk.poll_if_due(now_s)
         return reasons
 
     def space(self) -> Space:
@@ -265,7 +265,7 @@ class IndexLoop:
     def room_bytes(self) -> int:
         """Return how much merges may take."""
         return (
-            self.disk.watch.health.look.free_bytes - self.disk.watch.health.thresholds.reserve_bytes
+            self.disk.watch.health.sample.free_bytes - self.disk.watch.health.thresholds.reserve_bytes
         )
 
     def receive(self) -> None:
@@ -326,7 +326,7 @@ def main(child: Child) -> None:
     ]
     if limbo:
         logs.warning("index.ledgers_in_limbo", ledgers=len(limbo))
-    short_bytes = config.thresholds.reserve_bytes - parts.disk_watch.health.look.free_bytes
+    short_bytes = config.thresholds.reserve_bytes - parts.disk_watch.health.sample.free_bytes
     if short_bytes > 0:
         logs.warning(
             "disk.reserve_is_short",
@@ -362,8 +362,8 @@ def main(child: Child) -> None:
     child.send(found.message(states))
     if not wait_for_start(child):
         return
-    hold_if_asked(parts.index, parts.checkpoint.commits, log=logs.warning)
-    parts.flusher.look_for_leftovers()
+    hold_mark_if_set(parts.index, parts.checkpoint.commits, log=logs.warning)
+    parts.flusher.resume_leftovers()
     disk = IndexDisk(
         parts.index,
         parts.flusher,

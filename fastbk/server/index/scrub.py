@@ -123,7 +123,7 @@ class Scrubber:
         self._shown_ranges = self._shown_digests = 0
         self._show()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take what was found, begin what is due. Memory only."""
         self._take_cycle()
         self._take_recheck()

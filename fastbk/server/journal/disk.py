@@ -47,10 +47,10 @@ class JournalDisk:
 
     def may_make_files(self) -> bool:
         """Return whether the directory is where it was (INV-D2): asked before each change of a file's name."""
-        self.watch.look_now()
+        self.watch.poll_now()
         return not self.watch.is_gone
 
-    def look(self, pool: JournalPool) -> None:
+    def poll(self, pool: JournalPool) -> None:
         """Take in what happened since the last look."""
         now_s = time.monotonic()
         if now_s < self._next_look_s:
@@ -74,4 +74,4 @@ class JournalDisk:
             self._published, self._published_s = status.published_sequence, now_s
         waits_ns = int((now_s - self._published_s) * 1e9)
         commits = self._stats.histogram(SLOTS["FBK_H_JOURNAL_COMMIT_NS"])
-        self.watch.set_slow(self._speed.look(commits, waits_ns))
+        self.watch.set_slow(self._speed.check(commits, waits_ns))

@@ -200,16 +200,16 @@ class JournalLoop:
         self.pool.used(file, closed_sequence)
         self._is_first = self._is_nearly_full = False
         self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
-        self.look_at_files()
+        self.poll_files()
 
-    def look_at_files(self) -> None:
+    def poll_files(self) -> None:
         """Recycle behind the mark, have the next file made, open or close the journal to adds; log late ledgers."""
         now_s = time.monotonic()
         if now_s >= self._late_s:
             self._late_s = now_s + LATE_INTERVAL_S
             log_late_ledgers(self.journal)
         if self._disk is not None:
-            self._disk.look(self.pool)
+            self._disk.poll(self.pool)
             if self._disk.watch.is_gone:
                 self._apply_limit()
                 return
@@ -286,7 +286,7 @@ def serve(child: Child, loop: JournalLoop) -> None:
         now_ns = time.monotonic_ns()
         if now_ns >= next_look_ns:
             next_look_ns = now_ns + LOOK_INTERVAL_NS
-            loop.look_at_files()
+            loop.poll_files()
         elif not reasons & BELL:
             continue
         message = child.receive() or {}

@@ -20,7 +20,7 @@ from fastbk.meta.api import DirectoryIdentity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
-from fastbk.server.identity import Directory, known_of, look, places, stamp_cookies
+from fastbk.server.identity import Directory, content_of, known_of, places, stamp_cookies
 from fastbk.storage.directories import make_ledger_directory
 from fastbk.storage.identity import Identity, new_identity, write_identity
 from fastbk.storage.startup_check import Verdict, configured_pairs, judge
@@ -43,7 +43,7 @@ def expand(config: BookieConfig, store: MetadataStore, bookie_id: str) -> list[s
             Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
             for path, place in places(config)
         ]
-        found = [look(each) for each in directories]
+        found = [content_of(each) for each in directories]
         read = store.read_identity(BookieId(bookie_id))
         if read is None:
             raise ConfigError(

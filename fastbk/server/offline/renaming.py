@@ -23,9 +23,9 @@ from fastbk.native.disk import Disk
 from fastbk.server.identity import (
     LEDGERS_NAMED,
     Directory,
+    content_of,
     known_of,
     ledgers_of,
-    look,
     places,
     refuse_imports,
 )
@@ -53,7 +53,7 @@ def rename(config: BookieConfig, store: MetadataStore, old: BookieId, new: Booki
             for path, place in places(config)
         ]
         refuse_imports(directories)
-        found = [look(each) for each in directories]
+        found = [content_of(each) for each in directories]
         _check_not_registered(store, old, new)
         known_old, known_new = store.read_identity(old), store.read_identity(new)
         known = known_old or known_new

@@ -55,7 +55,7 @@ class ChildDied(Exception):
         self.process = process
 
 
-class StopAsked(Exception):
+class StopRequested(Exception):
     """The bookie was asked to stop while it started."""
 
 
@@ -109,7 +109,7 @@ class BootOrder:
     async def start(self) -> list[Replayed]:
         """Return when every child is ready, with what replay found in each pair.
 
-        Raises ChildDied, StopAsked.
+        Raises ChildDied, StopRequested.
         """
         deadline_s = time.monotonic() + self._config.bookie.start_timeout_ms / 1e3
         while len(self._ready) < len(self._boot.children):
@@ -173,7 +173,7 @@ class BootOrder:
             names = ", ".join(process.name for process in late)
             raise ChildDied(late[0], f"not ready in time (waiting for {names})") from None
         if isinstance(event, Stop):
-            raise StopAsked(event.reason)
+            raise StopRequested(event.reason)
         if isinstance(event, Exited):
             raise ChildDied(event.process, self._why(event))
         return event

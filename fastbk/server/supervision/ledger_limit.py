@@ -54,13 +54,13 @@ class LedgerLimit:
         ]
         try:
             while True:
-                self.look([stats.counters() for stats in journals])
+                self.poll([stats.counters() for stats in journals])
                 await asyncio.sleep(POLL_S)
         finally:
             for stats in journals:
                 stats.segment.close()
 
-    def look(self, journals: list[list[int]]) -> None:
+    def poll(self, journals: list[list[int]]) -> None:
         """Set or remove the condition by the counters of all journals."""
         full = [one for one in journals if one[SLOTS["FBK_C_JOURNAL_TAKES_NO_NEW_LEDGERS"]]]
         reason = None

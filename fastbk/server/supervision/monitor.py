@@ -53,7 +53,7 @@ class Monitor:
             )
             while True:
                 await asyncio.sleep(POLL_S)
-                if self.watchdog.look(time.monotonic()):
+                if self.watchdog.poll(time.monotonic()):
                     self._send_to_workers(boot)
                 for name, recorder in recorders.items():
                     records, lost = recorder.fresh()

@@ -100,7 +100,7 @@ class Watchdog:
         """What stands still now, a sentence each."""
         return [sentence for sentence, _ in self._frozen.values()]
 
-    def look(self, now_s: float) -> bool:
+    def poll(self, now_s: float) -> bool:
         """Compare all heartbeats with the last ones; return whether anything froze or goes on again.
 
         Call it every POLL_S. A longer pause counts as two of them: it was the supervisor who stood

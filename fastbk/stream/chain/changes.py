@@ -271,7 +271,7 @@ def drop_condemned(chain: Chain, below: int) -> Chain:
     )
 
 
-def forget_doomed(chain: Chain, ledger_ids: tuple[int, ...]) -> Chain:
+def forget_deleted(chain: Chain, ledger_ids: tuple[int, ...]) -> Chain:
     """These ledgers are deleted."""
     return replace(chain, doomed=tuple(one for one in chain.doomed if one not in ledger_ids))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastbk.errors import Error
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain.changes import forget_doomed
+from fastbk.stream.chain.changes import forget_deleted
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext
 
@@ -22,7 +22,7 @@ async def delete_pending(context: StreamContext, known: VersionedChain) -> Versi
             gone.append(ledger_id)
         if gone:
             known = await context.store.change(
-                lambda chain: forget_doomed(chain, tuple(gone)), known
+                lambda chain: forget_deleted(chain, tuple(gone)), known
             )
     except Error as error:
         _log.info("stream.doomed_ledgers_wait", stream=context.name, reason=str(error))

@@ -16,7 +16,7 @@ from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.records import Change
 from fastbk.rate_limit import RateLimit
 from fastbk.stream.chain.chain import Chain, Segment
-from fastbk.stream.chain.changes import drop_deleted, forget_doomed, mark_deleting
+from fastbk.stream.chain.changes import drop_deleted, forget_deleted, mark_deleting
 from fastbk.stream.chain.store import ChainStore, VersionedChain, page_name
 from fastbk.stream.janitor.audit import Audit
 from fastbk.stream.paths import pages_path
@@ -75,7 +75,7 @@ async def delete_pending(
         return known
     await deleter.ledgers_of(store.stream_id, doomed, "doomed: no record is in it")
     deleter.orphans += len(doomed)
-    return await store.change(lambda chain: forget_doomed(chain, doomed), known)
+    return await store.change(lambda chain: forget_deleted(chain, doomed), known)
 
 
 async def delete_below(

@@ -11,7 +11,7 @@ from fastbk.client.client import Client
 from fastbk.errors import MetadataConflict, StreamNotFound
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import NONE, Chain
-from fastbk.stream.chain.changes import condemn, drop_condemned, forget_doomed
+from fastbk.stream.chain.changes import condemn, drop_condemned, forget_deleted
 from fastbk.stream.chain.drafts import drafts_of, give_up
 from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.janitor.audit import Audit
@@ -82,7 +82,7 @@ async def _delete_ledgers(
         deleter.orphans += len(ledger_ids) - len(known.chain.rows)
 
         def empty(chain: Chain, end: int = rows_end, gone: tuple[int, ...] = doomed) -> Chain:
-            return forget_doomed(drop_condemned(chain, end), gone)
+            return forget_deleted(drop_condemned(chain, end), gone)
 
         known = await store.change(empty, known)
         if known.chain.reserved != NONE and not known.chain.rows and not known.chain.doomed:

@@ -46,7 +46,7 @@ class Backpressure:
         """Whether an append may be taken at once: there is room, and nobody waits for it."""
         return not self.waiting and self.engine.queue.has_room
 
-    def check_nobody_waits(self) -> None:
+    def check_no_waiters(self) -> None:
         """Raise BufferFull where an append that is taken now would pass others."""
         if self.waiting:
             raise BufferFull(f"{self.waiting} appends wait for room: await ready()")

@@ -161,7 +161,7 @@ class AppendEngine:
             and current.in_flight <= FEW_IN_FLIGHT
             and self.options.publish == "immediate"
         ):
-            current.ledger.tell_soon()
+            current.ledger.send_lac_soon()
         if self.queue.groups or self.rolling.is_due:
             self._send()
         self._progressed()

@@ -178,7 +178,7 @@ class StreamWriter:
         As `append`, but it waits for no room: BufferFull (await `ready()`).
         """
         engine = self._check()
-        self._backpressure.check_nobody_waits()
+        self._backpressure.check_no_waiters()
         data = payload if type(payload) is bytes else _owned(payload)
         if key is not None and type(key) is not bytes:
             key = _owned(key)
@@ -205,7 +205,7 @@ class StreamWriter:
         The others follow it, slot by slot. Raises as `append_nowait`, and ConfigError for an empty batch.
         """
         engine = self._check()
-        self._backpressure.check_nobody_waits()
+        self._backpressure.check_no_waiters()
         beside = (txids, keys, headers)
         if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
             raise ConfigError(
@@ -274,7 +274,7 @@ class StreamWriter:
         for segment in (*engine.lifecycle.unended, *current):
             if segment.records:
                 try:
-                    await segment.ledger.tell_last_add_confirmed()
+                    await segment.ledger.write_last_add_confirmed()
                 except LedgerClosed:
                     continue  # all of it is visible
                 except LedgerFenced as error:

@@ -8,7 +8,7 @@ from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.model.quorum import write_sets
 from fastbk.native.decide import Kind
-from fastbk.replication.actions import Ask, ReadEntry
+from fastbk.replication.actions import ReadEntry, SendRequest
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.recovery_reads import ReadForRecovery
 from fastbk.replication.replicas import Pacing
@@ -236,7 +236,7 @@ def ids_beyond_every_border() -> None:
         with stage(3, 2, 2) as s:
             reading = ReadForRecovery(0, s.metadata, first, Pacing())
             reading.start(0.0)
-            asked = {one.bookie_id for one in reading.take_actions() if isinstance(one, Ask)}
+            asked = {one.bookie_id for one in reading.take_actions() if isinstance(one, SendRequest)}
             assert asked == {f"b{index}" for index in written}
             if first < ID_MAX:
                 continue

@@ -78,7 +78,7 @@ def test_an_open_ledger_is_read_and_its_writer_goes_on() -> None:
     with sync_cluster() as (client, _, _):
         writer = client.create_ledger()
         writer.append_many([b"a", b"b"])
-        writer.tell_last_add_confirmed()
+        writer.write_last_add_confirmed()
         reader = read_ledger(client, writer.ledger_id)
         writer.append(b"later")  # behind the range, which was fixed
         assert reader.read_all().column("value").to_pylist() == [b"a", b"b"]

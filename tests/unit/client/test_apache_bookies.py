@@ -231,7 +231,7 @@ def test_the_client_without_await_does_the_same(version: str) -> None:
             writer.close()
         tailed = client.create_ledger()
         tailed.append_many([b"%d" % one for one in range(5)])
-        tailed.tell_last_add_confirmed()
+        tailed.write_last_add_confirmed()
         following = client.open_ledger(tailed.ledger_id, recovery=False)
         assert following.last_add_confirmed() == 4
         tailed.close()

@@ -22,7 +22,7 @@ async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool)
         await writer.append(b"x")
         for fake in fakes:
             fake.faults.silent = True
-        telling = asyncio.ensure_future(writer.tell_last_add_confirmed())
+        telling = asyncio.ensure_future(writer.write_last_add_confirmed())
         await asyncio.sleep(0)
         await (client.close() if ends_client else writer.close())
         with pytest.raises(ClientClosed if ends_client else NotEnoughBookies):

@@ -172,11 +172,11 @@ async def test_deferred_entries_count_only_once_they_are_forced() -> None:
         assert await writer.append_many([b"abc"] * 5) == (0, 4)
         assert writer.last_add_confirmed == -1
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
-        assert await writer.tell_last_add_confirmed() == -1
+        assert await writer.write_last_add_confirmed() == -1
         assert await reader.last_add_confirmed() == -1
         await writer.force()
         assert writer.last_add_confirmed == 4
-        await writer.tell_last_add_confirmed()
+        await writer.write_last_add_confirmed()
         assert await reader.last_add_confirmed() == 4
         await writer.append(b"unforced")
         await writer.close()
@@ -233,5 +233,5 @@ def test_the_sync_writer_forces_deferred_entries() -> None:
         assert writer.last_add_confirmed == -1
         writer.force()
         assert writer.last_add_confirmed == 0
-        assert writer.tell_last_add_confirmed() == 0
+        assert writer.write_last_add_confirmed() == 0
         writer.close()

@@ -22,7 +22,7 @@ async def _told(in_flight: int) -> list[int]:
         writer = await client.create_ledger()
         first, *late = [writer.append_nowait(b"x") for _ in range(1 + in_flight)]
         await first
-        writer.tell_soon()
+        writer.send_lac_soon()
         held = [fake.ledgers[writer.ledger_id] for fake in fakes]
         if in_flight <= FEW_IN_FLIGHT:
             await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
@@ -54,13 +54,13 @@ async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
         for _ in range(30):
             waiting.append(writer.append_nowait(b"x"))
             assert await waiting.pop(0) >= 0
-            writer.tell_soon()
-            writer.tell_soon()
+            writer.send_lac_soon()
+            writer.send_lac_soon()
         tells_in_flight = fake.requests - fake.adds - fake.connections
         assert tells_in_flight <= 4
         await asyncio.gather(*waiting)
         # Idle it is told at once, however often it was told before.
-        writer.tell_soon()
+        writer.send_lac_soon()
         ledger = fake.ledgers[writer.ledger_id]
         await wait_until_async(lambda: ledger.lac == 30, "the last one was told")
         assert fake.requests - fake.adds - fake.connections == 5
@@ -86,7 +86,7 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
         monkeypatch.setattr(peer, "ask", asked)
         monkeypatch.setattr(peer.adds, "write", written)
         first = writer.append_nowait(b"0")
-        first.add_done_callback(lambda _: writer.tell_soon())
+        first.add_done_callback(lambda _: writer.send_lac_soon())
         await first
         await writer.append(b"1")
         assert sent == ["entry", "entry", "told"]

@@ -195,7 +195,7 @@ async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
         with pytest.raises(NoSuchEntry, match="no entries"):
             await reader.read_last()
         await writer.append_many([b"%d" % one for one in range(7)])
-        assert await writer.tell_last_add_confirmed() == 6
+        assert await writer.write_last_add_confirmed() == 6
         last = await reader.read_last()
         assert (last.entry_id, bytes(last.data)) == (6, b"6")
         assert not reader.is_closed

@@ -27,7 +27,7 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
     async with fake_cluster(explicit_lac_interval=0.0, poll_interval=60.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"0")
-        await writer.tell_last_add_confirmed()
+        await writer.write_last_add_confirmed()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         async with contextlib.aclosing(reader.tail(1)) as tail:
             waiting = asyncio.ensure_future(anext(tail))
@@ -35,7 +35,7 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
             before = sum(fake.requests for fake in fakes)
             for entry_id in range(1, ENTRIES + 1):
                 await writer.append(b"%d" % entry_id)
-                writer.tell_soon()
+                writer.send_lac_soon()
                 entry = await waiting
                 assert (entry.entry_id, bytes(entry.data)) == (entry_id, b"%d" % entry_id)
                 waiting = asyncio.ensure_future(anext(tail))

@@ -234,7 +234,7 @@ async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
         with pytest.raises(LedgerClosed):
             await writer.force()
         with pytest.raises(LedgerClosed):
-            await writer.tell_last_add_confirmed()
+            await writer.write_last_add_confirmed()
 
 
 async def test_close_meets_other_ends_of_the_ledger() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc import limbo
-from fastbk.gc.limbo import LimboWatch, Look, is_counted_on, may_be_fenced
+from fastbk.gc.limbo import LimboCheck, LimboWatch, is_counted_on, may_be_fenced
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
@@ -98,14 +98,14 @@ def test_repaired_ledgers_leave_and_deleted_ones_wait_for_the_collector() -> Non
         {1, 2, 3, 4},
         {1: ledger((0, ME)), 2: ledger((0, A)), 3: ledger((0, A), state=CLOSED, last=3)},
     )
-    assert watch(harness).look() == Look(over=2, left=2)
+    assert watch(harness).check() == LimboCheck(over=2, left=2)
     assert harness.over == [([3], True), ([2], False)]
     assert harness.held == {1, 4}
 
 
 def test_an_outage_ends_nothing() -> None:
     harness = Harness({1, 2}, {1: ledger((0, A)), 2: ledger((0, A))}, fails_at=2)
-    look = watch(harness).look()
+    look = watch(harness).check()
     assert (look.over, look.left) == (0, 2)
     assert look.stopped
     assert harness.held == {1, 2}
@@ -116,7 +116,7 @@ def test_looks_are_bounded_and_go_round(monkeypatch: pytest.MonkeyPatch) -> None
     harness = Harness(set(range(5)), {n: ledger((0, ME)) for n in range(5)})
     watching = watch(harness)
     for _ in range(3):
-        watching.look()
+        watching.check()
     assert harness.read == [0, 1, 2, 3, 4, 0]
 
 
@@ -131,7 +131,7 @@ def test_a_closed_ledger_that_is_here_whole_leaves_limbo() -> None:
 
     recovering = ledger((0, ME), state=LedgerState.IN_RECOVERY)
     harness = Whole({1, 2, 3, 4}, {1: closed, 2: closed, 3: ledger((0, ME)), 4: recovering})
-    assert LimboWatch(harness, harness, ME).look() == Look(1, 3)  # type: ignore[arg-type]
+    assert LimboWatch(harness, harness, ME).check() == LimboCheck(1, 3)  # type: ignore[arg-type]
     assert harness.over == [([1], True)]
     assert [ledger_id for ledger_id, _ in asked] == [1, 2], "only closed ones are asked about"
     assert [(one.first, one.last, one.index) for one in asked[0][1]] == [(10, 19, 0), (20, 24, 0)]

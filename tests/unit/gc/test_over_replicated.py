@@ -104,36 +104,36 @@ def watch(harness: Harness, *, per_s: float = 1e30, **rules: float) -> CopiesWat
 def test_a_copy_goes_at_the_second_look_that_is_old_enough() -> None:
     harness = Harness({1: 5, 2: 6, 3: 7}, {1: OTHERS, 2: MINE, 3: ledger((0, A))})
     watching = watch(harness)
-    first = watching.look()
+    first = watching.check()
     assert (first.read, first.candidates, first.dropped, first.is_round_over) == (3, 1, 0, True)
     harness.now_s = AGE_S - 1
-    assert watching.look().dropped == 0
+    assert watching.check().dropped == 0
     harness.now_s = AGE_S
     assert watching.drop_due().dropped == 1
     assert harness.dropped == [(1, 5)]
     (reason,) = harness.reasons
     assert "cluster-1" in reason
-    assert watching.look().candidates == 0
+    assert watching.check().candidates == 0
 
 
 def test_an_add_in_between_begins_the_wait_anew() -> None:
     """A repair that gives copies to this bookie is not named until later: its adds must keep what is here."""
     harness = Harness({1: 5}, {1: OTHERS})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S / 2
     harness.held[1] = 6
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S + 1
-    assert watching.look().dropped == 0
+    assert watching.check().dropped == 0
     harness.now_s = AGE_S * 1.5
-    assert watching.look().dropped == 1
+    assert watching.check().dropped == 1
 
 
 def test_an_add_just_before_the_drop_is_the_index_s_to_see() -> None:
     harness = Harness({1: 5}, {1: OTHERS})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S
     harness.held[1] = 6
     assert watching.drop_due().dropped == 0
@@ -144,7 +144,7 @@ def test_an_add_just_before_the_drop_is_the_index_s_to_see() -> None:
 def test_a_bookie_that_is_named_meanwhile_keeps_its_copy() -> None:
     harness = Harness({1: 5}, {1: OTHERS})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S
     harness.ledgers[1] = MINE
     assert watching.drop_due().dropped == 0
@@ -154,56 +154,56 @@ def test_a_bookie_that_is_named_meanwhile_keeps_its_copy() -> None:
 def test_a_bookie_that_was_named_for_a_while_keeps_its_copy_as_long_again() -> None:
     harness = Harness({1: 5}, {1: OTHERS})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.ledgers[1] = MINE
     harness.now_s = 10
-    watching.look()
+    watching.check()
     harness.ledgers[1] = OTHERS
     harness.now_s = 20
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S + 5
-    assert watching.look().dropped == 0
+    assert watching.check().dropped == 0
     harness.now_s = AGE_S + 20
-    assert watching.look().dropped == 1
+    assert watching.check().dropped == 1
 
 
 def test_a_deleted_ledger_is_the_collector_s() -> None:
     harness = Harness({1: 5}, {})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S
-    assert watching.look().dropped == 0
+    assert watching.check().dropped == 0
 
 
 def test_an_outage_drops_nothing_and_is_told() -> None:
     harness = Harness({1: 5, 2: 5}, {1: OTHERS, 2: MINE})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S
     harness.fails = True
     assert "MetadataUnavailable" in watching.drop_due().stopped
-    assert "MetadataUnavailable" in watching.look().stopped
+    assert "MetadataUnavailable" in watching.check().stopped
     assert harness.dropped == []
     harness.fails = False
-    assert watching.look().dropped == 1
+    assert watching.check().dropped == 1
 
 
 def test_another_cluster_s_metadata_drops_nothing() -> None:
     harness = Harness({1: 5}, {1: OTHERS})
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S
     harness.instance_id = lambda: "cluster-2"  # type: ignore[method-assign]
-    assert "cluster-2" in watching.look().stopped
+    assert "cluster-2" in watching.check().stopped
     assert harness.dropped == []
 
 
 def test_most_of_everything_goes_on_an_operator_s_word_only() -> None:
     harness = Harness(dict.fromkeys(range(100), 1), dict.fromkeys(range(100), OTHERS))
     watching = watch(harness)
-    watching.look()
+    watching.check()
     harness.now_s = AGE_S
-    look = watching.look()
+    look = watching.check()
     assert look.refused
     assert "100 of 100" in look.stopped
     assert "--force" in look.stopped
@@ -215,7 +215,7 @@ def test_rounds_are_cut_into_looks_and_spread(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(over_replicated, "LEDGERS_A_LOOK", 4)
     harness = Harness(dict.fromkeys(range(10), 1), dict.fromkeys(range(10), MINE))
     watching = watch(harness, per_s=2.0)
-    looks = [watching.look() for _ in range(3)]
+    looks = [watching.check() for _ in range(3)]
     assert [look.is_round_over for look in looks] == [False, True, False]
     assert harness.reads[:10] == list(range(10))
     assert harness.now_s == pytest.approx(len(harness.reads) / 2.0, abs=1.1)
@@ -225,10 +225,10 @@ def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_replicated, "CANDIDATES_MAX", 4)
     harness = Harness(dict.fromkeys(range(10), 1), dict.fromkeys(range(10), OTHERS))
     watching = watch(harness)
-    assert watching.look().candidates == 4
+    assert watching.check().candidates == 4
     harness.now_s = AGE_S
-    assert watching.look(force=True).dropped == 4
-    assert watching.look().candidates == 4, "the next ones have their turn"
+    assert watching.check(force=True).dropped == 4
+    assert watching.check().candidates == 4, "the next ones have their turn"
 
 
 def test_metadata_on_hold_drops_no_copy() -> None:
@@ -237,9 +237,9 @@ def test_metadata_on_hold_drops_no_copy() -> None:
     hold = place_hold(harness, new_hold("rolled back"))
     copies = watch(harness)
     for _ in range(3):
-        assert "rolled back" in copies.look(force=True).stopped
+        assert "rolled back" in copies.check(force=True).stopped
         harness.now_s += 2 * AGE_S
     assert confirm_hold(harness, hold.hold_id)
-    copies.look()
+    copies.check()
     harness.now_s += 2 * AGE_S
-    assert copies.look().dropped == 1
+    assert copies.check().dropped == 1

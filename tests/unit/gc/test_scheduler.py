@@ -13,10 +13,10 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.gc.compaction import CompactionSettings, Compactor
 from fastbk.gc.control import Control, Draining
 from fastbk.gc.dead_ledgers import Cluster, Cycle, DeadLedgers
-from fastbk.gc.limbo import LimboWatch, Look
-from fastbk.gc.over_replicated import CopiesLook, CopiesWatch
+from fastbk.gc.limbo import LimboCheck, LimboWatch
+from fastbk.gc.over_replicated import CopiesCheck, CopiesWatch
 from fastbk.gc.scheduler import BUSY_SHARE, Scheduler
-from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch
+from fastbk.gc.unconfirmed import UnconfirmedCheck, UnconfirmedWatch
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.memory_records import MemoryRecords
 from fastbk.rate_limit import RateLimit
@@ -47,7 +47,7 @@ class Line:
 class Report:
     def __init__(self) -> None:
         self.cycles: list[Cycle] = []
-        self.looks: list[CopiesLook] = []
+        self.looks: list[CopiesCheck] = []
         self.looks_at_new = 0
         self.ended: dict[str, dict[str, int]] = {}
 
@@ -55,17 +55,17 @@ class Report:
         assert took_s >= 0
         self.cycles.append(cycle)
 
-    def limbo(self, look: Look) -> None:
+    def limbo(self, look: LimboCheck) -> None:
         assert look.stopped == ""
 
-    def copies(self, look: CopiesLook, took_s: float) -> None:
+    def copies(self, look: CopiesCheck, took_s: float) -> None:
         assert took_s >= 0
         self.looks.append(look)
 
     def usage(self, logs_now: list[LogUsage]) -> None:
         assert logs_now == []
 
-    def unconfirmed(self, look: UnconfirmedLook) -> None:
+    def unconfirmed(self, look: UnconfirmedCheck) -> None:
         assert look.stopped == ""
         self.looks_at_new += 1
 

@@ -11,7 +11,7 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc import unconfirmed
 from fastbk.gc.dead_ledgers import Cluster
-from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedLook, UnconfirmedWatch, listed_as
+from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedCheck, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory_records import MemoryRecords
@@ -98,11 +98,11 @@ class Harness:
             self, self, cluster, ME, pace, pace, AGE_S, room, lambda: self.now_s  # type: ignore[arg-type]
         )
 
-    def live(self, watch: UnconfirmedWatch, seconds: float, **options: bool) -> list[UnconfirmedLook]:
+    def live(self, watch: UnconfirmedWatch, seconds: float, **options: bool) -> list[UnconfirmedCheck]:
         looks = []
         end_s = self.now_s + seconds
         while self.now_s < end_s:
-            looks.append(watch.look(**options))
+            looks.append(watch.check(**options))
             self.now_s += 10.0
         return looks
 
@@ -120,14 +120,14 @@ def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_metadata_lists_is_confirmed_and_a_ghost_expires(harness: Harness) -> None:
     watch = harness.watch()
-    first = watch.look()
+    first = watch.check()
     assert (first.unconfirmed, first.listed, first.foreign) == (2, 1, 0)
     assert harness.confirmed == {9}
     harness.live(watch, AGE_S)
     assert (harness.expiring, harness.expired) == (set(), [])
-    watch.look()
+    watch.check()
     assert (harness.expiring, harness.expired) == ({5}, []), "first nothing is taken to it any more"
-    watch.look()
+    watch.check()
     assert (harness.here, harness.expired) == ({}, [5])
 
 
@@ -147,10 +147,10 @@ def test_trouble_begins_the_time_anew(harness: Harness, trouble: str) -> None:
     if trouble == "restart":
         watch = harness.watch()
     elif trouble == "hold":
-        watch.look(may_expire=False)
+        watch.check(may_expire=False)
     else:
         harness.fails = True
-        assert "gone" in watch.look().stopped
+        assert "gone" in watch.check().stopped
         harness.fails = False
     harness.live(watch, AGE_S)
     assert (harness.expiring, harness.expired) == (set(), [])
@@ -178,7 +178,7 @@ def test_a_hold_confirms_what_is_listed_and_expires_nothing(harness: Harness) ->
     assert confirm_hold(harness, hold.hold_id)
     harness.live(watch, AGE_S)
     assert harness.expired == [], "the time begins anew"
-    watch.look()
+    watch.check()
     assert harness.expired == [5]
 
 
@@ -186,7 +186,7 @@ def test_another_cluster_s_metadata_says_nothing(harness: Harness) -> None:
     watch = harness.watch()
     harness.live(watch, AGE_S + 10)
     harness.instance, harness.ledgers = "cluster-2", {}
-    assert "cluster-2" in watch.look().stopped
+    assert "cluster-2" in watch.check().stopped
     assert harness.expired == []
 
 
@@ -207,13 +207,13 @@ def test_a_ledger_squatted_with_another_key_or_creation_is_freed(
     harness.here[3] = listed_as(3, VersionedLedger(squatter, 1))
     harness.ledgers[3] = MINE
     watch = harness.watch()
-    assert watch.look().foreign == 1
+    assert watch.check().foreign == 1
     assert harness.expiring == {3}, "what it takes until then would be lost"
     harness.now_s += FOREIGN_AGE_S - 1
-    watch.look()
+    watch.check()
     assert harness.expired == []
     harness.now_s += 1
-    watch.look()
+    watch.check()
     assert harness.expired == [3]
     assert 3 not in harness.confirmed
 
@@ -226,7 +226,7 @@ def test_a_squatted_ledger_stays_while_metadata_may_have_been_rolled_back(
     harness.here[3] = listed_as(3, VersionedLedger(MINE, 1))
     harness.ledgers[3] = replace(MINE, password=b"other", creation_token=78)
     watch = harness.watch()
-    watch.look()
+    watch.check()
     harness.now_s += FOREIGN_AGE_S
     if trouble == "restart":
         watch = harness.watch()
@@ -236,14 +236,14 @@ def test_a_squatted_ledger_stays_while_metadata_may_have_been_rolled_back(
         assert confirm_hold(harness, hold.hold_id)
     elif trouble == "fails":
         harness.fails = True
-        watch.look()
+        watch.check()
         harness.fails = False
     else:
         harness.ledgers[3] = MINE
-    watch.look()
+    watch.check()
     assert harness.expired == []
     harness.now_s += FOREIGN_AGE_S
-    watch.look()
+    watch.check()
     assert harness.expired == ([] if trouble == "newer metadata" else [3])
     assert (3 in harness.confirmed) == (trouble == "newer metadata")
 
@@ -252,8 +252,8 @@ def test_ledgers_of_metadata_come_in_past_any_number_of_ghosts(harness: Harness)
     harness.here = {one: ghost(one) for one in range(1000, 1050)}
     harness.ledgers = {1: MINE, 2: THEIRS, 3: MINE.closed(-1, 0), 4: MINE}
     harness.confirmed = {4}
-    assert harness.watch(room=101).look().admitted == 0, "there is room"
-    assert harness.watch(room=100).look().admitted == 1
+    assert harness.watch(room=101).check().admitted == 0, "there is room"
+    assert harness.watch(room=100).check().admitted == 1
     assert harness.admitted == [1], "open, naming this bookie, not here"
 
 

@@ -190,9 +190,9 @@ def test_what_a_cache_held_is_found_after_it_was_emptied(life: Life) -> None:
     batch = harness.read_batch(1, 0, 10)
     harness.run()
     life.flusher.begin()
-    life.flusher.look()
+    life.flusher.poll()
     life.flusher.begin()
-    life.flusher.look()
+    life.flusher.poll()
     answers = {}
     for _ in range(20):
         life.index_step()

@@ -16,7 +16,7 @@ from fastbk.native.hashes import (
     DIGEST_HMAC,
     with_digest,
 )
-from fastbk.native.scrub import BAD_RANGES_MAX, DigestLook, LogScan, Run
+from fastbk.native.scrub import BAD_RANGES_MAX, DigestScan, LogScan, Run
 from fastbk.storage.directories import log_path
 from tests.fixtures import store_harness
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
@@ -53,8 +53,8 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreHarness]:
 
 def verify(
     harness: StoreHarness, types: Mapping[int, int | bytes], runs: list[Run] | None = None
-) -> tuple[list[Run], DigestLook]:
-    look = DigestLook(types)
+) -> tuple[list[Run], DigestScan]:
+    look = DigestScan(types)
     with LogScan(harness.fake.disk(), LOG, 1, 7) as scan:
         runs = list(scan) if runs is None else runs
     with LogScan(harness.fake.disk(), LOG, 1, 7) as scan:

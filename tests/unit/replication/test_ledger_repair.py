@@ -11,7 +11,7 @@ from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.replication.actions import AddEntry, Ask, Found, ReadEntries, Reply
+from fastbk.replication.actions import AddEntry, Found, ReadEntries, Reply, SendRequest
 from fastbk.replication.copy_check import BAD_RANGES_MAX
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
@@ -104,8 +104,8 @@ def check_whole(harness: FakeQuorum, sick: SickBookie) -> None:
     assert all(found == entry_of(entry_id) for entry_id, found in sick.entries.items())
 
 
-def asked(client: Client, kind: type) -> list[Ask]:
-    return [one for one in client.log if isinstance(one, Ask) and isinstance(one.request, kind)]
+def asked(client: Client, kind: type) -> list[SendRequest]:
+    return [one for one in client.log if isinstance(one, SendRequest) and isinstance(one.request, kind)]
 
 
 SHAPES = [(3, 3, (0,)), (4, 2, (0, 17)), (5, 3, (0, 9, 10, 31))]

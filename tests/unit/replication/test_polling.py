@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.actions import Ask, ReadLac, Reply, Sleep
+from fastbk.replication.actions import ReadLac, Reply, SendRequest, Sleep
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
@@ -41,7 +41,7 @@ def world_of(entries: int, size: int = 3, write_quorum: int = 3, spare: int = 0)
     return harness
 
 
-def at(client: Client, name: str) -> Ask:
+def at(client: Client, name: str) -> SendRequest:
     return client.asks(ReadLac, name)[0]
 
 
@@ -82,14 +82,14 @@ def test_an_entry_with_its_proof_costs_one_request() -> None:
         bookie.explicit_lac = 4
     client.run()
     assert poll.value() == LacNews(4, entry_of(4))
-    assert sum(isinstance(one, Ask) for one in client.log) == 1
+    assert sum(isinstance(one, SendRequest) for one in client.log) == 1
 
 
 def test_an_entry_that_a_newer_one_proves_costs_two_requests_of_one_bookie() -> None:
     client, poll = asked_of_one(world_of(6), 4)
     client.run()
     assert poll.value() == LacNews(4, entry_of(4))
-    assert [one.bookie_id for one in client.log if isinstance(one, Ask)] == ["b1", "b1"]
+    assert [one.bookie_id for one in client.log if isinstance(one, SendRequest)] == ["b1", "b1"]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_fenced_ledger_is_told_and_not_asked_about_without_end() -> None:
     client, poll = poll_of(harness, 4)
     client.run(steps_max=200)
     assert poll.value().fenced
-    assert sum(isinstance(one, Ask) for one in client.log) < 60
+    assert sum(isinstance(one, SendRequest) for one in client.log) < 60
 
 
 def test_a_close_ends_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Action, AddEntry, Ask, Outcome, UpdateMetadata
+from fastbk.replication.actions import Action, AddEntry, Outcome, SendRequest, UpdateMetadata
 from fastbk.replication.copying import RepairOptions, share_of
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.wire.statuses import Status
@@ -84,7 +84,7 @@ def test_all_fragments_are_whole_again_and_name_the_lost_bookie_no_more(
     # Each share was whole on its new bookie before the metadata said so; nothing but a look at it came afterwards.
     last = max(at for at, one in enumerate(client.log) if isinstance(one, UpdateMetadata))
     assert not any(
-        isinstance(one, Ask) and isinstance(one.request, AddEntry) for one in client.log[last:]
+        isinstance(one, SendRequest) and isinstance(one.request, AddEntry) for one in client.log[last:]
     )
 
 
@@ -230,7 +230,7 @@ class Standing(FakeQuorum):
     def outcome(self, action: Action) -> Outcome:
         outcome = super().outcome(action)
         if (
-            isinstance(action, Ask)
+            isinstance(action, SendRequest)
             and action.bookie_id == "d"
             and isinstance(action.request, AddEntry)
         ):

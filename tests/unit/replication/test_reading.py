@@ -19,11 +19,11 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import ID_MAX
 from fastbk.replication.actions import (
-    Ask,
     Found,
     Outcome,
     ReadEntries,
     Reply,
+    SendRequest,
     Sleep,
     Withdraw,
 )
@@ -84,7 +84,7 @@ def test_a_range_over_several_fragments_comes_in_order(quorums: tuple[int, int, 
     assert drain(client, reading) == list(range(5, 1000))
     assert reading.skipped == 0
     for one in client.log:
-        assert isinstance(one, Ask)
+        assert isinstance(one, SendRequest)
         assert isinstance(one.request, ReadEntries)
         ensembles = {harness.metadata.fragment_of(one.request.first).ensemble}
         ensembles.add(harness.metadata.fragment_of(one.request.last).ensemble)
@@ -98,7 +98,7 @@ def test_the_first_of_the_order_is_asked_and_no_other() -> None:
     harness = world_of(100)
     client, reading = reading_of(harness, 99, order=order)
     assert drain(client, reading) == list(range(100))
-    assert {one.bookie_id for one in client.log if isinstance(one, Ask)} == {"b2"}
+    assert {one.bookie_id for one in client.log if isinstance(one, SendRequest)} == {"b2"}
 
 
 def test_a_bookie_that_does_not_answer_is_asked_last_from_then_on() -> None:
@@ -106,7 +106,7 @@ def test_a_bookie_that_does_not_answer_is_asked_last_from_then_on() -> None:
     harness.bookies["b0"].away = True
     client, reading = reading_of(harness, 49)
     assert drain(client, reading) == list(range(50))
-    names = [one.bookie_id for one in client.log if isinstance(one, Ask)]
+    names = [one.bookie_id for one in client.log if isinstance(one, SendRequest)]
     assert names.count("b0") == 1
     assert reading.slow == {"b0": 1}
 
@@ -133,7 +133,7 @@ def test_speculation_costs_nothing_when_answers_come_in_time() -> None:
     harness = world_of(100)
     client, reading = reading_of(harness, 99, speculative_s=0.01)
     assert drain(client, reading) == list(range(100))
-    assert {one.bookie_id for one in client.log if isinstance(one, Ask)} == {"b0"}
+    assert {one.bookie_id for one in client.log if isinstance(one, SendRequest)} == {"b0"}
     assert reading.slow == {}
 
 
@@ -251,7 +251,7 @@ def test_an_error_comes_behind_all_that_was_found_before_it() -> None:
     for name in ("b0", "b1", "b2", "b3"):
         harness.bookies[name].entries.pop(200, None)
     client, reading = reading_of(harness, 499)
-    client.run(but=lambda one: isinstance(one, Ask) and one.request.first < 64)  # type: ignore[union-attr]
+    client.run(but=lambda one: isinstance(one, SendRequest) and one.request.first < 64)  # type: ignore[union-attr]
     assert not reading.is_finished
     assert drain(client, reading) == list(range(200))
     with pytest.raises(NoSuchEntry):
@@ -344,4 +344,4 @@ def test_an_empty_range_is_read_at_once() -> None:
     client, reading = reading_of(world_of(1), -1)
     assert reading.is_finished
     assert reading.take_found(0.0) == []
-    assert not any(isinstance(one, Ask | Withdraw) for one in client.log)
+    assert not any(isinstance(one, SendRequest | Withdraw) for one in client.log)

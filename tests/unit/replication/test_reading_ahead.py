@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastbk.errors import NoSuchEntry
-from fastbk.replication.actions import Ask, ReadEntries, Reply, Sleep, Withdraw
+from fastbk.replication.actions import ReadEntries, Reply, SendRequest, Sleep, Withdraw
 from fastbk.replication.reading import BATCHED_PARTS, ReadRange
 from tests.fixtures.fake_quorum import Client
 from tests.unit.replication.test_reading import asked, drain, reading_of, world_of
@@ -43,7 +43,7 @@ def test_what_follows_the_first_answer_is_asked_for_side_by_side() -> None:
     assert ranges(client) == [(10, 19), (20, 29), (30, 39), (40, 49)]
     assert len(ranges(client)) == BATCHED_PARTS
     assert drain(client, reading) == list(range(200))
-    firsts = [one.request.first for one in client.log if isinstance(one, Ask)]  # type: ignore[union-attr]
+    firsts = [one.request.first for one in client.log if isinstance(one, SendRequest)]  # type: ignore[union-attr]
     assert firsts == list(range(0, 200, 10)), "nothing was asked for twice"
     assert not client.pending
 

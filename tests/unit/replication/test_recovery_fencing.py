@@ -15,9 +15,9 @@ from fastbk.errors import (
 )
 from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import (
-    Ask,
     ReadEntry,
     Reply,
+    SendRequest,
     Sleep,
 )
 from fastbk.wire.statuses import Status
@@ -47,7 +47,7 @@ def test_p1_recovery_reads_fence_the_bookie_that_the_first_fence_did_not_reach()
         if ask.bookie_id == "b0":
             client.deliver(ask)
     client.complete(client.asks(ReadEntry, "b1")[0], Reply(Status.NO_LEDGER, fenced=True))
-    client.run(but=lambda one: isinstance(one, Ask) and one.bookie_id == "b1")
+    client.run(but=lambda one: isinstance(one, SendRequest) and one.bookie_id == "b1")
     assert is_closed_at(harness, -1)
     assert harness.bookies["b2"].add(entry_of(0)).status == Status.FENCED
 
@@ -57,7 +57,7 @@ def test_every_read_of_a_recovery_fences_with_priority() -> None:
     harness.write(5, ["b0"])
     client, _ = recoverer(harness)
     client.run()
-    reads = [one.request for one in client.log if isinstance(one, Ask)]
+    reads = [one.request for one in client.log if isinstance(one, SendRequest)]
     reads = [one for one in reads if isinstance(one, ReadEntry)]
     assert len(reads) > 6
     assert all(one.fence and one.high_priority for one in reads)  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ def test_p2_recovery_starts_at_the_last_fragment() -> None:
     asked = {
         one.request.entry_id
         for one in client.log
-        if isinstance(one, Ask) and isinstance(one.request, ReadEntry)
+        if isinstance(one, SendRequest) and isinstance(one.request, ReadEntry)
     }
     assert asked == {-1, 1000}
     assert is_closed_at(harness, 999)
@@ -82,7 +82,7 @@ def test_p5_one_dead_bookie_stops_nothing() -> None:
     """#1067: Qw - Qa + 1 times "no" is enough; nobody waits for the dead one."""
     harness = three(3)
     client, procedure = recoverer(harness)
-    client.run(but=lambda one: isinstance(one, Ask) and one.bookie_id == "b0")
+    client.run(but=lambda one: isinstance(one, SendRequest) and one.bookie_id == "b0")
     assert procedure.is_finished
     assert is_closed_at(harness, 2)
     assert procedure.stats.copies_missing == 1
@@ -186,7 +186,7 @@ def test_a_start_is_taken_from_the_best_lac_heard() -> None:
     asked = {
         one.request.entry_id
         for one in client.log
-        if isinstance(one, Ask) and isinstance(one.request, ReadEntry)
+        if isinstance(one, SendRequest) and isinstance(one.request, ReadEntry)
     }
     assert min(asked - {-1}) == 95
     assert procedure.stats.entries_rewritten == 5

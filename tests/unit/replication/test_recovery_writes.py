@@ -10,9 +10,9 @@ from fastbk.errors import (
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.replication.actions import (
     AddEntry,
-    Ask,
     Choose,
     ReadEntry,
+    SendRequest,
     Sleep,
     UpdateMetadata,
 )
@@ -40,7 +40,7 @@ def test_p14_entries_are_written_with_the_recovery_flag_in_strict_order() -> Non
     adds = [
         (one.bookie_id, one.request)
         for one in client.log
-        if isinstance(one, Ask) and isinstance(one.request, AddEntry)
+        if isinstance(one, SendRequest) and isinstance(one.request, AddEntry)
     ]
     assert all(request.recovery for _, request in adds)
     for name in harness.bookies:
@@ -59,7 +59,7 @@ def test_the_lac_inside_what_is_written_again_stays_where_recovery_began() -> No
     lacs = {
         one.request.lac
         for one in client.log
-        if isinstance(one, Ask) and isinstance(one.request, AddEntry)
+        if isinstance(one, SendRequest) and isinstance(one.request, AddEntry)
     }
     assert lacs == {4}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import NotEnoughBookies, QuorumTimeout
-from fastbk.replication.actions import Ask, ForceLedger, Reply
+from fastbk.replication.actions import ForceLedger, Reply, SendRequest
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import WriterHarness
@@ -32,7 +32,7 @@ def force_of(
 
 def answer(force: ForceProcedure, *outcomes: Reply | NotEnoughBookies | QuorumTimeout) -> None:
     force.start(0.0)
-    asks = [one for one in force.take_actions() if isinstance(one, Ask)]
+    asks = [one for one in force.take_actions() if isinstance(one, SendRequest)]
     assert all(ask.request == ForceLedger() and ask.timeout_s == 1.0 for ask in asks)
     for ask, outcome in zip(asks, outcomes, strict=False):
         force.completed(ask.tag, outcome, 0.0)

@@ -9,11 +9,11 @@ from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.model.quorum import write_set
 from fastbk.replication.actions import (
     Action,
-    Ask,
     Choose,
     MarkReplicas,
     ReadMetadata,
     Replaced,
+    SendRequest,
     Sleep,
     UpdateMetadata,
     Withdraw,
@@ -265,7 +265,7 @@ class WriterHarness:
 
 
 def run(procedure: Procedure[object], harness: WriterHarness, outcomes: dict[str, object] | None = None) -> None:
-    """Run a procedure of its own on the harness's store; `outcomes`: answers to `Ask` by bookie."""
+    """Run a procedure of its own on the harness's store; `outcomes`: answers to `SendRequest` by bookie."""
     procedure.start(harness.now_s)
     todo = procedure.take_actions()
     while todo:
@@ -273,7 +273,7 @@ def run(procedure: Procedure[object], harness: WriterHarness, outcomes: dict[str
         if isinstance(action, Withdraw):
             continue
         outcome = (
-            (outcomes or {})[action.bookie_id] if isinstance(action, Ask) else harness.perform(action)
+            (outcomes or {})[action.bookie_id] if isinstance(action, SendRequest) else harness.perform(action)
         )
         procedure.completed(action.tag, outcome, harness.now_s)  # type: ignore[arg-type]
         todo += procedure.take_actions()

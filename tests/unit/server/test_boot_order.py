@@ -22,7 +22,7 @@ from fastbk.server.process_table import (
     journal,
     worker,
 )
-from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopAsked
+from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents, Event, Exited, Message, Stop
 from fastbk.server.supervision.spawn import Boot
 
@@ -253,7 +253,7 @@ async def test_a_start_that_takes_too_long_names_who_is_late() -> None:
 async def test_a_stop_while_it_starts_ends_the_start() -> None:
     harness = Harness()
     harness.events.put_nowait(Stop("SIGTERM"))
-    with pytest.raises(StopAsked):
+    with pytest.raises(StopRequested):
         await harness.sequence().start()
 
 

@@ -176,7 +176,7 @@ def test_blocks_that_are_reserved_count_the_same_everywhere(
     full = os.statvfs_result(fields)
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     (lock,) = lock_all([str(tmp_path)])
-    look = DirectoryProbe(str(tmp_path), lock.descriptor).look()
+    look = DirectoryProbe(str(tmp_path), lock.descriptor).measure()
     lock.close()
     free_bytes, total_bytes = disk_bytes([str(tmp_path)])
     assert (free_bytes, total_bytes) == (look.free_bytes, look.used_bytes + look.free_bytes)

@@ -21,7 +21,7 @@ from fastbk.server.disks.directory_probe import DirectoryProbe, require_mounted
 from fastbk.server.disks.disk_watch import DiskReport, DiskWatch
 from fastbk.server.disks.slow import COMMITS_MIN, CommitSpeed, slow_flush
 from fastbk.server.index.disk import FLUSH_HANGS_S, IndexDisk
-from fastbk.storage.space import FAILED_BEARS_S, DiskState, Look, Takes, Thresholds
+from fastbk.storage.space import FAILED_BEARS_S, DirectorySample, DiskState, Takes, Thresholds
 from fastbk.units import MIB
 from tests.fixtures.wait import wait_until
 
@@ -37,7 +37,7 @@ def locked(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 
 def test_a_look_gives_the_file_systems_figures(locked: tuple[Path, int]) -> None:
     directory, lock = locked
-    look = DirectoryProbe(str(directory), lock).look()
+    look = DirectoryProbe(str(directory), lock).measure()
     disk = os.statvfs(directory)
     assert look.free_bytes == pytest.approx(disk.f_bavail * disk.f_frsize, abs=1 << 30)
     assert 0.0 < look.used_ratio < 1.0
@@ -52,17 +52,17 @@ def test_another_directory_at_the_same_path_is_not_ours(locked: tuple[Path, int]
     require_mounted(str(directory))
     away = directory.with_name("away")
     directory.rename(away)
-    assert "unmounted" in place.look().gone
+    assert "unmounted" in place.measure().gone
     with pytest.raises(StorageError, match="mount it again"):
         require_mounted(str(directory))
     directory.mkdir()
-    assert "unmounted" in place.look().gone
+    assert "unmounted" in place.measure().gone
     (directory / LOCK_NAME).write_text("")
-    assert "another disk" in place.look().gone
+    assert "another disk" in place.measure().gone
     (directory / LOCK_NAME).unlink()
     directory.rmdir()
     away.rename(directory)
-    assert place.look().gone == ""
+    assert place.measure().gone == ""
 
 
 def test_what_the_journal_will_still_take_is_not_free(
@@ -71,15 +71,15 @@ def test_what_the_journal_will_still_take_is_not_free(
     directory, lock = locked
     journal = tmp_path / "journal"
     journal.mkdir()
-    plain = DirectoryProbe(str(directory), lock).look().free_bytes
+    plain = DirectoryProbe(str(directory), lock).measure().free_bytes
     shared = DirectoryProbe(
         str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=1 << 40
-    ).look()
+    ).measure()
     assert shared.free_bytes == pytest.approx(plain - (1 << 40), abs=1 << 30)
     (journal / "0.journal").write_bytes(bytes(8 * MIB))
     grown = DirectoryProbe(
         str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=8 * MIB
-    ).look()
+    ).measure()
     assert grown.free_bytes == pytest.approx(plain, abs=1 << 30)
 
 
@@ -92,12 +92,12 @@ class Seen:
     directory = "/ledgers"
 
     def __init__(self, free_bytes: int = 100) -> None:
-        self.next = Look(free_bytes, 900)
+        self.next = DirectorySample(free_bytes, 900)
         self.looks = 0
         self.hold = threading.Event()
         self.hold.set()
 
-    def look(self) -> Look:
+    def measure(self) -> DirectorySample:
         self.hold.wait(10)
         self.looks += 1
         return self.next
@@ -125,14 +125,14 @@ def test_looks_are_taken_in_by_polling_and_every_change_is_told() -> None:
     one = watched.watch
     one.start()
     assert [report.state for report in watched.reports] == ["ok"]
-    watched.place.next = Look(40, 960)
-    one.nudge()
+    watched.place.next = DirectorySample(40, 960)
+    one.wake()
     wait_until(one.poll, "the change")
     assert one.takes is Takes.REPAIRS
     report = watched.reports[-1]
     assert (report.state, report.takes, report.free_bytes) == ("full", "repairs", 40)
     assert report.used_ratio == 0.96
-    watched.place.next = Look(100, 900)
+    watched.place.next = DirectorySample(100, 900)
     wait_until(one.poll, "the way back by itself: it is looked at often now")
     assert watched.reports[-1].state == "ok"
 
@@ -142,7 +142,7 @@ def test_a_disk_that_hangs_is_told_of_and_stops_nobody() -> None:
     one = watched.watch
     one.start()
     watched.place.hold.clear()
-    one.nudge()
+    one.wake()
     wait_until(lambda: one._looking_since_s > 0, "the look that hangs")
     watched.now_s += disk_watch.HUNG_S + 1
     one.poll()
@@ -165,16 +165,16 @@ def commits(*values_ms: float) -> Histogram:
 def test_half_of_the_commits_decide() -> None:
     speed = CommitSpeed(250_000_000)
     quick, slow = [1.0] * COMMITS_MIN, [600.0] * COMMITS_MIN
-    assert speed.look(commits(*quick), 0) == ""
-    assert "half of the commits" in speed.look(commits(*quick, *slow), 0)
-    assert speed.look(commits(*quick, *slow, 1.0), 0) != "", "too few to say anything else"
-    assert speed.look(commits(*quick, *slow, *quick), 0) == ""
+    assert speed.check(commits(*quick), 0) == ""
+    assert "half of the commits" in speed.check(commits(*quick, *slow), 0)
+    assert speed.check(commits(*quick, *slow, 1.0), 0) != "", "too few to say anything else"
+    assert speed.check(commits(*quick, *slow, *quick), 0) == ""
 
 
 def test_a_commit_that_does_not_end_is_slow_at_once() -> None:
     speed = CommitSpeed(250_000_000)
-    assert "under way for 2.0 s" in speed.look(commits(), 2_000_000_000)
-    assert speed.look(commits(), 0) == ""
+    assert "under way for 2.0 s" in speed.check(commits(), 2_000_000_000)
+    assert speed.check(commits(), 0) == ""
 
 
 @pytest.mark.parametrize(
@@ -260,17 +260,17 @@ class IndexHarness:
 def test_a_failed_flush_refuses_adds_then_everything_and_a_good_one_ends_it() -> None:
     harness = IndexHarness()
     harness.flusher.failure = "could not flush: Input/output error"
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.index.refused == [Takes.REPAIRS]
     harness.flusher.failure = ""  # the next attempt is under way: nothing is proven by that
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.index.refused == [Takes.REPAIRS]
     harness.watched.now_s += FAILED_BEARS_S
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.index.refused == [Takes.REPAIRS, Takes.NOTHING]
     assert harness.watched.reports[-1].state == "failed"
     harness.flusher.flushes += 1
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.index.refused[-1] == Takes.ALL
     assert harness.watched.reports[-1].state == "ok"
     assert harness.watched.reports[-1].errors == 1
@@ -282,7 +282,7 @@ def test_a_slow_flush_is_told_of_and_refuses_nothing() -> None:
         harness.flusher.flushes += 1
         harness.durable_bytes += size_bytes
         harness.flusher.flush_took_s = 20.0 if is_slow else 1.0
-        harness.disk.look()
+        harness.disk.poll()
         assert bool(harness.watched.watch.health.slow) is is_slow
     assert harness.index.refused == []
 
@@ -290,16 +290,16 @@ def test_a_slow_flush_is_told_of_and_refuses_nothing() -> None:
 def test_a_flush_that_does_not_end_is_told_of() -> None:
     harness = IndexHarness()
     harness.flusher.is_busy = True
-    harness.disk.look()
+    harness.disk.poll()
     harness.watched.now_s += FLUSH_HANGS_S + 1
-    harness.disk.look()
+    harness.disk.poll()
     assert "under way" in harness.watched.watch.health.slow
     harness.flusher.is_busy = False
     harness.flusher.flushes += 1
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.watched.watch.health.slow == ""
     harness.watched.now_s += 10 * FLUSH_HANGS_S
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.watched.watch.health.slow == "", "nothing is flushed"
 
 
@@ -307,7 +307,7 @@ def test_lost_states_refuse_adds_for_good() -> None:
     harness = IndexHarness(loses_states=True)
     assert harness.index.refused == [Takes.REPAIRS]
     harness.flusher.flushes += 1
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.index.refused == [Takes.REPAIRS]
 
 
@@ -315,9 +315,9 @@ def test_nothing_is_flushed_where_the_directory_is_gone() -> None:
     """INV-D2."""
     harness = IndexHarness()
     assert harness.disk.may_flush
-    harness.watched.place.next = Look(0, 0, gone="was its disk unmounted?")
-    harness.watched.watch.look_now()
+    harness.watched.place.next = DirectorySample(0, 0, gone="was its disk unmounted?")
+    harness.watched.watch.poll_now()
     assert [harness.disk.may_flush] == [False]
-    harness.disk.look()
+    harness.disk.poll()
     assert harness.index.refused == [Takes.NOTHING]
     assert harness.watched.watch.health.state is DiskState.GONE

@@ -135,7 +135,7 @@ def served(ledgers: Ledgers, buffer_bytes: int | None) -> Iterator[tuple[IndexCl
     def serve() -> None:
         longest._wrapped.setblocking(True)
         while port.is_open:
-            port.look()
+            port.poll()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -256,19 +256,19 @@ def test_an_answer_without_room_is_kept_and_sent_once_there_is_some() -> None:
     while not port.has_unsent:
         theirs.send(msgspec.json.encode({"type": "list_ledgers", "number": asked}))
         asked += 1
-        port.look()
+        port.poll()
         assert asked < 1000, "answers that nobody reads are bounded"
     theirs.send(msgspec.json.encode({"type": "delete_ledgers", "ids": [1], "number": asked}))
-    port.look()
+    port.poll()
     assert port.has_unsent
     numbers = []
     while answered <= asked:
         numbers.append(msgspec.json.decode(theirs.recv(MESSAGE_BYTES_MAX))["number"])
         answered += 1
-        port.look()
+        port.poll()
     assert numbers == list(range(asked + 1)), "each once, in order"
     theirs.close()
-    port.look()
+    port.poll()
     assert not port.is_open
     port.close()
 
@@ -287,7 +287,7 @@ def test_an_answer_that_came_too_late_is_nobody_s(monkeypatch: pytest.MonkeyPatc
     asking.start()
 
     def is_done() -> bool:
-        port.look()
+        port.poll()
         return not asking.is_alive()
 
     wait_until(is_done, "the second request's answer")

@@ -37,7 +37,7 @@ def fake() -> Iterator[FakeDisk]:
 def start(fake: FakeDisk, book: Book) -> Timed:
     life = Timed(fake, book)
     life.clock_s = NOW_S
-    life.flusher.look_for_leftovers()
+    life.flusher.resume_leftovers()
     return life
 
 

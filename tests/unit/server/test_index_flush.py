@@ -84,7 +84,7 @@ def test_a_flush_in_a_thread_while_the_index_goes_on(life: Life) -> None:
     life.settle()
     while flusher.is_busy:
         wait_readable(jobs.fd)
-        flusher.look()
+        flusher.poll()
     assert life.harness.mark > 0
     for n in (0, 50):
         assert life.ask(life.harness.read(1, n)).status == OK
@@ -105,8 +105,8 @@ def test_a_failed_flush_keeps_everything_and_is_tried_again(fake: FakeDisk, life
     with pytest.raises(CheckpointFailed):
         life.flusher.flush_now()
     fake.clear_faults()
-    life.flusher.look()
-    life.flusher.look()
+    life.flusher.poll()
+    life.flusher.poll()
     assert not life.flusher.is_busy
     assert life.flusher.failure == ""
     assert life.harness.mark > mark
@@ -189,7 +189,7 @@ def test_a_deletion_that_a_stop_cut_off_is_gone_on_with(fake: FakeDisk, life: Li
     life.close()
     again = Life(fake, Book())
     assert again.checkpoint.manifest.logs[0].live_bytes == live_bytes
-    again.flusher.look_for_leftovers()
+    again.flusher.resume_leftovers()
     again.flush()
     assert again.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2
     again.close()
@@ -299,8 +299,8 @@ def test_no_merge_takes_what_lies_below_the_floor(
         locations_name(entry.file_id) for entry in life.checkpoint.manifest.locations
     ]
     monkeypatch.setattr(maintenance, "LAG_FILES_MAX", MERGE_FILES_MIN)
-    life.flusher.look()
-    life.flusher.look()
+    life.flusher.poll()
+    life.flusher.poll()
     assert len(life.checkpoint.manifest.locations) == 1
     life.flusher.upkeep.room_bytes = lambda: 1 << 30
     for entry_id in range(100, 100 + 2 * MERGE_FILES_MIN):
@@ -323,7 +323,7 @@ def test_a_compaction_that_keeps_too_many_files_from_being_merged_is_stopped(
     assert life.flusher.upkeep.compact([1], 1 << 20, 60.0)
     (compaction,) = held
     monkeypatch.setattr(maintenance, "LAG_FILES_MAX", 2 * len(life.checkpoint.manifest.locations) + 2)
-    life.flusher.look()
+    life.flusher.poll()
     assert not compaction.is_stopped
     life.add(2, 0, bytes(300))
     life.settle()
@@ -348,7 +348,7 @@ def test_gc_s_port(life: Life) -> None:
 
     def ask(**request: object) -> dict:
         theirs.send(json.dumps(request).encode())
-        port.look()
+        port.poll()
         reply: dict = json.loads(theirs.recv(1 << 20))
         return reply
 
@@ -371,6 +371,6 @@ def test_gc_s_port(life: Life) -> None:
     assert len(settled["changed"]) == 4
     assert ask(type="what")["type"] == "unknown"
     theirs.close()
-    port.look()
+    port.poll()
     assert not port.is_open
     port.close()

@@ -67,7 +67,7 @@ def forget_on_disk(life: Life, *, days: int = 8) -> None:
     """Let time pass until the merge of everything is installed; memory is as before."""
     life.clock_s += days * 24 * 3600
     for _ in range(LOOKS_MAX):
-        life.flusher.look()
+        life.flusher.poll()
         if life.flusher.upkeep.forgetting.is_installed:
             return
     raise AssertionError("nothing was forgotten")
@@ -124,7 +124,7 @@ def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) ->
     life.flush()
     life.flusher.upkeep.recount()
     for _ in range(20):
-        life.flusher.look()
+        life.flusher.poll()
     change = life.checkpoint.merge_all(life.store, life.flusher.upkeep.deleted)
     assert change is not None
     life.checkpoint.install(life.store, change)
@@ -185,7 +185,7 @@ def test_adds_behind_the_journal_s_answer_are_a_new_ledger_s(life: Life) -> None
     delete(life, *range(1, 20))
     forget_on_disk(life)
     for _ in range(3):
-        life.flusher.look()
+        life.flusher.poll()
     life.index.step(0)  # asks
     life.book.acked.clear()
     life.fence(7)  # of a ledger that is known as deleted until the journal has looked at the notice
@@ -213,7 +213,7 @@ def test_nothing_is_merged_while_ids_are_between_deleted_and_unknown(life: Life)
     delete(life, *range(1, 20))
     forget_on_disk(life)
     upkeep = life.flusher.upkeep
-    life.flusher.look()
+    life.flusher.poll()
     assert upkeep.forgetting.is_begun
     logs = [log.log_id for log in life.checkpoint.manifest.logs]
     assert not upkeep.compact(logs, 1 << 30, 60.0)
@@ -233,11 +233,11 @@ def test_a_deletion_whose_flush_is_under_way_meanwhile(life: Life) -> None:
     forget_on_disk(life)
     life.flusher.delete_ledgers([18], "test")
     life.flusher.begin()  # done, but its results are not taken yet
-    life.flusher.upkeep.look()
+    life.flusher.upkeep.poll()
     while life.flusher.upkeep.forgetting.is_planned:
         life.index.step(0)
         life.journal.step(0)
-        life.flusher.upkeep.look()
+        life.flusher.upkeep.poll()
     assert in_memory(life) == (3, 3)
     life.flush()
     assert list(life.flusher.upkeep.deleted) == [18]

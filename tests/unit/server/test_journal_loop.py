@@ -106,7 +106,7 @@ def test_beyond_the_limit_adds_are_refused_and_fences_have_room(service: Service
     assert on_disk <= LIMIT_BYTES + 2 * FILE_BYTES
     assert service.harness.journal is not None
     service.harness.set_mark(service.harness.journal.status.published_sequence)
-    service.loop.look_at_files()
+    service.loop.poll_files()
     assert service.loop.limit == LIMIT_OPEN
     for _ in range(30):
         assert service.add() == 0
@@ -122,7 +122,7 @@ def test_what_an_operator_refuses_is_normal_adds_only(
     assert service.loop.limit == LIMIT_NO_ADDS
     assert service.add() == READ_ONLY
     assert service.add(RECOVERY) == 0
-    service.loop.look_at_files()
+    service.loop.poll_files()
     assert service.loop.limit == LIMIT_NO_ADDS, "room in the files does not end it"
     waited_ms: list[int] = []
     monkeypatch.setattr(service.loop.journal, "step", lambda ms: waited_ms.append(ms) or 0)
@@ -137,7 +137,7 @@ def test_what_an_operator_refuses_is_normal_adds_only(
 
 def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(service: Service) -> None:
     """A13: the last quarter of the last file is for fences and recovery adds."""
-    service.loop.look_at_files()
+    service.loop.poll_files()
     service.fake.set_capacity(service.fake.used_bytes)
     service.add_until(READ_ONLY)
     assert service.loop.limit == LIMIT_NO_ADDS
@@ -151,7 +151,7 @@ def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(servic
     service.fake.set_capacity(0)
 
     def is_open() -> bool:
-        service.loop.look_at_files()
+        service.loop.poll_files()
         return service.loop.limit == LIMIT_OPEN
 
     wait_until(is_open, "a file was made when there was room again")
@@ -169,7 +169,7 @@ class SaidDisk:
     def may_make_files(self) -> bool:
         return not self.watch.is_gone
 
-    def look(self, pool: JournalPool) -> None:
+    def poll(self, pool: JournalPool) -> None:
         pass
 
 
@@ -186,20 +186,20 @@ def test_what_the_disk_takes_is_taken_and_nothing_is_made_where_it_is_gone(
         (Takes.ALL, 0, 0),
     ):
         disk.takes = takes
-        loop.look_at_files()
+        loop.poll_files()
         assert service.add() == adds
         assert service.add(RECOVERY) == recovers
     disk.watch.is_gone, disk.takes = True, Takes.NOTHING
     names = service.disk.list("/j")
-    loop.look_at_files()
+    loop.poll_files()
     loop.roll()
     assert loop.limit == LIMIT_NO_WRITES
     assert service.disk.list("/j") == names
     disk.watch.is_gone, disk.takes = False, Takes.ALL
     for _ in range(5):
-        loop.look_at_files()
+        loop.poll_files()
     loop.roll()
-    loop.look_at_files()
+    loop.poll_files()
     assert service.add() == 0
 
 
@@ -308,7 +308,7 @@ def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
     for ledger_id in range(10, 30):
         service.verdict(harness.add(ledger_id, 1, b"x"))
     service.loop._late_s = 0.0
-    service.loop.look_at_files()
+    service.loop.poll_files()
     lines = [
         json.loads(line)
         for line in capfd.readouterr().err.splitlines()

@@ -104,7 +104,7 @@ def test_once_a_cycle_over_restarts(harness: Harness) -> None:
         if day % 5 == 4:
             scrubber = harness.scrubber()  # a restart
         for _ in range(3):
-            scrubber.look()
+            scrubber.poll()
     assert scrubber.state.cycles == 4
     assert scrubber.state.began_s == 0
     assert not harness.lines
@@ -113,7 +113,7 @@ def test_once_a_cycle_over_restarts(harness: Harness) -> None:
 def test_it_can_be_switched_off(harness: Harness) -> None:
     scrubber = harness.scrubber(rate_bytes=0)
     for _ in range(3):
-        scrubber.look()
+        scrubber.poll()
     assert scrubber.state.cycles == 0
 
 
@@ -122,7 +122,7 @@ def test_what_it_finds_is_kept_until_it_is_healed(harness: Harness) -> None:
     life = harness.life
     scrubber = harness.scrubber()
     for _ in range(4):
-        scrubber.look()
+        scrubber.poll()
     assert harness.events() == ["scrub.damaged"]
     (found,) = scrubber.state.quarantined
     assert (found.ledger_id, found.first, found.last) == (1, 5, 5)
@@ -130,12 +130,12 @@ def test_what_it_finds_is_kept_until_it_is_healed(harness: Harness) -> None:
     assert life.ask(life.harness.read(1, 5)).status == CANNOT_TELL
     scrubber = harness.scrubber()  # a restart
     assert scrubber.state.quarantined == (found,)
-    scrubber.look()
+    scrubber.poll()
     life.recovery_add(1, 5, data_of(5))
     life.settle()
     life.flush()
     for _ in range(4):
-        scrubber.look()
+        scrubber.poll()
     assert life.ask(life.harness.read(1, 5)).status == OK
     assert scrubber.state.quarantined == ()
     assert "scrub.healed" in harness.events()
@@ -143,7 +143,7 @@ def test_what_it_finds_is_kept_until_it_is_healed(harness: Harness) -> None:
     harness.now_s += WEEK_S
     harness.lines.clear()
     for _ in range(3):
-        scrubber.look()
+        scrubber.poll()
     assert scrubber.state.cycles == 2
     assert not harness.lines, "what was healed is not found again"
 
@@ -156,15 +156,15 @@ def heal(harness: Harness, entry_id: int) -> None:
 
 def look_and_work(harness: Harness, scrubber: Scrubber) -> None:
     for _ in range(4):
-        scrubber.look()
+        scrubber.poll()
         harness.waiting.work(50)
-    scrubber.look()
+    scrubber.poll()
 
 
 def test_what_was_found_before_a_repair_and_is_told_after_it_is_looked_at_again(harness: Harness) -> None:
     harm(harness, 5)
     scrubber = harness.scrubber(direct=False)
-    scrubber.look()
+    scrubber.poll()
     harness.waiting.work(50)
     heal(harness, 5)
     harness.life.flush()
@@ -194,7 +194,7 @@ def test_a_flush_heals_only_when_its_files_are_searched(harness: Harness) -> Non
     heal(harness, 5)
     harness.life.flusher.begin()
     look_and_work(harness, scrubber)
-    harness.life.flusher.look()
+    harness.life.flusher.poll()
     look_and_work(harness, scrubber)
     assert scrubber.state.quarantined == ()
 
@@ -202,24 +202,24 @@ def test_a_flush_heals_only_when_its_files_are_searched(harness: Harness) -> Non
 def test_deleted_ledgers_are_nobodys_damage(harness: Harness) -> None:
     harm(harness, 5)
     scrubber = harness.scrubber(direct=False)
-    scrubber.look()
+    scrubber.poll()
     harness.waiting.work(50)
     harness.life.delete(1)
     for _ in range(3):
-        scrubber.look()
+        scrubber.poll()
         harness.waiting.work(50)
     assert scrubber.state.quarantined == ()
 
 
 def test_a_cycle_goes_on_where_a_restart_cut_it_off(harness: Harness) -> None:
     scrubber = harness.scrubber(direct=False)
-    scrubber.look()
+    scrubber.poll()
     harness.waiting.work(5)
-    scrubber.look()
+    scrubber.poll()
     place = scrubber.state.log_id, scrubber.state.offset_bytes
     assert place != (0, 0)
     harness.now_s += SAVE_INTERVAL_S
-    scrubber.look()
+    scrubber.poll()
     for task in list(harness.waiting.tasks):
         if task.name == "scrub_save":
             while not task.slice(harness.life.store):
@@ -227,32 +227,32 @@ def test_a_cycle_goes_on_where_a_restart_cut_it_off(harness: Harness) -> None:
     scrubber = harness.scrubber()
     assert (scrubber.state.log_id, scrubber.state.offset_bytes) == place
     for _ in range(3):
-        scrubber.look()
+        scrubber.poll()
     assert scrubber.state.cycles == 1
 
 
 def test_others_may_put_something_into_quarantine(harness: Harness) -> None:
     scrubber = harness.scrubber()
     scrubber.quarantine([(1, 2, 3), (1, 7, 7)], "found damaged by a compaction")
-    scrubber.look()
+    scrubber.poll()
     state = read_scrub_state(harness.fake.disk(), LEDGERS, INCARNATION)
     assert [(one.first, one.last) for one in state.quarantined] == [(2, 3), (7, 7)]
     harness.life.add(2, 0, b"a flush")
     harness.life.settle()
     harness.life.flush()
     for _ in range(3):
-        scrubber.look()
+        scrubber.poll()
     assert scrubber.state.quarantined == (), "they are whole"
 
 
 def test_a_disk_that_fails_ends_the_cycle_and_it_is_tried_again(harness: Harness) -> None:
     scrubber = harness.scrubber(direct=False)
-    scrubber.look()
+    scrubber.poll()
     harness.waiting.work(2)
     for entry in harness.life.checkpoint.manifest.locations:
         path = f"{LEDGERS}/locations/{entry.file_id:016x}.loc"
         harness.fake.make_unreadable(path, 0, 1 << 30)
     harness.waiting.work(40)
-    scrubber.look()
+    scrubber.poll()
     assert harness.events() == ["scrub.damaged", "scrub.stopped"], "a file of locations, then all"
     assert scrubber.state.cycles == 0

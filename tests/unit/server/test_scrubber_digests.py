@@ -94,7 +94,7 @@ class Harness:
 
 def looks(scrubber: Scrubber, times: int = 4) -> None:
     for _ in range(times):
-        scrubber.look()
+        scrubber.poll()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class Harness:
             for process, stats in self.stats.items():
                 if process not in self.still:
                     stats.beat()
-            self.watchdog.look(self.now_s)
+            self.watchdog.poll(self.now_s)
 
     def conditions(self) -> dict[str, str]:
         return {one.name: one.reason for one in self.life.conditions(self.now_s)}
@@ -119,7 +119,7 @@ def test_gc_waits_long_for_metadata_and_is_reported_when_it_is_stopped(harness: 
 def test_a_pause_of_the_supervisor_itself_is_nobodys_freeze(harness: Harness) -> None:
     harness.run(1)
     harness.now_s += 3600.0
-    harness.watchdog.look(harness.now_s)
+    harness.watchdog.poll(harness.now_s)
     assert harness.watchdog.frozen == []
     harness.run(1)
     assert harness.watchdog.freezes == 0

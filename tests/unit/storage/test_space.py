@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fastbk.storage.space import (
     FAILED_BEARS_S,
+    DirectorySample,
     DiskHealth,
     DiskState,
-    Look,
     Takes,
     Thresholds,
 )
@@ -28,15 +28,15 @@ FLOORS = Thresholds(
 TOTAL = 1000 * GIB
 
 
-def at(free_bytes: float, total_bytes: int = TOTAL) -> Look:
-    return Look(int(free_bytes), total_bytes - int(free_bytes))
+def at(free_bytes: float, total_bytes: int = TOTAL) -> DirectorySample:
+    return DirectorySample(int(free_bytes), total_bytes - int(free_bytes))
 
 
 def states(health: DiskHealth, *shares: float) -> list[DiskState]:
     """The states as the disk is used by these shares."""
     found = []
     for share in shares:
-        health.looked(at(TOTAL * (1 - share)), 0.0)
+        health.update(at(TOTAL * (1 - share)), 0.0)
         found.append(health.state)
     return found
 
@@ -58,7 +58,7 @@ def test_floors_by_bytes_and_back_a_bit_above_them() -> None:
     health = DiskHealth(Thresholds(free_bytes_min=4 * GIB, repair_free_bytes_min=2 * GIB), 0.0)
     seen = []
     for free in (4.0, 3.9, 4.3, 4.5, 1.9, 2.1, 2.3, 4.2, 4.5):
-        health.looked(at(free * GIB, 20 * GIB), 0.0)
+        health.update(at(free * GIB, 20 * GIB), 0.0)
         seen.append(health.takes)
     every, repairs, nothing = Takes.ALL, Takes.REPAIRS, Takes.NOTHING
     assert seen == [every, repairs, repairs, every, nothing, nothing, repairs, repairs, every]
@@ -66,7 +66,7 @@ def test_floors_by_bytes_and_back_a_bit_above_them() -> None:
 
 def test_failures_are_borne_a_while_and_end_with_a_success() -> None:
     health = DiskHealth(FLOORS, 0.0)
-    health.looked(at(TOTAL / 2), 0.0)
+    health.update(at(TOTAL / 2), 0.0)
     assert health.failed("the flush", "Input/output error", 100.0)
     assert (health.state, health.takes) == (DiskState.FAILED, Takes.REPAIRS)
     assert health.reason == "the flush fails: Input/output error"
@@ -74,7 +74,7 @@ def test_failures_are_borne_a_while_and_end_with_a_success() -> None:
     assert not health.tick(100.0 + FAILED_BEARS_S - 0.1)
     assert health.tick(100.0 + FAILED_BEARS_S)
     assert health.takes is Takes.NOTHING
-    assert not health.looked(at(TOTAL / 2), 120.0), "figures do not heal a failure"
+    assert not health.update(at(TOTAL / 2), 120.0), "figures do not heal a failure"
     assert not health.worked("a merge", 121.0)
     assert health.worked("the flush", 122.0)
     assert (health.state, health.takes, health.reason) == (DiskState.OK, Takes.ALL, "")
@@ -83,15 +83,15 @@ def test_failures_are_borne_a_while_and_end_with_a_success() -> None:
 
 def test_a_directory_that_is_gone_or_read_only_takes_nothing_until_it_is_back() -> None:
     health = DiskHealth(FLOORS, 0.0)
-    health.looked(at(TOTAL / 2), 0.0)
-    health.looked(Look(0, 0, gone="was its disk unmounted?"), 1.0)
+    health.update(at(TOTAL / 2), 0.0)
+    health.update(DirectorySample(0, 0, gone="was its disk unmounted?"), 1.0)
     assert (health.state, health.takes) == (DiskState.GONE, Takes.NOTHING)
     assert "unmounted" in health.reason
-    health.looked(at(TOTAL / 2), 2.0)
+    health.update(at(TOTAL / 2), 2.0)
     assert health.takes is Takes.ALL
-    health.looked(Look(TOTAL // 2, TOTAL // 2, is_read_only=True), 3.0)
+    health.update(DirectorySample(TOTAL // 2, TOTAL // 2, is_read_only=True), 3.0)
     assert (health.state, health.takes) == (DiskState.READ_ONLY, Takes.NOTHING)
-    health.looked(at(TOTAL / 2), 4.0)
+    health.update(at(TOTAL / 2), 4.0)
     assert health.state is DiskState.OK
     assert health.since_s == 4.0
 
@@ -104,7 +104,7 @@ def test_the_worst_is_said() -> None:
     )
     health.failed("the flush", "no", 1.0)
     assert health.state is DiskState.FAILED
-    health.looked(Look(0, 0, gone="x"), 2.0)
+    health.update(DirectorySample(0, 0, gone="x"), 2.0)
     assert health.state is DiskState.GONE
     order = list(DiskState)
     assert [each.severity for each in order] == list(range(len(order)))
@@ -119,15 +119,15 @@ def test_a_disk_is_looked_at_often_when_it_matters() -> None:
     states(health, 0.93)
     assert health.is_near
     states(health, 0.5)
-    health.looked(at(7 * GIB, 20 * GIB), 0.0)
+    health.update(at(7 * GIB, 20 * GIB), 0.0)
     assert health.is_near, "within twice the highest floor"
 
 
 def test_without_thresholds_nothing_is_ever_full() -> None:
     health = DiskHealth(Thresholds(warn_ratio=1.0), 0.0)
-    health.looked(Look(0, TOTAL), 0.0)
+    health.update(DirectorySample(0, TOTAL), 0.0)
     assert (health.state, health.takes) == (DiskState.OK, Takes.ALL)
-    health.looked(Look(0, 0), 0.0)
+    health.update(DirectorySample(0, 0), 0.0)
     assert health.state is DiskState.OK
 
 
@@ -137,7 +137,7 @@ def test_floors_are_never_crossed_and_what_ends_has_ended(shares: list[float]) -
     health = DiskHealth(FLOORS, 0.0)
     for share in shares:
         look = at(TOTAL * share)
-        health.looked(look, 0.0)
+        health.update(look, 0.0)
         if look.free_bytes < FLOORS.repair_free_bytes_min:
             assert health.takes is Takes.NOTHING
         elif look.free_bytes < FLOORS.free_bytes_min or look.used_ratio >= FLOORS.full_ratio:
@@ -152,7 +152,7 @@ def test_a_small_move_never_flaps(shares: list[float]) -> None:
     health = DiskHealth(Thresholds(free_bytes_min=4 * GIB, repair_free_bytes_min=2 * GIB), 0.0)
     seen = []
     for share in shares:
-        health.looked(at(4 * GIB * (1 + 0.04 * share), 20 * GIB), 0.0)
+        health.update(at(4 * GIB * (1 + 0.04 * share), 20 * GIB), 0.0)
         seen.append(health.takes)
     assert all(after is before or after > before for before, after in pairwise(seen))
 
@@ -160,8 +160,8 @@ def test_a_small_move_never_flaps(shares: list[float]) -> None:
 def test_a_write_that_fails_on_an_exhausted_disk_opens_nothing() -> None:
     """The time that a failure is borne is no reason to take repairs for which there is no room."""
     health = DiskHealth(FLOORS, 0.0)
-    health.looked(at(GIB, 20 * GIB), 0.0)
+    health.update(at(GIB, 20 * GIB), 0.0)
     health.failed("the flush", "No space left on device", 1.0)
     assert (health.state, health.takes) == (DiskState.EXHAUSTED, Takes.NOTHING)
-    health.looked(at(3 * GIB, 20 * GIB), 2.0)
+    health.update(at(3 * GIB, 20 * GIB), 2.0)
     assert (health.state, health.takes) == (DiskState.FAILED, Takes.REPAIRS)

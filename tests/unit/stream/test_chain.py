@@ -93,7 +93,7 @@ class Life:
     def sweep(self) -> None:
         doomed = self.chain.doomed[: self.rng.randrange(3)]
         self.ledgers -= set(doomed)
-        self.chain = chains.forget_doomed(self.chain, doomed)
+        self.chain = chains.forget_deleted(self.chain, doomed)
 
 
 def test_any_order_of_changes_keeps_the_chain_whole(rng: random.Random) -> None:

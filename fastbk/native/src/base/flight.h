@@ -32,14 +32,14 @@ struct fbk_flight_recorder {
 
 void fbk_flight_open(struct fbk_flight_recorder *recorder, struct fbk_flight *flight);
 void fbk_flight_close(struct fbk_flight_recorder *recorder);
-/* Takes a new sample.  Some microseconds: call fbk_flight_look. */
+/* Takes a new sample.  Some microseconds: call fbk_flight_sample. */
 void fbk_flight_take_sample(struct fbk_flight_recorder *recorder, uint64_t now_ns);
 /* Fills in what the thread used since the newest sample from before the record's begin, and publishes it. */
 void fbk_flight_record(struct fbk_flight_recorder *recorder, struct fbk_flight_record *record);
 
 /* Once in a turn of the thread's loop, with a time that the loop has anyway: at most 50 samples a second. */
 static inline void
-fbk_flight_look(struct fbk_flight_recorder *recorder, uint64_t now_ns)
+fbk_flight_sample(struct fbk_flight_recorder *recorder, uint64_t now_ns)
 {
     if (FBK_UNLIKELY(now_ns - recorder->samples[0].at_ns >= 2u * FBK_FLIGHT_SLOW_NS))
         fbk_flight_take_sample(recorder, now_ns);

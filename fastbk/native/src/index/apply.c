@@ -201,7 +201,7 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions
             if (FBK_UNLIKELY(error < 0))
                 return error;
             if (is_first && record.kind == FBK_KIND_ADD)
-                fbk_pace_felt(&index->pace, FBK_PACE_ADD, index->batch_published_us - record.received_us);
+                fbk_pace_observe(&index->pace, FBK_PACE_ADD, index->batch_published_us - record.received_us);
             is_first = is_first && record.kind != FBK_KIND_ADD;
         } else if (verdict == FBK_V_CHECK) {
             index->checked[next - 1 - index->exceptions] = record;

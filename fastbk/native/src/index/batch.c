@@ -211,7 +211,7 @@ answer(struct gather *gather)
     if (gather->request->noted)
         fbk_index_stream_reached(index, gather->request, next - 1);
     else if (gather->request->tail)
-        fbk_pace_felt(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
+        fbk_pace_observe(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_BATCHES, 1);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_ENTRIES, gather->count);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_BYTES, gather->bytes);

@@ -40,7 +40,7 @@ least_in(uint32_t bucket)
 }
 
 void
-fbk_pace_felt(struct fbk_pace *pace, enum fbk_pace_signal signal, uint64_t delay_us)
+fbk_pace_observe(struct fbk_pace *pace, enum fbk_pace_signal signal, uint64_t delay_us)
 {
     struct fbk_pace_delays *delays = &pace->delays[signal];
     delays->counts[bucket_of(delay_us)]++;

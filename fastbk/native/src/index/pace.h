@@ -50,7 +50,7 @@ struct fbk_pace {
 
 void fbk_pace_init(struct fbk_pace *pace, uint64_t now_ns);
 /* Somebody in the foreground was served after so long. */
-void fbk_pace_felt(struct fbk_pace *pace, enum fbk_pace_signal signal, uint64_t delay_us);
+void fbk_pace_observe(struct fbk_pace *pace, enum fbk_pace_signal signal, uint64_t delay_us);
 /* Bytes of history that may be sent now.  adding: some adds are on their way. */
 uint64_t fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding);
 /* Is there a limit, by what fbk_pace_allows saw last? */

@@ -118,7 +118,7 @@ fbk_index_run_read(struct fbk_index *index, struct fbk_index_request *request)
         fbk_count(&index->segment->stats, FBK_C_INDEX_READS, 1);
         count_read(index, found.size_bytes);
         if (!request->noted) /* a write cache had it: a tail read */
-            fbk_pace_felt(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
+            fbk_pace_observe(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
     }
     release(index, &found);
     return at ? FBK_RAN_DONE : FBK_RAN_LATER;

@@ -14,7 +14,7 @@ int32_t
 fbk_journal_note_return(struct fbk_journal *journal, uint64_t now_ns, int32_t reasons)
 {
     journal->returned_ns = now_ns;
-    fbk_flight_look(&journal->recorder, now_ns);
+    fbk_flight_sample(&journal->recorder, now_ns);
     return reasons;
 }
 

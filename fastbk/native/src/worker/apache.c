@@ -295,7 +295,7 @@ wait_for_room(struct fbk_worker *worker, struct fbk_connection *connection, stru
 static void
 look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id, struct fbk_request *request)
 {
-    if (fbk_digests_look_up(&worker->digests, ledger_id, &request->digest_type))
+    if (fbk_digests_find(&worker->digests, ledger_id, &request->digest_type))
         fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
 }
 

@@ -96,7 +96,7 @@ ask(struct fbk_digests *digests, struct fbk_digest_slot *slot)
 }
 
 bool
-fbk_digests_look_up(struct fbk_digests *digests, int64_t ledger_id, uint32_t *digest_type)
+fbk_digests_find(struct fbk_digests *digests, int64_t ledger_id, uint32_t *digest_type)
 {
     *digest_type = FBK_DIGEST_NONE;
     if (ledger_id < 0)

@@ -651,7 +651,7 @@ fbk_worker_collect(struct fbk_worker *worker)
     }
     if (more != 0)
         fbk_lanes_wake(worker);
-    fbk_flight_look(&worker->recorder, worker->clock_ns);
+    fbk_flight_sample(&worker->recorder, worker->clock_ns);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count + more;
 }

@@ -406,7 +406,7 @@ int32_t fbk_digests_init(struct fbk_worker *worker);
 void fbk_digests_free(struct fbk_worker *worker);
 void fbk_digests_tick(struct fbk_worker *worker);
 /* The type of a ledger's digest, NONE when nobody knows (yet); true when it has just become wanted. */
-bool fbk_digests_look_up(struct fbk_digests *digests, int64_t ledger_id, uint32_t *digest_type);
+bool fbk_digests_find(struct fbk_digests *digests, int64_t ledger_id, uint32_t *digest_type);
 /* An entry does not have the digest that its ledger is known to have: soon asked for again.  True as above. */
 bool fbk_digests_doubt(struct fbk_digests *digests, int64_t ledger_id);
 
