@@ -1,9 +1,10 @@
 """The bookie's supervisor: owns configuration, directories, identity, port and registration; no data path.
 
-It starts all children at once under a fresh epoch, leads them to readiness (`sequence`), watches them, and ends them. A
-child that dies takes the rest with it: what they shared is thrown away, what was acknowledged is on disk, and the next
-boot replays it. A crash loop ends in a boot without journal and gc that serves reads only, until somebody restarts the
-bookie; when that fails too, in a failed bookie with the reason.
+It starts all children at once under a fresh epoch, leads them to readiness (`boot_order`), watches
+them, and ends them. A child that dies takes the rest with it: shared memory is thrown away,
+acknowledged entries are on disk, and the next boot replays them. A crash loop ends in a boot
+without journal and gc that serves reads only, until somebody restarts the bookie. If that fails
+too, the bookie is in state failed, with the reason.
 """
 
 from __future__ import annotations

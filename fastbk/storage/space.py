@@ -77,7 +77,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class DirectorySample:
-    """What a look at a directory found.
+    """One measurement of a directory.
 
     Attributes:
         free_bytes: an ordinary user may still write, less what others of this bookie are going to take there.
@@ -108,7 +108,7 @@ class DiskHealth:
         slow: why the disk is called slow, empty: it is not. Slowness refuses nothing: whoever waits for the disk is
             bounded everywhere.
         errors: writes, syncs and renames that failed, ever.
-        look: the newest.
+        sample: the newest.
     """
 
     def __init__(self, thresholds: Thresholds, now_s: float) -> None:
@@ -136,19 +136,19 @@ class DiskHealth:
         return self._judge(now_s)
 
     def failed(self, what: str, reason: str, now_s: float) -> bool:
-        """Note that `what` could not be written, with all its attempts; returns as `looked`."""
+        """Note that `what` could not be written, with all its attempts; returns as `update`."""
         self.errors += 1
         _, since_s = self._failing.get(what, ("", now_s))
         self._failing[what] = (reason, since_s)
         return self._judge(now_s)
 
     def worked(self, what: str, now_s: float) -> bool:
-        """Note that `what` was written; returns as `looked`."""
+        """Note that `what` was written; returns as `update`."""
         self._failing.pop(what, None)
         return self._judge(now_s)
 
     def no_room(self, reason: str, now_s: float) -> bool:
-        """Note that what has to be made ahead finds no room (empty: it does); returns as `looked`.
+        """Note that what has to be made ahead finds no room (empty: it does); returns as `update`.
 
         For who decides himself what he takes then: `takes` stays as it is.
         """
@@ -156,7 +156,7 @@ class DiskHealth:
         return self._judge(now_s)
 
     def tick(self, now_s: float) -> bool:
-        """Let time pass; returns as `looked`."""
+        """Let time pass; returns as `update`."""
         return self._judge(now_s)
 
     @property

@@ -2,9 +2,9 @@
 Loopback unless configured otherwise.
 
 It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
-everything that a peer can stretch (INV-B1; `http_slots`). A POST must say that its body is JSON: a web page that a
+everything that a peer can stretch (INV-B1; `http_guard`). A POST must say that its body is JSON: a web page that a
 person has open cannot send that to another origin without being asked first, and nothing here answers that question.
-The same goes for PUT and DELETE, whatever their body says it is. `http_sites` refuses what web pages of other sites
+The same goes for PUT and DELETE, whatever their body says it is. `http_guard` refuses what web pages of other sites
 send. The janitor's page is the same server.
 """
 
