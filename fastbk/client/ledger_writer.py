@@ -366,6 +366,8 @@ class LedgerWriter:
         self._check_open()
         return await self._pipe.lac_sender.send()
 
+    tell_last_add_confirmed = write_last_add_confirmed  # its former name
+
     def send_lac_soon(self) -> None:
         """Tell the bookies the LAC with the next turn of the loop, if no more than a few entries are in flight then.
 

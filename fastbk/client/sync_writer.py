@@ -317,6 +317,8 @@ class LedgerWriter:
         """Tell the bookies the LAC now, so that readers see the last entries; return it."""
         return self._call(self._inner.write_last_add_confirmed)
 
+    tell_last_add_confirmed = write_last_add_confirmed  # its former name
+
     def force(self, *, timeout: float | None = None) -> None:
         """Flush, and have the bookies confirm that all is durable; see the asyncio writer."""
         self._call(lambda: self._inner.force(timeout=timeout))
