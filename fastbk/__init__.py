@@ -62,11 +62,9 @@ if TYPE_CHECKING:
     from fastbk.stream.namespace.namespace import Namespace
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
-    from fastbk.stream.reader.lag import Lag
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
-    from fastbk.stream.reader.search import Position
-    from fastbk.stream.reader.segments import SegmentInfo
-    from fastbk.stream.reader.stream_reader import StreamReader
+    from fastbk.stream.reader.search import Position, SegmentInfo
+    from fastbk.stream.reader.stream_reader import Lag, StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
     from fastbk.stream.stream import Stream
     from fastbk.stream.writer.options import StreamWriterOptions
@@ -170,7 +168,7 @@ _HOMES = {
     "Cursor": "fastbk.stream.cursor.cursor",
     "Backlog": "fastbk.stream.cursor.backlog",
     "CursorInfo": "fastbk.stream.cursor.store",
-    "Lag": "fastbk.stream.reader.lag",
+    "Lag": "fastbk.stream.reader.stream_reader",
     "StreamInfo": "fastbk.stream.namespace.listing",
     "Namespace": "fastbk.stream.namespace.namespace",
     "NamespaceEvent": "fastbk.stream.namespace.events",
@@ -186,7 +184,7 @@ _HOMES = {
     "Gap": "fastbk.stream.records",
     "Record": "fastbk.stream.records",
     "Position": "fastbk.stream.reader.search",
-    "SegmentInfo": "fastbk.stream.reader.segments",
+    "SegmentInfo": "fastbk.stream.reader.search",
     "Stream": "fastbk.stream.stream",
     "StreamWriter": "fastbk.stream.writer.stream_writer",
 }

@@ -13,7 +13,7 @@ from fastbk.client.sync_writer import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
 from fastbk.native.stream_gather import Column, Table
-from fastbk.stream.chain.index_entry import IndexBuilder
+from fastbk.stream.chain.segment_contents import IndexBuilder
 from fastbk.stream.compression import compressed
 
 RECORD_BYTES_MAX = 4 * 1024 * 1024

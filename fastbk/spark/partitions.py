@@ -17,7 +17,7 @@ from fastbk.spark.splits import (
     plan_stream,
 )
 from fastbk.spark.worker_client import in_parallel
-from fastbk.stream.reader.segments import SegmentInfo
+from fastbk.stream.reader.search import SegmentInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from fastbk.spark.offsets import Offsets
 from fastbk.stream.positions import DLSN, to_us
-from fastbk.stream.reader.segments import SegmentInfo
+from fastbk.stream.reader.search import SegmentInfo
 
 RECORD_BYTES = 1024
 """What a record is taken to have where nothing is known of any."""

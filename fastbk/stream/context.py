@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fastbk.client.client import Client
+from fastbk.errors import Error
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.policy import StreamPolicy
 
@@ -47,3 +48,15 @@ ContextLike: TypeAlias = StreamContext | LateContext
 async def context_of(given: ContextLike) -> StreamContext:
     """Return the context. Raises StreamNotFound, MetadataUnavailable."""
     return given if isinstance(given, StreamContext) else await given
+
+
+def as_error(error: BaseException, doing: str) -> Error:
+    """Return what callers are told of what ended `doing`: one of our errors as it is, anything else as a bug."""
+    if isinstance(error, Error):
+        return error
+    told = Error(
+        f"{doing} has ended by a bug of ours, please report it: {type(error).__name__}: {error}",
+        outcome="unknown",
+    )
+    told.__cause__ = error
+    return told

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
     from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
-    from fastbk.stream.reader.search import Position
-    from fastbk.stream.reader.segments import SegmentInfo
+    from fastbk.stream.reader.search import Position, SegmentInfo
     from fastbk.stream.reader.stream_reader import StreamReader
     from fastbk.stream.records import Gap, Record
     from fastbk.stream.writer.options import StreamWriterOptions
@@ -284,7 +283,7 @@ class Stream:
 
     async def segments(self, first: int = 1) -> list[SegmentInfo]:
         """Return its segments from number `first` on, as metadata has them: for readers that share the work."""
-        from fastbk.stream.reader.segments import segments_of
+        from fastbk.stream.reader.search import segments_of
 
         return await segments_of(await self.context(), first)
 

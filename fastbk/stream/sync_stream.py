@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.cursor.sync_cursor import SyncCursor
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
-    from fastbk.stream.reader.search import Position
-    from fastbk.stream.reader.segments import SegmentInfo
+    from fastbk.stream.reader.search import Position, SegmentInfo
     from fastbk.stream.reader.sync_reader import SyncStreamReader
     from fastbk.stream.records import Gap, Record
 

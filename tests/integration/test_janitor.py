@@ -14,8 +14,7 @@ from pathlib import Path
 import fastbk
 from fastbk.client.client import Client
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.janitor.truncation import truncate

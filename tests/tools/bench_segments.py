@@ -28,7 +28,7 @@ from fastbk.native.stream_codec import encode
 from fastbk.stream.chain import changes
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import Contents
-from fastbk.stream.chain.index_entry import IndexBuilder
+from fastbk.stream.chain.segment_contents import IndexBuilder
 from fastbk.stream.chain.store import page_path
 from fastbk.stream.client import Client
 from fastbk.stream.context import StreamContext

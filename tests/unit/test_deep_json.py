@@ -21,7 +21,7 @@ from fastbk.native.disk import Disk
 from fastbk.server import process_table
 from fastbk.server.supervision.spawn import ChildProcess
 from fastbk.storage.audit import AUDIT_NAME, AuditLog
-from fastbk.stream.chain.codec import VERSION, get_chain
+from fastbk.stream.chain.chain import VERSION, get_chain
 from fastbk.stream.namespace.tree_records import UsageRecord, get
 
 DEEP = b"[" * 50_000 + b"]" * 50_000

@@ -6,11 +6,13 @@ import secrets
 import socket
 
 from fastbk.client.client import Client
-from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
+from fastbk.errors import Error, MetadataConflict, NoSuchLedger, StorageError
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import Chain, Segment
-from fastbk.stream.chain.changes import Contents, close_segment, open_for_append
+from fastbk.stream.chain.changes import Contents, close_segment, forget_deleted, open_for_append
 from fastbk.stream.chain.segment_contents import contents_of
 from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 
 PASSWORD = b""
@@ -99,3 +101,24 @@ async def open_stream(client: Client, store: ChainStore, owner: str) -> Versione
         except MetadataConflict as error:
             if error.retryable or not (await store.read()).chain.open_rows:
                 raise
+
+
+_log = LibraryLog("fastbk.stream")
+
+
+async def delete_pending(context: StreamContext, known: VersionedChain) -> VersionedChain:
+    """Delete the chain's doomed ledgers; what cannot be done now is left to the janitor."""
+    if not known.chain.doomed:
+        return known
+    gone: list[int] = []
+    try:
+        for ledger_id in known.chain.doomed:
+            await context.client.records.retire_ledger_id(ledger_id)
+            gone.append(ledger_id)
+        if gone:
+            known = await context.store.change(
+                lambda chain: forget_deleted(chain, tuple(gone)), known
+            )
+    except Error as error:
+        _log.info("stream.doomed_ledgers_wait", stream=context.name, reason=str(error))
+    return known

@@ -12,9 +12,18 @@ from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, StreamNotFound
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import Chain, PageRef, Segment
+from fastbk.stream.chain.chain import (
+    PAGE_ROWS,
+    ROWS_MAX,
+    Chain,
+    PageRef,
+    Segment,
+    get_chain,
+    get_page,
+    put_chain,
+    put_page,
+)
 from fastbk.stream.chain.changes import spill
-from fastbk.stream.chain.codec import PAGE_ROWS, ROWS_MAX, get_chain, get_page, put_chain, put_page
 from fastbk.stream.paths import chain_path, pages_path
 
 PAGES_KEPT = 8

@@ -18,8 +18,8 @@ from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.store import CursorInfo
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.reader.lag import average_bytes
 from fastbk.stream.reader.search import Position, first, first_from, get, tail_position
+from fastbk.stream.reader.stream_reader import average_bytes
 from fastbk.stream.records import Record
 
 

@@ -19,9 +19,8 @@ from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.lag import Lag
 from fastbk.stream.reader.options import CursorOptions, GapT
-from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.stream_reader import Lag, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
 Done: TypeAlias = Record | Chunk | DLSN

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
-from fastbk.stream.background_errors import as_error
+from fastbk.stream.context import as_error
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state_storage import StateStorage
 

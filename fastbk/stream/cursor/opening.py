@@ -25,8 +25,8 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import StreamContext
-from fastbk.stream.cursor.ledger import last_state
 from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, put_record
+from fastbk.stream.cursor.state_storage import last_state
 from fastbk.stream.cursor.store import CursorStore, delete_cursor, path_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
 from fastbk.stream.reader.gaps import has_no_records_before, truncated

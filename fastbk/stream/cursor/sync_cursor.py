@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import Error
-from fastbk.stream.background_errors import as_error
 from fastbk.stream.client import Client
+from fastbk.stream.context import as_error
 from fastbk.stream.cursor.backlog import Backlog
 from fastbk.stream.cursor.cursor import Cursor, check_done
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.lag import Lag
 from fastbk.stream.reader.options import GapT
+from fastbk.stream.reader.stream_reader import Lag
 from fastbk.stream.reader.sync_reader import CHUNK_BYTES, CHUNK_RECORDS, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import Error
 from fastbk.meta.records import VersionedRecord
-from fastbk.stream.chain.codec import get_chain
+from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StreamRecord, get
 from fastbk.stream.paths import STREAMS, chain_path, namespace_path, stream_path, streams_path

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fastbk.client.record_calls import RecordCalls
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import get_chain, get_page
+from fastbk.stream.chain.chain import Chain, get_chain, get_page
 from fastbk.stream.chain.store import page_path
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.tree_records import EntryRecord, StreamRecord, get

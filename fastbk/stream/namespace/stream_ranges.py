@@ -13,18 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastbk.errors import DataLost, Error, NoSuchLedger, StreamNotFound
-from fastbk.stream.chain.chain import NONE, Chain, Segment
+from fastbk.stream.chain.chain import NONE, Chain, Segment, get_chain
 from fastbk.stream.chain.changes import CONDEMNED
-from fastbk.stream.chain.codec import get_chain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
 from fastbk.stream.namespace.tree_records import EntryRecord, UsageRecord, get
 from fastbk.stream.paths import chain_path, entry_path, split_path, usage_path
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader.lag import average_bytes
 from fastbk.stream.reader.search import first_from, tail_position
 from fastbk.stream.reader.segment_search import SegmentAt
+from fastbk.stream.reader.stream_reader import average_bytes
 
 ASKED_TOGETHER = 64
 """Streams of which bookies are asked at once."""

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from fastbk.errors import QuotaExceeded, StreamExists
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.namespace.catalog import Level, Place, Versioned, label
 from fastbk.stream.namespace.tree_records import (
     EntryRecord,

@@ -7,9 +7,9 @@ import contextlib
 
 from fastbk.errors import Error, MetadataUnavailable, StreamNotFound
 from fastbk.retry import Retry
-from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.context import as_error
 
 AGAIN_S = 0.1
 AGAIN_S_MAX = 5.0

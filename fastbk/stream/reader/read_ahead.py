@@ -26,15 +26,14 @@ from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import size_bytes_of
-from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import NONE, Segment
 from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.chain.segment_contents import head_of
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, as_error
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.chain_follower import ChainFollower
-from fastbk.stream.reader.first_sequence import first_sequence
 from fastbk.stream.reader.read_plan import Next, ReadPlan
+from fastbk.stream.reader.segment_search import first_sequence
 
 _log = LibraryLog("fastbk.stream")
 

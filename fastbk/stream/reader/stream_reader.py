@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Literal, Never, Self, Unpack, cast, overload
 
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.option_checks import checked_timeout
+from fastbk.stream.chain.chain import Chain
 from fastbk.stream.context import ContextLike, context_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.reader.buffer import ReadBuffer
 from fastbk.stream.reader.chain_follower import ChainFollower
 from fastbk.stream.reader.gaps import error_of
-from fastbk.stream.reader.lag import Lag, lag_of
 from fastbk.stream.reader.options import GapT, ReaderOptions
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.search import (
@@ -345,3 +346,33 @@ class StreamReader(Generic[GapT]):
         self._retire()
         buffer.move_to(position, from_key)
         self._moved.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far it is behind what it knows to be visible; exact where it has caught up."""
+
+    records: int
+    seconds: float
+    """Since the last record that it handed out was appended, by this machine's clock; 0 where it has caught up."""
+    size_bytes: int = 0
+    """About: from the average of the segments that are closed, else of what was handed out last."""
+
+
+def lag_of(chain: Chain, records: int, since_us: int, record_bytes: float) -> Lag:
+    """Return the lag of so many records. `record_bytes`: the average where the chain does not say one."""
+    if records <= 0:
+        return Lag(0, 0.0)
+    each = average_bytes(chain)
+    return Lag(
+        records,
+        max(time.time() - (since_us or chain.last_time_us) / 1e6, 0.0),
+        round(records * (record_bytes if each is None else each)),
+    )
+
+
+def average_bytes(chain: Chain) -> float | None:
+    """Return bytes a record, of the closed segments whose rows are at hand; None if there are none."""
+    closed = [row for row in chain.rows if not row.is_open]
+    records = sum(row.records for row in closed)
+    return sum(row.size_bytes for row in closed) / records if records else None

@@ -12,9 +12,8 @@ from fastbk.errors import ClientClosed, Error
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.lag import Lag
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.stream_reader import Lag, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
 CHUNK_RECORDS = 1000

@@ -25,12 +25,11 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import Contents, check_epoch, close_segment
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, as_error
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions

@@ -27,14 +27,12 @@ from fastbk.errors import (
     StreamSealed,
 )
 from fastbk.retry import Retry
-from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
-from fastbk.stream.chain.opening import PASSWORD
-from fastbk.stream.chain.pending_deletes import delete_pending
+from fastbk.stream.chain.opening import PASSWORD, delete_pending
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, as_error
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.writer.segment_writer import SegmentWriter
 

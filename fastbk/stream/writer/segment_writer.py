@@ -12,7 +12,7 @@ from fastbk.native.stream_codec import encode
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import NONE, Segment
 from fastbk.stream.chain.changes import Contents
-from fastbk.stream.chain.index_entry import IndexBuilder
+from fastbk.stream.chain.segment_contents import IndexBuilder
 from fastbk.stream.compression import CODECS, compressed
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN

@@ -24,8 +24,7 @@ from fastbk.errors import (
 )
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.chain.changes import seal
-from fastbk.stream.chain.opening import check_bookies, new_owner, open_stream
-from fastbk.stream.chain.pending_deletes import delete_pending
+from fastbk.stream.chain.opening import check_bookies, delete_pending, new_owner, open_stream
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of

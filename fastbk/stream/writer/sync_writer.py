@@ -19,8 +19,8 @@ from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_timeout
-from fastbk.stream.background_errors import as_error
 from fastbk.stream.client import Client
+from fastbk.stream.context import as_error
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import get_headers, put_headers
 from fastbk.stream.writer.options import WriterOptions

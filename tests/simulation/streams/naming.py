@@ -13,8 +13,7 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 
 from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFound
-from fastbk.stream.chain.chain import NONE
-from fastbk.stream.chain.codec import get_chain
+from fastbk.stream.chain.chain import NONE, get_chain
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.events import NamespaceEvent

@@ -13,8 +13,7 @@ from unittest.mock import patch
 
 from fastbk import errors
 from fastbk.errors import Error
-from fastbk.stream.chain.opening import new_owner, open_stream
-from fastbk.stream.chain.pending_deletes import delete_pending
+from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.chain.store import page_name
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.janitor.truncation import truncate

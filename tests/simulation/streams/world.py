@@ -11,10 +11,8 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import put_chain
-from fastbk.stream.chain.opening import new_owner, open_stream
-from fastbk.stream.chain.pending_deletes import delete_pending
+from fastbk.stream.chain.chain import Chain, put_chain
+from fastbk.stream.chain.opening import delete_pending, new_owner, open_stream
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import chain_path

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastbk.spark.splits import Bounds, Range, part_bytes_of, plan_entries, plan_stream
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader.segments import SegmentInfo
+from fastbk.stream.reader.search import SegmentInfo
 
 
 def closed(number: int, entries: int, size_bytes: int, first_seq: int = 0) -> SegmentInfo:

@@ -12,8 +12,7 @@ from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, Error, TxidOutOfOrder
 from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.paths import chain_path

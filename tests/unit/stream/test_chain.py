@@ -11,9 +11,17 @@ import pytest
 
 from fastbk.errors import MetadataConflict, StorageError, StreamSealed
 from fastbk.stream.chain import changes as chains
-from fastbk.stream.chain.chain import Chain, verify
+from fastbk.stream.chain.chain import (
+    PAGE_ROWS,
+    ROWS_MAX,
+    Chain,
+    get_chain,
+    get_page,
+    put_chain,
+    put_page,
+    verify,
+)
 from fastbk.stream.chain.changes import Contents
-from fastbk.stream.chain.codec import PAGE_ROWS, ROWS_MAX, get_chain, get_page, put_chain, put_page
 from fastbk.stream.positions import DLSN
 
 

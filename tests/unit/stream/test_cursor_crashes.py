@@ -8,7 +8,7 @@ import random
 import pytest
 
 from fastbk.errors import CursorFenced, Error
-from fastbk.stream.cursor import ledger, state_storage
+from fastbk.stream.cursor import state_storage
 from fastbk.stream.cursor.store import delete_cursor
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
@@ -86,7 +86,7 @@ async def test_no_order_of_takeovers_crashes_and_outages_loses_a_mark(
     monkeypatch.setattr(state_storage, "RECORD_PAUSE_S", 0.0)
     monkeypatch.setattr(state_storage, "ENTRIES_MAX", 7)
     monkeypatch.setattr(state_storage, "LEDGER_AGAIN_S", 0.01)
-    assert ledger.ENTRIES_MAX == 50_000
+    assert state_storage.ENTRIES_MAX == 50_000
     for _ in range(60):
         seed = rng.getrandbits(32)
         try:

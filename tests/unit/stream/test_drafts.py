@@ -23,10 +23,9 @@ from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.stream.chain import drafts as drafts_module
 from fastbk.stream.chain.attach import attach_drafts
-from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.chain import RAW_BYTES_MAX, Chain, put_chain
 from fastbk.stream.chain.changes import Contents
 from fastbk.stream.chain.changes import attach as attached
-from fastbk.stream.chain.codec import RAW_BYTES_MAX, put_chain
 from fastbk.stream.chain.drafts import Draft, begin, drafts_of, draw_ledger, give_up
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.janitor.stream_deletion import delete_stream

@@ -6,8 +6,7 @@ import time
 
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.reader.lag import Lag
-from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.stream_reader import Lag, StreamReader
 from fastbk.stream.records import Chunk, Record
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.chain.segment_slots import SLOTS_MAX
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext

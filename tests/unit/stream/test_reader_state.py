@@ -10,8 +10,7 @@ import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader.lag import Lag
-from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.stream_reader import Lag, StreamReader
 from fastbk.stream.records import Chunk
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastbk.stream.reader.segments import segments_of
+from fastbk.stream.reader.search import segments_of
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import filled, new_stream, writer_of
 

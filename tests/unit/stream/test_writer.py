@@ -10,8 +10,7 @@ import random
 
 from fastbk.errors import Error
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import chain_path

@@ -7,7 +7,14 @@ import random
 import pytest
 
 from fastbk.errors import BufferFull, ProtocolError, RecordTooLarge, TxidOutOfOrder
-from fastbk.stream.chain.index_entry import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
+from fastbk.stream.chain.segment_contents import (
+    RECORD,
+    ROWS_MAX,
+    TIME,
+    TXID,
+    IndexBuilder,
+    SegmentIndex,
+)
 from fastbk.stream.writer.queue import WriterQueue
 
 
