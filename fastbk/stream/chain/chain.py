@@ -1,10 +1,10 @@
-"""A stream's chain: its segments, and all that changes together with them, as values. `changes.py` changes it.
+"""A stream's chain: its segments, and all that changes together with them, as values and bytes; pure.
 
 The chain is one record of metadata, replaced by compare-and-set. Rows of old segments lie in pages, records of their
 own that never change (`PageRef`).
 
 The last segments may be open: the one that is written, and one that was made ready behind it, so that a roll needs no
-metadata. All others are closed, and what they hold is known here.
+metadata. All others are closed, and what they hold is known here. `changes.py` changes it.
 """
 
 from __future__ import annotations
@@ -192,6 +192,10 @@ def verify(chain: Chain) -> None:
         "INV-S8: doomed ledgers are bounded",
     )
 
+
+# --- bytes ------------------------------------------------------------------------------------------------------
+# A mark, a version, and MessagePack packed by zlib (rows are much alike). Fields may be added behind the others: an
+# older fastbk passes them by, a newer one takes their defaults for missing.
 
 T = TypeVar("T")
 

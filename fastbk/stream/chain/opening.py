@@ -15,6 +15,8 @@ from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 
+_log = LibraryLog("fastbk.stream")
+
 PASSWORD = b""
 """Streams' ledgers are guarded by their names in the chain, not by passwords."""
 
@@ -103,11 +105,8 @@ async def open_stream(client: Client, store: ChainStore, owner: str) -> Versione
                 raise
 
 
-_log = LibraryLog("fastbk.stream")
-
-
 async def delete_pending(context: StreamContext, known: VersionedChain) -> VersionedChain:
-    """Delete the chain's doomed ledgers; what cannot be done now is left to the janitor."""
+    """Delete the chain's doomed ledgers, and forget them (INV-S8); what fails now is left to the janitor."""
     if not known.chain.doomed:
         return known
     gone: list[int] = []

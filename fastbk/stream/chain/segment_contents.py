@@ -1,4 +1,4 @@
-"""What a closed ledger holds, as a segment: found by its first entry and its last ones (INV-S1)."""
+"""What a closed ledger holds, as a segment: by its first entry and its last ones (INV-S1), and by its index."""
 
 from __future__ import annotations
 
@@ -65,6 +65,11 @@ def head_of(entry: Entry) -> Head:
             entry_id=entry.entry_id,
         ) from error
 
+
+# --- the index behind a segment's records -----------------------------------------------------------------------
+# Its body is a table of at most ROWS_MAX rows of four numbers of 8 bytes, little-endian: an entry's id, the records of
+# the segment before it, its first transaction id (relative to the segment's base) and its time. The rows lie at even
+# distances, and the first one is the first entry.
 
 ROWS_MAX = 4096
 _ROW_WORDS = 4

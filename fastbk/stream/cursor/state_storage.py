@@ -239,6 +239,8 @@ class StateStorage:
             await self._write(self._state())
 
 
+# --- the ledger -------------------------------------------------------------------------------------------------
+
 PASSWORD = b""
 APPEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
@@ -247,7 +249,7 @@ ENTRIES_MAX = 50_000
 
 
 class CursorLedger:
-    """The writer of one, from its creation.
+    """The writer of a cursor's ledger: whole states, appended; of a fenced ledger the last one counts (INV-S10).
 
     Attributes:
         entries: states that were appended.

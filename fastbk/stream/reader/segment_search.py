@@ -212,11 +212,13 @@ class SegmentAt:
         return low
 
 
+# --- an open segment's first number -----------------------------------------------------------------------------
+
 PART_ENTRIES = 64
 
 
 async def first_sequence(context: StreamContext, row: Segment) -> int:
-    """Return the number of the first record of `row`, a segment that has a record.
+    """Return the number of the first record of `row`, a segment that has one; the chain may not say it yet.
 
     A writer goes on in the second open segment only when all it sent to the first is acknowledged: then everything
     that the first one's bookies hold stays, also what lies beyond its LAC, and its last record ends the numbers.
