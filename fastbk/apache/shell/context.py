@@ -59,12 +59,12 @@ class Context:
         return self._uri
 
     def _uri_of_file(self, path: Path) -> str:
-        from fastbk.apache.configuration import rules, source
+        from fastbk.apache.configuration import key_translation, source
         from fastbk.server.configuration import bookie_file
 
         if source.is_apache(path):
             # Not the whole file: a client's has no directories, and is good enough here.
-            return rules.metadata_uri(source.read(path, os.environ))
+            return key_translation.metadata_uri(source.read(path, os.environ))
         return bookie_file.load(path).metadata.uri
 
     @contextmanager

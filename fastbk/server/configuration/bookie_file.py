@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk import config as toml
-from fastbk.apache.configuration import rules, source
+from fastbk.apache.configuration import key_translation, source
 from fastbk.apache.configuration.keys import Verdict
 from fastbk.errors import ConfigError
 from fastbk.observe import logs
@@ -92,7 +92,7 @@ def examine(
 
     Raises ConfigError for a file that cannot be read.
     """
-    return rules.translate(
+    return key_translation.translate(
         source.read(path, os.environ if environment is None else environment)
     )
 

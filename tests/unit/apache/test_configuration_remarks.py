@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastbk import properties
-from fastbk.apache.configuration import rules, source
+from fastbk.apache.configuration import key_translation, source
 from fastbk.apache.configuration.report import Report
 from tests.fixtures.host import Host
 
@@ -19,7 +19,7 @@ metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
 
 def report_of(text: str) -> Report:
     read = source.KeySource(Path("bk_server.conf"), properties.parse(BASE + text), {})
-    config, report = rules.translate(read, Host())
+    config, report = key_translation.translate(read, Host())
     assert config is not None, report.problems
     return report
 

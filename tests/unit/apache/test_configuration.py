@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk import config as toml
-from fastbk.apache.configuration import key_table, rules, source
+from fastbk.apache.configuration import key_table, key_translation, source
 from fastbk.apache.configuration.keys import Kind, Verdict
 from fastbk.apache.configuration.report import Report
 from fastbk.cli.config import toml_text
@@ -45,7 +45,7 @@ def translated(
 ) -> tuple[BookieConfig | None, Report]:
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
     read = source.KeySource(path, source.properties.parse(text), environment or {})
-    return rules.translate(read, Host())
+    return key_translation.translate(read, Host())
 
 
 def accepted(keys: dict[str, str]) -> tuple[BookieConfig, Report]:
@@ -331,7 +331,7 @@ def test_any_value_makes_a_bookie_or_a_problem(keys: dict[str, str]) -> None:
         ),
         {},
     )
-    config, report = rules.translate(read, Host())
+    config, report = key_translation.translate(read, Host())
     if config is None:
         assert report.problems
     else:
