@@ -19,7 +19,7 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.placement.partial import ChosenEnsemble
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.ensemble_change_result import Replacement
 
 T = TypeVar("T")
 

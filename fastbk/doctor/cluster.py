@@ -21,8 +21,8 @@ from fastbk.native.disk import Disk
 from fastbk.server.identity import Directory, content_of, known_of, places
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
+from fastbk.storage.identity_check import DirectoryContent, IdentityError, Verdict, judge
 from fastbk.storage.metadata_mark import read_newest
-from fastbk.storage.startup_check import DirectoryContent, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fastbk.doctor.report import Check
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.storage.startup_check import DirectoryPlace
+    from fastbk.storage.identity_check import DirectoryPlace
 
 GOOD_KINDS = frozenset({"ext4", "xfs"})
 NETWORK_KINDS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs"})

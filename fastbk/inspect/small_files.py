@@ -12,7 +12,7 @@ from fastbk.errors import StorageError
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.items import Item, damage
 from fastbk.model import cookie as cookie_model
-from fastbk.storage import cookie as cookie_file
+from fastbk.storage import cookie_file as cookie_file
 from fastbk.storage import identity, limbo, manifest, scrub_state, small_files, unclean
 from fastbk.storage.directories import AUDIT_NAME
 

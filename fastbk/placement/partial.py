@@ -18,8 +18,8 @@ from itertools import combinations, islice
 from fastbk.errors import NotEnoughBookies
 from fastbk.invariant import check
 from fastbk.model.ids import BookieId
-from fastbk.placement.api import choose_ensemble
 from fastbk.placement.candidates import gather
+from fastbk.placement.choose_ensemble import choose_ensemble
 from fastbk.placement.values import BookieView, Chance, PlacementConfig
 
 COMBINATIONS_MAX = 64

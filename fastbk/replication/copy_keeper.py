@@ -15,7 +15,7 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change import check_open
+from fastbk.replication.ensemble_change_result import check_open
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.under_replication import UnderReplicatedShare, UnderReplication, split

@@ -14,7 +14,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Outcome, ReadEntry, Replaced
 from fastbk.replication.copying import CopyShare, RepairOptions, ShareCopied
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import entry_in

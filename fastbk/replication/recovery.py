@@ -35,7 +35,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import Found
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery_reads import Fenced, FenceEnsemble, ReadForRecovery

@@ -19,7 +19,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import write_sets
 from fastbk.replication.actions import AddEntry, Found, Outcome, Replaced, Reply
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Pacing, Replicas
 from fastbk.retry import Backoff

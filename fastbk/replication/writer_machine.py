@@ -52,10 +52,10 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.change_round import ChangeRound, NothingDone
 from fastbk.replication.closing import CloseLedger
 from fastbk.replication.copy_keeper import CopyKeeper
-from fastbk.replication.ensemble_change import Replacement
+from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.replication.ensemble_change_round import ChangeRound, NothingDone
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.options import WriterOptions

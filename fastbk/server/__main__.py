@@ -19,7 +19,7 @@ from fastbk.native.kill_points import arm_from_environment
 from fastbk.observe import logs
 from fastbk.server.configuration import bookie_file
 from fastbk.server.supervisor import Supervisor
-from fastbk.storage.startup_check import IdentityError
+from fastbk.storage.identity_check import IdentityError
 
 ACCEPT_DATA_LOSS = (
     "start although this bookie's data is gone for good: it says of no ledger that it held that something is missing,"

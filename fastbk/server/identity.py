@@ -1,8 +1,8 @@
 """Makes directories and metadata agree on who this bookie is, once, before anything is served (INV-D1).
 
-What may be done with which findings is decided in `fastbk.storage.startup_check`; here is where they come from, and how
-a new bookie is born: folders and first manifest, then the identities, the cookies, then metadata. A birth that was cut
-short anywhere goes on at the next start.
+What may be done with which findings is decided in `fastbk.storage.identity_check`. Here is where they come from, and
+how a new bookie is born: folders and first manifest, then the identities, the cookies, then metadata. A birth that was
+cut short anywhere goes on at the next start.
 
 A bookie that lost its data, and was told that this is so, is born again (INV-X4): every ledger that metadata says it
 held goes into limbo, durably, before metadata hears of the new incarnation. Writers from before know the old one and
@@ -29,13 +29,10 @@ from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server.supervision.metadata_age import MetadataAge
-from fastbk.storage.cookie import read_cookie, write_cookie
+from fastbk.storage.cookie_file import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
-from fastbk.storage.limbo import write_limbo
-from fastbk.storage.manifest import ManifestSlots
-from fastbk.storage.small_files import read_import_mark
-from fastbk.storage.startup_check import (
+from fastbk.storage.identity_check import (
     DirectoryContent,
     DirectoryPlace,
     IdentityError,
@@ -43,13 +40,16 @@ from fastbk.storage.startup_check import (
     Verdict,
     judge,
 )
+from fastbk.storage.limbo import write_limbo
+from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.small_files import read_import_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fastbk.meta.api import MetadataStore
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.storage.cookie import Cookie
+    from fastbk.storage.cookie_file import Cookie
     from fastbk.storage.shards import Shards
 
 LEDGERS_NAMED = 3

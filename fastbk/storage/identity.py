@@ -1,7 +1,7 @@
 """`identity.json`: whose data a directory holds.
 
 It lies in every journal and ledger directory; metadata knows the same under the bookie's id, and
-`fastbk.storage.startup_check` says what may be started with (INV-D1).
+`fastbk.storage.identity_check` says what may be started with (INV-D1).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk.errors import NotEnoughBookies
-from fastbk.placement.api import (
+from fastbk.placement.choose_ensemble import (
     BookieView,
     PlacementConfig,
     choose_ensemble,

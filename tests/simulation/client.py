@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.placement.api import BookieView, PlacementConfig
+from fastbk.placement.choose_ensemble import BookieView, PlacementConfig
 from fastbk.replication.actions import AddEntry, BookieRequest, MarkReplicas, Outcome, Reply
 from tests.simulation.kernel import STALE, Kernel, Node
 from tests.simulation.network import TO_BOOKIE, Connection, Network

@@ -10,7 +10,7 @@ from tests.simulation.planting import Edit, Mutation
 
 _ADDS = "fastbk.replication.add_machine:AddMachine"
 _BOOKIE = "fastbk.native.decide:LedgerTable"
-_CHANGE = "fastbk.replication.ensemble_change:EnsembleChange"
+_CHANGE = "fastbk.replication.ensemble_change_result:EnsembleChange"
 _CLOSE = "fastbk.replication.closing:CloseLedger"
 _COPY = "fastbk.replication.copying:CopyShare"
 _FENCE = "fastbk.replication.recovery_reads:FenceEnsemble"
@@ -22,7 +22,7 @@ _RECOVER = "fastbk.replication.recovery:RecoverLedger"
 _REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
 _REPLICAS = "fastbk.replication.replicas:Replicas"
 _REWRITE = "fastbk.replication.recovery_writes:RewriteEntries"
-_ROUND = "fastbk.replication.change_round:ChangeRound"
+_ROUND = "fastbk.replication.ensemble_change_round:ChangeRound"
 _UPDATE = "fastbk.replication.metadata_update:MetadataUpdate"
 _WRITER = "fastbk.replication.writer_machine:WriterMachine"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
-from fastbk.placement.api import choose_replacements
+from fastbk.placement.choose_ensemble import choose_replacements
 from fastbk.replication.actions import (
     Action,
     Choose,

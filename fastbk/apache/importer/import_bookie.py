@@ -28,7 +28,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.server.identity import Directory, content_of, places, stamp_cookies
 from fastbk.server.index.holdings_check import holds
-from fastbk.storage import cookie as cookie_file
+from fastbk.storage import cookie_file as cookie_file
 from fastbk.storage import entry_log_files, identity, limbo, locations_files
 from fastbk.storage.directories import AUDIT_NAME, free_bytes, make_ledger_directory
 from fastbk.storage.manifest import SLOTS

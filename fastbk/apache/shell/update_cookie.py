@@ -35,7 +35,7 @@ def _update(context: Context, words: CommandLine) -> int:
 
 
 def _list(context: Context) -> int:
-    from fastbk.storage.cookie import NAME
+    from fastbk.storage.cookie_file import NAME
 
     config, bookie_id = context.bookie(), context.bookie_id()
     print(f"Listing local Cookie Files of Bookie: {bookie_id}")

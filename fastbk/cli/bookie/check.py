@@ -346,7 +346,7 @@ def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, lis
 
 def _identify(pair: Pair, bookie_id: str) -> None:
     """Read identities and cookies, and compare them with each other and with what is configured."""
-    from fastbk.storage.cookie import CookieError, read_cookie
+    from fastbk.storage.cookie_file import CookieError, read_cookie
     from fastbk.storage.identity import read_identity
 
     for role, directory, disk in (

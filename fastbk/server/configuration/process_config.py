@@ -18,7 +18,7 @@ from fastbk.server.configuration.settings import (
     NetworkSettings,
     ScrubSettings,
 )
-from fastbk.storage.space import Thresholds
+from fastbk.storage.disk_health import Thresholds
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):

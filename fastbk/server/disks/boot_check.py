@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fastbk.private_files import FILE_MODE
 from fastbk.server.disks.directory_probe import DirectoryProbe
 from fastbk.server.disks.disk_watch import DiskReport
-from fastbk.storage.space import DiskState, Takes
+from fastbk.storage.disk_health import DiskState, Takes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
 from fastbk.server.directories import LOCK_NAME
-from fastbk.storage.space import DirectorySample
+from fastbk.storage.disk_health import DirectorySample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.server.disks.disk_watch import DiskReport
-from fastbk.storage.space import DiskState, Takes
+from fastbk.storage.disk_health import DiskState, Takes
 
 if TYPE_CHECKING:
     from fastbk.server.supervision.lifecycle import Lifecycle

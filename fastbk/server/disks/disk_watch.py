@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.observe import logs
-from fastbk.storage.space import DiskHealth, DiskState, Takes
+from fastbk.storage.disk_health import DiskHealth, DiskState, Takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.server.disks.directory_probe import DirectoryProbe
-    from fastbk.storage.space import DirectorySample, Thresholds
+    from fastbk.storage.disk_health import DirectorySample, Thresholds
 
 HUNG_S = 5.0
 """A look that takes longer is told of as a slow disk."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fastbk.storage.space import Thresholds
+from fastbk.storage.disk_health import Thresholds
 from fastbk.units import format_size
 
 if TYPE_CHECKING:

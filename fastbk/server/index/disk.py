@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.observe import logs
 from fastbk.server.disks.slow import slow_flush
-from fastbk.storage.space import Takes
+from fastbk.storage.disk_health import Takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

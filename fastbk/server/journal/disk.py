@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native.stats import SLOTS
 from fastbk.server.disks.slow import CommitSpeed
-from fastbk.storage.space import Takes
+from fastbk.storage.disk_health import Takes
 
 if TYPE_CHECKING:
     from fastbk.native.journal import Journal

@@ -1,6 +1,6 @@
 """Adds empty journal/index pairs to a stopped bookie: `fastbk bookie expand`.
 
-Which directories may be added is decided in `fastbk.storage.startup_check`. Order: folders and first manifest,
+Which directories may be added is decided in `fastbk.storage.identity_check`. Order: folders and first manifest,
 identities and cookies of the new directories, metadata, the identities of the old ones. Cut off anywhere it is done
 again, and until then no start succeeds with the new configuration. No shard moves by itself.
 """
@@ -23,7 +23,7 @@ from fastbk.native.kill_points import kill_point
 from fastbk.server.identity import Directory, content_of, known_of, places, stamp_cookies
 from fastbk.storage.directories import make_ledger_directory
 from fastbk.storage.identity import Identity, new_identity, write_identity
-from fastbk.storage.startup_check import Verdict, configured_pairs, judge
+from fastbk.storage.identity_check import Verdict, configured_pairs, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,9 +29,9 @@ from fastbk.server.identity import (
     places,
     refuse_imports,
 )
-from fastbk.storage.cookie import write_cookie
+from fastbk.storage.cookie_file import write_cookie
 from fastbk.storage.identity import write_identity
-from fastbk.storage.startup_check import DirectoryContent, IdentityError, Verdict, judge
+from fastbk.storage.identity_check import DirectoryContent, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

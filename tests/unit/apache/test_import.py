@@ -17,7 +17,7 @@ from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE, arm_from_environment
 from fastbk.native.ledger_state import FENCED, HAS_KEY
-from fastbk.storage.startup_check import IdentityError
+from fastbk.storage.identity_check import IdentityError
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import entry, record, special
 from tests.fixtures.apache_imports import BOOKIE_ID, Import, closed

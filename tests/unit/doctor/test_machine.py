@@ -13,7 +13,7 @@ from fastbk.doctor.system import System
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
-from fastbk.storage.startup_check import DirectoryPlace
+from fastbk.storage.identity_check import DirectoryPlace
 
 
 def disks(folder: Path, **journal: int) -> Disks:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from fastbk.errors import NotEnoughBookies
-from fastbk.placement.api import BookieView, PlacementConfig, choose_ensemble
 from fastbk.placement.candidates import gather
+from fastbk.placement.choose_ensemble import BookieView, PlacementConfig, choose_ensemble
 from fastbk.placement.rules import rules_of
 from fastbk.placement.search import Ring, Steps, best_arrangement
 

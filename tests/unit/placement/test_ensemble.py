@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import ConfigError, NotEnoughBookies
 from fastbk.model.quorum import write_sets
-from fastbk.placement.api import BookieView, PlacementConfig, choose_ensemble
+from fastbk.placement.choose_ensemble import BookieView, PlacementConfig, choose_ensemble
 from fastbk.placement.rules import domains_of
 
 SPREAD = PlacementConfig()

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastbk.errors import ConfigError, NotEnoughBookies
-from fastbk.placement.api import (
+from fastbk.placement.choose_ensemble import (
     BookieView,
     PlacementConfig,
     choose_replacements,

@@ -15,7 +15,7 @@ from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait
 from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.server.supervision.lifecycle import Lifecycle, State
-from fastbk.storage.space import DiskState
+from fastbk.storage.disk_health import DiskState
 from tests.fixtures.wait import wait_until_async
 
 RESERVE_BYTES = 1 << 20

@@ -21,7 +21,7 @@ from fastbk.server.disks.directory_probe import DirectoryProbe, require_mounted
 from fastbk.server.disks.disk_watch import DiskReport, DiskWatch
 from fastbk.server.disks.slow import COMMITS_MIN, CommitSpeed, slow_flush
 from fastbk.server.index.disk import FLUSH_HANGS_S, IndexDisk
-from fastbk.storage.space import FAILED_BEARS_S, DirectorySample, DiskState, Takes, Thresholds
+from fastbk.storage.disk_health import FAILED_BEARS_S, DirectorySample, DiskState, Takes, Thresholds
 from fastbk.units import MIB
 from tests.fixtures.wait import wait_until
 

@@ -14,9 +14,9 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN
 from fastbk.native.journal_scan import JournalScan
 from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
+from fastbk.storage.disk_health import Takes
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.journal_pool import JournalPool
-from fastbk.storage.space import Takes
 from tests.fixtures.journal_harness import (
     INCARNATION,
     ORDERED,

@@ -21,8 +21,8 @@ from fastbk.server import identity
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings, LimitSettings
 from fastbk.server.identity import ledgers_of, settle
+from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.limbo import read_limbo
-from fastbk.storage.startup_check import IdentityError
 
 ME, OTHER = BookieId("me"), BookieId("other")
 

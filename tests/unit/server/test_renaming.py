@@ -20,9 +20,9 @@ from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.server.offline import renaming
 from fastbk.server.offline.renaming import rename
-from fastbk.storage.cookie import read_cookie
+from fastbk.storage.cookie_file import read_cookie
 from fastbk.storage.identity import read_identity
-from fastbk.storage.startup_check import IdentityError
+from fastbk.storage.identity_check import IdentityError
 
 OLD, NEW, OTHER = BookieId("10.0.0.1:3181"), BookieId("host:3181"), BookieId("other")
 

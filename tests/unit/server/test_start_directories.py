@@ -27,8 +27,8 @@ from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.identity import NAME as IDENTITY_NAME
+from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.manifest import SLOTS
-from fastbk.storage.startup_check import IdentityError
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"

@@ -12,7 +12,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId
 from fastbk.replication.actions import Outcome, Replaced
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change import EnsembleChange
+from fastbk.replication.ensemble_change_result import EnsembleChange
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 

@@ -27,7 +27,7 @@ from fastbk.storage.identity import NAME
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fastbk.storage.cookie import Cookie
+    from fastbk.storage.cookie_file import Cookie
     from fastbk.storage.identity import Identity
 
 

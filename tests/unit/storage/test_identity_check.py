@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fastbk.storage.cookie import Cookie
+from fastbk.storage.cookie_file import Cookie
 from fastbk.storage.identity import Identity
-from fastbk.storage.startup_check import (
+from fastbk.storage.identity_check import (
     DirectoryContent,
     DirectoryPlace,
     IdentityError,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.storage.space import (
+from fastbk.storage.disk_health import (
     FAILED_BEARS_S,
     DirectorySample,
     DiskHealth,

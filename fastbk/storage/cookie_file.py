@@ -2,7 +2,7 @@
 
 It says the same as the node in metadata (`fastbk.model.cookie`). Beside `identity.json` it adds the cluster's instance
 id, and lets Apache's tools, and people who know them, see whose directory this is. Where the two differ the bookie does
-not start (INV-D1, `fastbk.storage.startup_check`).
+not start (INV-D1, `fastbk.storage.identity_check`).
 """
 
 from __future__ import annotations
