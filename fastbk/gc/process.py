@@ -26,7 +26,7 @@ from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.rate_limit import RateLimit
 from fastbk.server.child import Child, run
-from fastbk.server.configuration.process_config import GcConfig
+from fastbk.server.configuration.bookie_config import GcConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The flight recorder of a segment, read: stages of commits and batches that took over 10 ms.
 
-`native/src/base/flight.h` writes it; `fastbk.server.slow` judges it.
+`native/src/base/flight.h` writes it; `fastbk.server.supervision.slow_reports` judges it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """error: someone must act; warning: it healed itself; info: changes of state; debug: off unless
@@ -122,3 +122,35 @@ def _utc(now_s: float) -> str:
         time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
         + f".{int((now_s - whole) * 1e6):06d}Z"
     )
+
+
+LOG_INTERVAL_S = 10.0
+
+
+class LimitLog:
+    """Counts what a process's limits refused or closed, and logs it at a bounded rate.
+
+    An attacker chooses how often a limit is reached, so one line per event would fill the log. Each limit
+    writes one line at once, and then at most one per LOG_INTERVAL_S, with the number of events since the last.
+
+    Attributes:
+        counts: events of each limit since the process started; a limit without events is missing.
+    """
+
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`event`: the name of the log line."""
+        self.counts: dict[str, int] = {}
+        self._event = event
+        self._clock = clock
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    def note(self, limit: str, count: int = 1, **values: object) -> None:
+        """Count events of a limit; log them unless a line of the same limit was written just now."""
+        total = self.counts.get(limit, 0) + count
+        self.counts[limit] = total
+        now_s = self._clock()
+        logged_s, logged_total = self._logged.get(limit, (-LOG_INTERVAL_S, 0))
+        if now_s - logged_s < LOG_INTERVAL_S:
+            return
+        self._logged[limit] = (now_s, total)
+        warning(self._event, limit=limit, count=total - logged_total, total=total, **values)

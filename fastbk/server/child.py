@@ -54,7 +54,7 @@ class Child:
         role: `worker`, `journal`, `index` or `gc`.
         index: which of that role, from 0.
         epoch: of all segments of this start, never used twice.
-        config: this role's own part, to be converted to its struct in `fastbk.server.configuration.process_config`.
+        config: this role's own part, to be converted to its struct in `fastbk.server.configuration.bookie_config`.
         fds: descriptors by name (`fastbk.server.process_table`); this process owns them.
         control: the socket, non-blocking; may be watched for reading by the child's own loop.
     """

@@ -26,17 +26,14 @@ from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.pages import endpoints, life_info, open_admin
 from fastbk.server.configuration.checks import check
 from fastbk.server.directories import DirectoryLock, lock_pairs
-from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.disk_reports import DiskReports
-from fastbk.server.disks.disk_wait import DiskWait
+from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
 from fastbk.server.disks.space_thresholds import reserve_bytes
 from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
-from fastbk.server.supervision.child_events import ChildEvents
+from fastbk.server.supervision.child_events import ChildEvents, Lifeline
 from fastbk.server.supervision.digest_service import DigestService
 from fastbk.server.supervision.gc_admin import GcAdmin
-from fastbk.server.supervision.ledger_limit import LedgerLimit
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
-from fastbk.server.supervision.lifeline import Lifeline
 from fastbk.server.supervision.monitor import Monitor
 from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
 from fastbk.server.supervision.registration import Membership
@@ -46,8 +43,7 @@ from fastbk.server.supervision.unclean_start import end_life
 if TYPE_CHECKING:
     import socket
 
-    from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.server.configuration.process_config import Replayed
+    from fastbk.server.configuration.bookie_config import BookieConfig, Replayed
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
@@ -85,8 +81,7 @@ class Supervisor:
         self._disks = DiskReports(self._life)
         self._gc = GcAdmin()
         self._read_only = ReadOnlyAdmin(config)
-        self._monitor = Monitor(self._life)
-        self._ledger_room = LedgerLimit(self._life, config.limits)
+        self._monitor = Monitor(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
         self._metrics.add_source(self._monitor.metric_lines)
         self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
@@ -291,7 +286,7 @@ class Supervisor:
 
     async def _serve(self, sequence: BootOrder, boot: Boot) -> None:
         """Serve until asked to stop, then drain. Raises ChildDied."""
-        beside = [self._follow_disks(), self._monitor.run(boot), self._ledger_room.run(boot)]
+        beside = [self._follow_disks(), self._monitor.run(boot)]
         tasks = [asyncio.create_task(one) for one in beside]
         try:
             stop = await sequence.serve()

@@ -19,7 +19,7 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.journal_scan import JournalScan
-from fastbk.server.configuration.process_config import JournalConfig, Replayed
+from fastbk.server.configuration.bookie_config import JournalConfig, Replayed
 from fastbk.server.configuration.settings import DiskSettings, JournalSettings, LimitSettings
 from fastbk.server.directories import LOCK_NAME
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay

@@ -30,7 +30,7 @@ LEFT = {
     "fastbk/server/index/holdings_check.py: ask",
     "fastbk/server/supervision/digest_service.py: asked",
     "fastbk/server/supervision/gc_admin.py: told",
-    "fastbk/server/supervision/lifeline.py: tell",
+    "fastbk/server/supervision/child_events.py: tell",
     "fastbk/server/supervision/read_only_admin.py: ask",
 }
 

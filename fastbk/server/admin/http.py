@@ -22,7 +22,7 @@ import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
-from fastbk.observe.limit_log import LimitLog
+from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.supervision.lifecycle import reasons_of

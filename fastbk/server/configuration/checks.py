@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
+from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
 from fastbk.server.disks import space_thresholds
-from fastbk.server.supervision.registration_properties import place_problems
 from fastbk.units import GIB, KIB, MIB, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.server.configuration.settings import BookieSettings
 
 COLD_FRAME_BYTES = 16 * KIB
 """Hellos and their like are answered from a buffer of this size."""
@@ -47,7 +48,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         yield "[bookie] listen has port 0: give the bookie an id, which must not change"
     if len(config.bookie.id.encode()) > 127:
         yield "[bookie] id is longer than 127 bytes"
-    yield from place_problems(config.bookie)
+    yield from _place_problems(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
         if not is_loopback(http_host) and not config.bookie.allow_unauthenticated_remote:
@@ -136,3 +137,13 @@ def _too_small(config: BookieConfig) -> Iterator[str]:
     for name in ("hello_timeout_ms", "frame_timeout_ms", "write_timeout_ms"):
         if getattr(config.network, name) > TIMEOUT_MS_MAX:
             yield f"[network] {name.removesuffix('_ms')} must be at most 1000s"
+
+
+def _place_problems(bookie: BookieSettings) -> Iterator[str]:
+    """Yield what is wrong with `[bookie] location` and `labels`."""
+    try:
+        if bookie.location:
+            check_location(bookie.location)
+        check_labels(bookie.labels)
+    except ConfigError as error:
+        yield f"[bookie] {error.message}"

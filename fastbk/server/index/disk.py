@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.observe import logs
-from fastbk.server.disks.slow import slow_flush
 from fastbk.storage.disk_health import Takes
+from fastbk.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FLUSH = "the flush"
 LOOK_INTERVAL_S = 0.05
+FLUSH_BYTES_MIN = 8 * MIB
+"""The time of a smaller flush is that of its syncs."""
 FLUSH_HANGS_S = 15.0
 """A full cache at the slowest rate that is not called slow takes twelve seconds."""
 
@@ -115,3 +117,15 @@ class IndexDisk:
             takes=takes.name.lower(),
             reason=self.watch.health.reason or ("ledger states are lost" if takes else ""),
         )
+
+
+def slow_flush(size_bytes: int, took_s: float, bytes_per_s_min: int) -> str | None:
+    """Return why a flush shows a slow disk, empty if it shows a quick one, None if it shows nothing."""
+    if size_bytes < FLUSH_BYTES_MIN or took_s <= 0:
+        return None
+    rate = size_bytes / took_s
+    if rate >= bytes_per_s_min:
+        return ""
+    return (
+        f"the last flush wrote {rate / MIB:.1f} MiB/s ({size_bytes // MIB} MiB in {took_s:.1f} s)"
+    )

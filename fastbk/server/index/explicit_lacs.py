@@ -14,7 +14,7 @@ from fastbk.storage.small_files import read_explicit_lacs, write_explicit_lacs
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
-    from fastbk.server.index.flush_jobs import DirectJobs, FlushThread
+    from fastbk.server.index.background import DirectJobs, FlushThread
 
 JOB = "explicit_lacs"
 

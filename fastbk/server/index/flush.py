@@ -1,6 +1,6 @@
 """Flushes, commits and deletions, beside the index's loop.
 
-`Flusher` is the main loop's side of the flush thread (`fastbk.server.index.flush_jobs`): it says what is to be done
+`Flusher` is the main loop's side of the flush thread (`fastbk.server.index.background`): it says what is to be done
 next and installs what came out of it. The order of each job's steps is in `fastbk.storage.checkpoint`; merges and
 compactions are `fastbk.server.index.maintenance`'s.
 """
@@ -15,8 +15,7 @@ from fastbk.errors import Error
 from fastbk.invariant import check
 from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
-from fastbk.server.index.background import DirectBackground
-from fastbk.server.index.flush_jobs import DirectJobs
+from fastbk.server.index.background import DirectBackground, DirectJobs
 from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.native.store import Store
-    from fastbk.server.index.background import Background
-    from fastbk.server.index.flush_jobs import FlushThread
+    from fastbk.server.index.background import Background, FlushThread
     from fastbk.storage.manifest import Damage
 
 RETRY_DELAY_S = 1.0

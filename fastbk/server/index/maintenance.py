@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.index import Index
     from fastbk.native.store import Store
-    from fastbk.server.index.background import Background, DirectBackground
-    from fastbk.server.index.flush_jobs import DirectJobs, FlushThread
+    from fastbk.server.index.background import Background, DirectBackground, DirectJobs, FlushThread
     from fastbk.storage.checkpoint import Checkpoint
 
 LAG_FILES_MAX = 256

@@ -26,16 +26,14 @@ from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH
 from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
-from fastbk.server.configuration.process_config import IndexConfig
-from fastbk.server.disks.directory_probe import DirectoryProbe, require_mounted
-from fastbk.server.disks.disk_watch import DiskWatch
+from fastbk.server.configuration.bookie_config import IndexConfig
+from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch, require_mounted
 from fastbk.server.gc_messages import Space
-from fastbk.server.index.background import Background
+from fastbk.server.index.background import Background, FlushThread
 from fastbk.server.index.digests import DigestTypes
 from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.explicit_lacs import ExplicitLacs
 from fastbk.server.index.flush import Flusher
-from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.hold_mark import hold_mark_if_set
 from fastbk.server.index.holdings_check import HeldCheck

@@ -9,12 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.native.stats import SLOTS
-from fastbk.server.disks.slow import CommitSpeed
 from fastbk.storage.disk_health import Takes
 
 if TYPE_CHECKING:
     from fastbk.native.journal import Journal
-    from fastbk.native.stats import Stats
+    from fastbk.native.stats import Histogram, Stats
     from fastbk.server.disks.disk_watch import DiskWatch
     from fastbk.storage.journal_pool import JournalPool
 
@@ -75,3 +74,46 @@ class JournalDisk:
         waits_ns = int((now_s - self._published_s) * 1e9)
         commits = self._stats.histogram(SLOTS["FBK_H_JOURNAL_COMMIT_NS"])
         self.watch.set_slow(self._speed.check(commits, waits_ns))
+
+
+COMMITS_MIN = 10
+"""Fewer commits between two looks prove nothing."""
+
+
+class CommitSpeed:
+    """Compares the commits since the last look with what they may take.
+
+    Slowness refuses nothing: every queue in front of a disk is bounded, so clients just wait. It is reported, so that
+    somebody replaces the disk before it fails.
+    """
+
+    def __init__(self, slow_ns: int) -> None:
+        """`slow_ns`: a disk that takes longer for half of its commits is slow."""
+        self._slow_ns = slow_ns
+        self._before: Histogram | None = None
+        self._is_stuck = False
+        self.said = ""
+        """Why the disk is slow, empty if it is not."""
+
+    def check(self, commits: Histogram, waits_ns: int) -> str:
+        """Return why the disk is slow now; as before, when too few commits came since.
+
+        Args:
+            commits: all of them, in nanoseconds. waits_ns: how long one has been under way by now; 0 for none.
+        """
+        new = commits if self._before is None else commits.minus(self._before)
+        if waits_ns > self._slow_ns:
+            self._is_stuck = True
+            self.said = f"a commit has been under way for {waits_ns / 1e9:.1f} s"
+            return self.said
+        if self._is_stuck:
+            self._is_stuck, self.said = False, ""
+        if sum(new.buckets) >= COMMITS_MIN:
+            self._before = commits
+            half_ns = new.percentile(50)
+            self.said = (
+                f"half of the commits take {half_ns / 1e6:.0f} ms or more"
+                if half_ns > self._slow_ns
+                else ""
+            )
+        return self.said

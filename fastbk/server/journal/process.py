@@ -29,10 +29,9 @@ from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
-from fastbk.server.configuration.process_config import JournalConfig
+from fastbk.server.configuration.bookie_config import JournalConfig
 from fastbk.server.configuration.settings import unconfirmed_ledgers_max
-from fastbk.server.disks.directory_probe import DirectoryProbe
-from fastbk.server.disks.disk_watch import DiskWatch
+from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch
 from fastbk.server.disks.space_thresholds import journal_thresholds
 from fastbk.server.journal.disk import JournalDisk
 from fastbk.storage.journal_files import OldFile, name_of
@@ -40,7 +39,7 @@ from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.unclean import UNSYNCED
 
 if TYPE_CHECKING:
-    from fastbk.server.configuration.process_config import Replayed
+    from fastbk.server.configuration.bookie_config import Replayed
 
 DEPTH = 2
 STEP_TIMEOUT_MS = 100

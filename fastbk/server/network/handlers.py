@@ -1,4 +1,6 @@
-"""Answers to the requests that Python answers: hello and info. A few a connection, none an entry."""
+"""Answers to the requests that Python answers, once a connection or rarer: hello and info; of Apache's clients, in both
+versions of their protocol, authentication and disk figures. C answers all others.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastbk import __version__
+from fastbk.native import apache
+from fastbk.native.apache import ApacheReply, ApacheRequest, ApacheStatus, Operation
 from fastbk.native.worker import BAD_VERSION
 from fastbk.server.directories import disk_bytes
 from fastbk.wire.messages import (
@@ -25,7 +29,7 @@ from fastbk.wire.statuses import Status
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
-    from fastbk.server.configuration.process_config import WorkerConfig
+    from fastbk.server.configuration.bookie_config import WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,66 @@ class Handlers:
         if self._config.reads_only_reason:
             return f"reads only: {self._config.reads_only_reason}"
         return "the index takes no normal adds: disk or limits"
+
+
+WANTS_TOTAL, WANTS_FREE = 1, 2
+
+NO_AUTH = b"AuthDisabledPlugin"
+"""What a bookie without authentication calls itself; clients go on when they hear it."""
+
+
+class ApacheHandlers:
+    """Knows what those answers say."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+
+    def answer(self, frame: bytes) -> Answer:
+        """Return the answer to a request that C found good; to one that is not after all, the end."""
+        verdict, _, request = apache.read_request(frame[4:])
+        if verdict != apache.GOOD:
+            return Answer(b"", is_last=True)
+        if request.operation == Operation.INFO:
+            reply = self._info(request)
+            is_done = reply.status == ApacheStatus.EOK
+            return Answer(apache.put_reply(reply), info="done" if is_done else "failed")
+        if request.operation == Operation.AUTH:
+            reply = _reply(request, ApacheStatus.EOK, plugin=NO_AUTH, blob=b"")
+        else:
+            reply = _reply(request, ApacheStatus.EBADREQ)  # there is no TLS
+        return Answer(apache.put_reply(reply))
+
+    def _info(self, request: ApacheRequest) -> ApacheReply:
+        try:
+            free_bytes, total_bytes = disk_bytes(self._config.ledger_directories)
+        except OSError:
+            return _reply(request, ApacheStatus.EIO)
+        wanted = request.info_wanted
+        return _reply(
+            request,
+            ApacheStatus.EOK,
+            total_bytes=total_bytes if wanted & WANTS_TOTAL else None,
+            free_bytes=free_bytes if wanted & WANTS_FREE else None,
+        )
+
+
+def _reply(
+    request: ApacheRequest,
+    status: ApacheStatus,
+    *,
+    plugin: bytes | None = None,
+    blob: bytes | None = None,
+    total_bytes: int | None = None,
+    free_bytes: int | None = None,
+) -> ApacheReply:
+    return ApacheReply(
+        protocol=request.protocol,
+        version=request.version,
+        operation=request.operation,
+        status=status,
+        transaction_id=request.transaction_id,
+        plugin=plugin,
+        blob=blob,
+        total_bytes=total_bytes,
+        free_bytes=free_bytes,
+    )

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
-from fastbk.observe.limit_log import LimitLog
-from fastbk.server.network.apache import ApacheHandlers
+from fastbk.observe.logs import LimitLog
 from fastbk.server.network.connection import Connection
 from fastbk.server.network.connection_limits import IdleConnections, keep_alive
-from fastbk.server.network.handlers import Handlers
+from fastbk.server.network.handlers import ApacheHandlers, Handlers
 
 if TYPE_CHECKING:
     import socket
 
     from fastbk.native.worker import Event, Worker
-    from fastbk.server.configuration.process_config import WorkerConfig
+    from fastbk.server.configuration.bookie_config import WorkerConfig
 
 SWEEP_INTERVAL_S = 1.0
 BACKLOG = 1024

@@ -20,7 +20,7 @@ from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server import process_table
 from fastbk.server.configuration import bookie_config
-from fastbk.server.configuration.process_config import (
+from fastbk.server.configuration.bookie_config import (
     GcConfig,
     IndexConfig,
     JournalConfig,

@@ -1,8 +1,8 @@
-"""The supervisor's monitor: runs the watchdog and reads the flight recorders while a boot serves.
+"""The supervisor's monitor: runs the watchdog, reads the flight recorders and watches the ledger limit.
 
 The monitor sends `frozen` (reason) to the workers, and they answer it to clients:
 `fastbk cluster status` reaches bookies by their data port, not by HTTP.
-See `fastbk.server.supervision.watchdog` and `fastbk.server.slow.reports`.
+See `fastbk.server.supervision.watchdog` and `fastbk.server.supervision.slow_reports`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from fastbk.native.flight import FlightReader
 from fastbk.native.segment import Segment
-from fastbk.native.stats import Stats
+from fastbk.native.stats import SLOTS, Stats
 from fastbk.observe import logs
-from fastbk.server.slow.reports import SlowReports
+from fastbk.server.supervision.slow_reports import SlowReports
 from fastbk.server.supervision.watchdog import POLL_S, Watchdog
 
 if TYPE_CHECKING:
+    from fastbk.server.configuration.settings import LimitSettings
     from fastbk.server.supervision.lifecycle import Lifecycle
     from fastbk.server.supervision.spawn import Boot
 
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 class Monitor:
     """Monitors one bookie, over all its boots."""
 
-    def __init__(self, life: Lifecycle) -> None:
-        """`life` receives a condition for each process and thread that is frozen."""
+    def __init__(self, life: Lifecycle, limits: LimitSettings) -> None:
+        """`life` receives a condition for each process and thread that is frozen, and for a bookie full of ledgers."""
         self.watchdog = Watchdog(life.note)
+        self._ledger_limit = LedgerLimit(life, limits)
         self.slow = SlowReports()
 
     async def run(self, boot: Boot) -> None:
@@ -43,6 +45,7 @@ class Monitor:
             for process, stats in mapped.items()
             if process.role != "gc"
         }
+        journals = [stats for process, stats in mapped.items() if process.role == "journal"]
         try:
             self.watchdog.attach(
                 (
@@ -52,6 +55,7 @@ class Monitor:
                 time.monotonic(),
             )
             while True:
+                self._ledger_limit.poll([stats.counters() for stats in journals])
                 await asyncio.sleep(POLL_S)
                 if self.watchdog.poll(time.monotonic()):
                     self._send_to_workers(boot)
@@ -75,3 +79,52 @@ class Monitor:
         for process, child in boot.children.items():
             if process.role == "worker":
                 child.send(message)
+
+
+CONDITION = "ledgers.full"
+
+
+def reason_of(ledgers: int, unconfirmed: int, limits: LimitSettings) -> str:
+    """Return why a journal takes no new ledgers, and what to do."""
+    if ledgers >= limits.ledgers_max:
+        return (
+            f"it takes no new ledgers: it has {ledgers}, as many as [limits] ledgers_max allows."
+            " Delete ledgers or raise the limit"
+        )
+    return (
+        f"it takes no new ledgers but those that metadata lists: metadata was never seen to list"
+        f" {unconfirmed} ledgers here. They expire after [gc] unconfirmed_age. Find the client that writes"
+        " to ledgers that do not exist"
+    )
+
+
+class LedgerLimit:
+    """Reports a bookie that takes no new ledgers (INV-G6): in its conditions and its log.
+
+    That is no reason to move anybody who writes here: the ledgers that are here go on, and new ones that metadata lists
+    are let in some seconds later, as long as `ledgers_max` is not reached.
+    """
+
+    def __init__(self, life: Lifecycle, limits: LimitSettings) -> None:
+        """`life` gets the condition."""
+        self._life = life
+        self._limits = limits
+        self._is_full = False
+
+    def poll(self, journals: list[list[int]]) -> None:
+        """Set or remove the condition by the counters of all journals."""
+        full = [one for one in journals if one[SLOTS["FBK_C_JOURNAL_TAKES_NO_NEW_LEDGERS"]]]
+        reason = None
+        if full:
+            ledgers, unconfirmed = (
+                full[0][SLOTS[f"FBK_C_JOURNAL_{name}"]]
+                for name in ("LEDGERS", "LEDGERS_UNCONFIRMED")
+            )
+            reason = reason_of(ledgers, unconfirmed, self._limits)
+        self._life.note(CONDITION, reason, "notice")
+        if self._is_full != bool(full):
+            self._is_full = bool(full)
+            if reason is None:
+                logs.info("ledgers.room")
+            else:
+                logs.warning("ledgers.full", reason=reason)

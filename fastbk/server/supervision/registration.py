@@ -8,6 +8,7 @@ go on.
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -18,10 +19,10 @@ from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieSe
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.retry import jittered
+from fastbk.server.directories import disk_bytes
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.shard_moves import end_move
 from fastbk.server.supervision.metadata_age import MetadataAge
-from fastbk.server.supervision.registration_properties import RegistrationProperties
 from fastbk.server.supervision.unclean_start import begin_life
 
 if TYPE_CHECKING:
@@ -258,3 +259,53 @@ def _quietly(function: Callable[[], None]) -> None:
         function()
     except Error as error:
         logs.warning("registration.left_behind", reason=str(error))
+
+
+INTERVAL_S = 60.0
+_SHARE = 20
+
+
+class RegistrationProperties:
+    """What a bookie tells those who choose bookies: its place, its labels and its disks' free space.
+
+    Free space changes with every flush, a registration should not: another figure is told only when it differs by a
+    twentieth of the disk, and at most once a minute.
+    """
+
+    def __init__(self, config: BookieConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directories = config.ledgers.all_directories
+        self._settings = config.bookie
+        self._clock = clock
+        self._told_free_bytes: int | None = None
+        self._looked_s = clock()
+
+    def properties(self) -> dict[str, str]:
+        """Return what is to be told now; what is not known or not set is left out."""
+        told: dict[str, str] = {}
+        if self._settings.location:
+            told["location"] = self._settings.location
+        if self._settings.labels:
+            told["labels"] = ",".join(sorted(set(self._settings.labels)))
+        self._told_free_bytes, _ = self._free_and_total_bytes()
+        self._looked_s = self._clock()
+        if self._told_free_bytes is not None:
+            told["free_bytes"] = str(self._told_free_bytes)
+        return told
+
+    def is_stale(self) -> bool:
+        """Return whether the free space moved so far from what was told that it is worth telling."""
+        if self._clock() - self._looked_s < INTERVAL_S:
+            return False
+        self._looked_s = self._clock()
+        free_bytes, total_bytes = self._free_and_total_bytes()
+        if free_bytes is None:
+            return False
+        if self._told_free_bytes is None:
+            return True
+        return abs(free_bytes - self._told_free_bytes) * _SHARE >= total_bytes
+
+    def _free_and_total_bytes(self) -> tuple[int | None, int]:
+        try:
+            return disk_bytes(self._directories)
+        except OSError:
+            return None, 0

@@ -9,8 +9,12 @@ import msgspec
 import pytest
 
 from fastbk.native.header_key import HEADER_KEY_BYTES
-from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.process_config import IndexConfig, JournalConfig, WorkerConfig
+from fastbk.server.configuration.bookie_config import (
+    BookieConfig,
+    IndexConfig,
+    JournalConfig,
+    WorkerConfig,
+)
 from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.server.process_table import (
     GC,

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import StorageError
 from fastbk.server.directories import disk_bytes, lock_all
-from fastbk.server.disks.directory_probe import DirectoryProbe
+from fastbk.server.disks.disk_watch import DirectoryProbe
 from tests.fixtures.wait import wait_until
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from fastbk.server.directories import LOCK_NAME, DirectoryLock, lock_all
-from fastbk.server.disks import boot_check, disk_wait
-from fastbk.server.disks.boot_check import UsedDirectory, boot_problems, why_not_writable
+from fastbk.server.disks import disk_wait
 from fastbk.server.disks.disk_reports import DiskReports
-from fastbk.server.disks.disk_wait import DiskWait
+from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory, boot_problems, why_not_writable
 from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.server.supervision.lifecycle import Lifecycle, State
 from fastbk.storage.disk_health import DiskState
@@ -70,7 +69,7 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
             "Input/output error" if Path(directory).name in folders else why_not_writable(directory)
         )
 
-    monkeypatch.setattr(boot_check, "why_not_writable", why)
+    monkeypatch.setattr(disk_wait, "why_not_writable", why)
 
 
 async def test_well_disks_let_everything_pass_and_keep_nothing(harness: Harness) -> None:

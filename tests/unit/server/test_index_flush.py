@@ -14,9 +14,8 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Space
 from fastbk.server.index import maintenance
-from fastbk.server.index.background import Task
+from fastbk.server.index.background import FlushThread, Task
 from fastbk.server.index.flush import Flusher
-from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.storage.audit import AuditLog

@@ -16,7 +16,7 @@ from fastbk.server.configuration.settings import (
     MetadataSettings,
 )
 from fastbk.server.directories import lock_all
-from fastbk.server.supervision import registration, registration_properties
+from fastbk.server.supervision import registration
 from fastbk.server.supervision.registration import Membership
 from tests.fixtures.wait import wait_until_async
 
@@ -148,7 +148,7 @@ async def test_place_labels_and_free_space_are_told(
     """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
     disk = SimpleNamespace(f_bavail=900, f_bfree=900, f_blocks=1000, f_frsize=4096)
     monkeypatch.setattr(directories.os, "statvfs", lambda _path: disk)
-    monkeypatch.setattr(registration_properties, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(registration, "INTERVAL_S", 0.0)
     bookie = BookieSettings(location="/eu/r1", labels=("ssd", "gold"))
     harness.config = msgspec.structs.replace(harness.config, bookie=bookie)
     member = harness.membership()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
-from fastbk.server.admin.rolling import RollingWindow, quantile
+from fastbk.server.admin.apache_metrics import RollingWindow, quantile
 
 
 def histogram(*values: int) -> Histogram:

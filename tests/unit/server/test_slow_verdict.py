@@ -2,8 +2,14 @@ import pytest
 
 from fastbk.native import flight
 from fastbk.native.flight import SlowRecord
-from fastbk.server.slow.reports import LOG_INTERVAL_S, SHOWN_MAX, SlowReports
-from fastbk.server.slow.verdict import CAUSES, stages, verdict
+from fastbk.server.supervision.slow_reports import (
+    CAUSES,
+    LOG_INTERVAL_S,
+    SHOWN_MAX,
+    SlowReports,
+    stages,
+    verdict,
+)
 
 MS = 1_000_000
 NOW = 1000 * MS

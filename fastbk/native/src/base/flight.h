@@ -1,7 +1,7 @@
 /* The flight recorder: what became of commits and batches that took long, stage by stage, in the recorder's own segment.
  *
  * Nothing here runs once an entry.  A stage's times are those that a batch or wake-up has anyway; only what was slow costs
- * more.  Bounded: the newest FBK_FLIGHT_RECORDS a process.  The supervisor reads and judges (fastbk/server/slow). */
+ * more.  Bounded: the newest FBK_FLIGHT_RECORDS a process.  The supervisor reads and judges (fastbk/server/supervision/slow_reports.py). */
 #ifndef FBK_FLIGHT_H
 #define FBK_FLIGHT_H
 
