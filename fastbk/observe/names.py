@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fastbk.observe.apache_only_names import ASKED_BY_APACHES_NAMES
-
 Kind = Literal["counter", "gauge", "histogram"]
 
 _ROLES = ("WORKER", "JOURNAL", "INDEX", "GC")
@@ -109,42 +107,6 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_WORKER_COLD_REQUESTS": "Requests handled in Python: hello, info, ping.",
     "FBK_C_WORKER_WAITS_CONTEXT": "Times that a client of Apache's waited for others' requests to be answered.",
     "FBK_C_WORKER_APACHE_CONNECTIONS": "Connections that spoke Apache's protocols.",
-    "FBK_C_WORKER_V2_ADDS": "Adds, over Apache's version 2.",
-    "FBK_C_WORKER_V2_ADD_BYTES": "Bytes of entries added, over Apache's version 2.",
-    "FBK_C_WORKER_V2_READS": "Single reads, fencing ones too, over Apache's version 2.",
-    "FBK_C_WORKER_V2_READ_BYTES": "Bytes of entries sent in replies, over Apache's version 2.",
-    "FBK_C_WORKER_V2_READ_BATCHES": "Batch reads, over Apache's version 2.",
-    "FBK_C_WORKER_V2_OTHERS": "Other requests that were answered without Python, over Apache's version 2.",
-    "FBK_C_WORKER_V2_ENOLEDGER": "Answers over Apache's version 2 that said: no such ledger.",
-    "FBK_C_WORKER_V2_ENOENTRY": "Answers over Apache's version 2 that said: no such entry.",
-    "FBK_C_WORKER_V2_EBADREQ": "Answers over Apache's version 2 that said: bad request.",
-    "FBK_C_WORKER_V2_EIO": "Answers over Apache's version 2 that said: an error, or a conflict.",
-    "FBK_C_WORKER_V2_EUA": "Answers over Apache's version 2 that said: another or no master key.",
-    "FBK_C_WORKER_V2_EBADVERSION": "Answers over Apache's version 2 that said: unknown version.",
-    "FBK_C_WORKER_V2_EFENCED": "Answers over Apache's version 2 that said: fenced.",
-    "FBK_C_WORKER_V2_EREADONLY": "Answers over Apache's version 2 that said: read-only.",
-    "FBK_C_WORKER_V2_ETOOMANYREQUESTS": "Answers over Apache's version 2 that said: too many requests.",
-    "FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE": "Answers over Apache's version 2 that said: cannot tell.",
-    "FBK_C_WORKER_V3_ADDS": "Adds, over Apache's version 3.",
-    "FBK_C_WORKER_V3_ADD_BYTES": "Bytes of entries added, over Apache's version 3.",
-    "FBK_C_WORKER_V3_READS": "Single reads, fencing ones too, over Apache's version 3.",
-    "FBK_C_WORKER_V3_READ_BYTES": "Bytes of entries sent in replies, over Apache's version 3.",
-    "FBK_C_WORKER_V3_LONG_POLLS": "Reads that wait for the LAC, over Apache's version 3.",
-    "FBK_C_WORKER_V3_LAC_WRITES": "Explicit LACs, over Apache's version 3.",
-    "FBK_C_WORKER_V3_LAC_READS": "Reads of the LAC, over Apache's version 3.",
-    "FBK_C_WORKER_V3_FORCES": "Forces, over Apache's version 3.",
-    "FBK_C_WORKER_V3_LISTS": "Lists of a ledger's entries, over Apache's version 3.",
-    "FBK_C_WORKER_V3_OTHERS": "Other requests that were answered without Python, over Apache's version 3.",
-    "FBK_C_WORKER_V3_ENOLEDGER": "Answers over Apache's version 3 that said: no such ledger.",
-    "FBK_C_WORKER_V3_ENOENTRY": "Answers over Apache's version 3 that said: no such entry.",
-    "FBK_C_WORKER_V3_EBADREQ": "Answers over Apache's version 3 that said: bad request.",
-    "FBK_C_WORKER_V3_EIO": "Answers over Apache's version 3 that said: an error, or a conflict.",
-    "FBK_C_WORKER_V3_EUA": "Answers over Apache's version 3 that said: another or no master key.",
-    "FBK_C_WORKER_V3_EBADVERSION": "Answers over Apache's version 3 that said: unknown version.",
-    "FBK_C_WORKER_V3_EFENCED": "Answers over Apache's version 3 that said: fenced.",
-    "FBK_C_WORKER_V3_EREADONLY": "Answers over Apache's version 3 that said: read-only.",
-    "FBK_C_WORKER_V3_ETOOMANYREQUESTS": "Answers over Apache's version 3 that said: too many requests.",
-    "FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE": "Answers over Apache's version 3 that said: cannot tell.",
     "FBK_C_WORKER_ADDS_UNVERIFIED": "Entries taken without a look at their digest: its type is not known yet, named by"
     " no metadata (both of Apache's clients only), or HMAC. DUMMY is no digest and does not count.",
     "FBK_C_JOURNAL_BATCHES": "Batches written and synced.",
@@ -232,41 +194,67 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_GC_COMPACTION_FREED_BYTES": "Bytes won back by compaction.",
     "FBK_C_GC_COMPACTION_BAD_RUNS": "Runs of entries that compaction could not move, being damaged.",
     "FBK_C_GC_COMPACTION_ERRORS": "Compactions in which something ended early; see the log.",
-    "FBK_C_WORKER_ADDS_FAILED": "Adds that were refused or failed, of all protocols.",
-    "FBK_C_WORKER_ADDS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_READS_FAILED": "Reads that were refused or failed, of all protocols.",
-    "FBK_C_WORKER_READS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_FENCES_DONE": "Fencing reads answered well, of all protocols.",
-    "FBK_C_WORKER_FENCES_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_FENCES_FAILED": "Fencing reads answered with anything else.",
-    "FBK_C_WORKER_FENCES_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_POLLS_DONE": "Long polls answered well, of all protocols.",
-    "FBK_C_WORKER_POLLS_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_POLLS_FAILED": "Long polls answered with anything else.",
-    "FBK_C_WORKER_POLLS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_LAC_READS_DONE": "Reads of the LAC answered well, of all protocols.",
-    "FBK_C_WORKER_LAC_READS_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_LAC_READS_FAILED": "Reads of the LAC answered with anything else.",
-    "FBK_C_WORKER_LAC_READS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_LAC_WRITES_DONE": "Writes of an explicit LAC answered well, of all protocols.",
-    "FBK_C_WORKER_LAC_WRITES_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_LAC_WRITES_FAILED": "Writes of an explicit LAC answered with anything else.",
-    "FBK_C_WORKER_LAC_WRITES_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_FORCES_DONE": "Forces answered well, of all protocols.",
-    "FBK_C_WORKER_FORCES_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_FORCES_FAILED": "Forces answered with anything else.",
-    "FBK_C_WORKER_FORCES_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_LISTS_DONE": "Lists of entries answered well, of all protocols.",
-    "FBK_C_WORKER_LISTS_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_LISTS_FAILED": "Lists of entries answered with anything else.",
-    "FBK_C_WORKER_LISTS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_INFOS_DONE": "Questions for the disk's room answered well, of all protocols.",
-    "FBK_C_WORKER_INFOS_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_INFOS_FAILED": "Questions for the disk's room answered with anything else.",
-    "FBK_C_WORKER_INFOS_FAILED_US": "How long those took in all.",
     "FBK_C_WORKER_ADDS_REJECTED": "Adds of Apache's clients refused because too many waited.",
     "FBK_C_WORKER_READS_REJECTED": "Reads of Apache's clients refused because too many waited.",
+    "FBK_C_WORKER_V2_READ_BATCHES": "Batch reads, over Apache's version 2.",
+    "FBK_C_WORKER_V3_LONG_POLLS": "Reads that wait for the LAC, over Apache's version 3.",
+    "FBK_C_WORKER_V3_LAC_WRITES": "Explicit LACs, over Apache's version 3.",
+    "FBK_C_WORKER_V3_LAC_READS": "Reads of the LAC, over Apache's version 3.",
+    "FBK_C_WORKER_V3_FORCES": "Forces, over Apache's version 3.",
+    "FBK_C_WORKER_V3_LISTS": "Lists of a ledger's entries, over Apache's version 3.",
 }
+
+_OF_BOTH_VERSIONS = {
+    "ADDS": "Adds",
+    "ADD_BYTES": "Bytes of entries added",
+    "READS": "Single reads, fencing ones too",
+    "READ_BYTES": "Bytes of entries sent in replies",
+    "OTHERS": "Other requests that were answered without Python",
+}
+"""Counters that a worker has for each version of Apache's protocol, as `FBK_C_WORKER_V2_ADDS`."""
+
+_STATUSES = {
+    "ENOLEDGER": "no such ledger",
+    "ENOENTRY": "no such entry",
+    "EBADREQ": "bad request",
+    "EIO": "an error, or a conflict",
+    "EUA": "another or no master key",
+    "EBADVERSION": "unknown version",
+    "EFENCED": "fenced",
+    "EREADONLY": "read-only",
+    "ETOOMANYREQUESTS": "too many requests",
+    "EUNKNOWNLEDGERSTATE": "cannot tell",
+}
+"""Apache's statuses that a worker counts for each version, and what they mean."""
+
+for _version in (2, 3):
+    _COUNTERS |= {
+        f"FBK_C_WORKER_V{_version}_{name}": f"{text}, over Apache's version {_version}."
+        for name, text in _OF_BOTH_VERSIONS.items()
+    } | {
+        f"FBK_C_WORKER_V{_version}_{name}": f"Answers over Apache's version {_version} that said: {text}."
+        for name, text in _STATUSES.items()
+    }
+
+_TIMED: dict[str, str] = {
+    "FBK_C_WORKER_ADDS_FAILED": "Adds that were refused or failed, of all protocols.",
+    "FBK_C_WORKER_READS_FAILED": "Reads that were refused or failed, of all protocols.",
+    "FBK_C_WORKER_FENCES_DONE": "Fencing reads answered well, of all protocols.",
+    "FBK_C_WORKER_FENCES_FAILED": "Fencing reads answered with anything else.",
+    "FBK_C_WORKER_POLLS_DONE": "Long polls answered well, of all protocols.",
+    "FBK_C_WORKER_POLLS_FAILED": "Long polls answered with anything else.",
+    "FBK_C_WORKER_LAC_READS_DONE": "Reads of the LAC answered well, of all protocols.",
+    "FBK_C_WORKER_LAC_READS_FAILED": "Reads of the LAC answered with anything else.",
+    "FBK_C_WORKER_LAC_WRITES_DONE": "Writes of an explicit LAC answered well, of all protocols.",
+    "FBK_C_WORKER_LAC_WRITES_FAILED": "Writes of an explicit LAC answered with anything else.",
+    "FBK_C_WORKER_FORCES_DONE": "Forces answered well, of all protocols.",
+    "FBK_C_WORKER_FORCES_FAILED": "Forces answered with anything else.",
+    "FBK_C_WORKER_LISTS_DONE": "Lists of entries answered well, of all protocols.",
+    "FBK_C_WORKER_LISTS_FAILED": "Lists of entries answered with anything else.",
+    "FBK_C_WORKER_INFOS_DONE": "Questions for the disk's room answered well, of all protocols.",
+    "FBK_C_WORKER_INFOS_FAILED": "Questions for the disk's room answered with anything else.",
+}
+"""Counters that have another one beside them, with `_US` behind the name: how long those took in all."""
 
 _GAUGES: dict[str, str] = {
     "FBK_C_WORKER_UNREAD_REPLY_BYTES": "Bytes of replies that clients have not read yet.",
@@ -337,12 +325,57 @@ _HISTOGRAMS: dict[str, str] = {
     "FBK_H_INDEX_FLUSH_NS": "Length of a flush.",
 }
 
+_FOR_APACHES_NAMES: dict[str, str] = {
+    "FBK_C_INDEX_LOGS_RECLAIMED_BYTES": "Bytes of entry logs that are gone because nothing lived in them any more.",
+    "FBK_C_INDEX_LOGS_NOT_UNLINKED": "Times that such a log could not be unlinked; it is tried again.",
+    "FBK_C_JOURNAL_BATCHES_OF_ALL": "Batches that took all there was.",
+    "FBK_C_JOURNAL_BATCHES_FULL": "Batches that left something in a ring for want of room.",
+    "FBK_C_INDEX_PIGGYBACKS_EMPTY": "Answers with a LAC that grew but without the entry that was asked for with it.",
+}
+"""Counters that only Apache's names show (`fastbk.observe.apache_names`): they have no `fastbk_` series."""
+
+_TIMED_FOR_APACHES_NAMES: dict[str, str] = {
+    "FBK_C_INDEX_RECOUNTS_DONE": "Counts of what lives in which entry log.",
+    "FBK_C_INDEX_RECOUNTS_FAILED": "Counts that failed and are done again.",
+    "FBK_C_WORKER_RECOVERY_ADDS_DONE": "Recovery adds answered well, of all protocols; they are among the adds, too.",
+    "FBK_C_WORKER_RECOVERY_ADDS_FAILED": "Recovery adds answered with anything else.",
+    "FBK_C_WORKER_ADD_WAITS": "Waits of connections for room for their next add that are over.",
+    "FBK_C_WORKER_READ_WAITS": "Waits of connections for room for their next read that are over.",
+    "FBK_C_JOURNAL_QUEUED": "Records written, from received to the submission of their batch.",
+    "FBK_C_JOURNAL_FILES_READY": "Files made or taken again, until they were found ready.",
+    "FBK_C_INDEX_THROTTLED": "Batches that waited for a flush, until they went on.",
+    "FBK_C_INDEX_READS_TAKEN": "Reads taken out of the request rings, no fencing ones, from received on.",
+    "FBK_C_INDEX_FENCE_WAITS": "Fences, from received to durable and taken in.",
+    "FBK_C_INDEX_FENCE_READS_DONE": "Reads of fences that went well, from then on.",
+    "FBK_C_INDEX_FENCE_READS_FAILED": "Reads of fences answered with anything else.",
+    "FBK_C_INDEX_POLL_STARTS": "Long polls, from received until they wait or are answered at once.",
+    "FBK_C_INDEX_POLL_WAITS_DONE": "Waits of long polls until something came.",
+    "FBK_C_INDEX_POLL_WAITS_FAILED": "Waits of long polls until their time was over.",
+    "FBK_C_INDEX_POLL_READS_DONE": "Long polls answered well, from the end of their wait on.",
+    "FBK_C_INDEX_POLL_READS_FAILED": "Long polls answered with anything else.",
+    "FBK_C_GC_TURNS_DONE": "Looks for dead ledgers and for copies too many that came to their end.",
+    "FBK_C_GC_TURNS_FAILED": "Looks of both kinds that an error or a rule stopped.",
+    "FBK_C_GC_LOOKS_DONE": "Looks for dead ledgers that came to their end.",
+    "FBK_C_GC_LOOKS_FAILED": "Looks for dead ledgers that an error or a rule stopped.",
+    "FBK_C_GC_COMPACTIONS_DONE": "Runs of compaction that ended, also those that found nothing to do.",
+    "FBK_C_GC_COMPACTIONS_FAILED": "Runs in which something ended early; see the log.",
+}
+
+
+def _with_times(counters: dict[str, str]) -> dict[str, str]:
+    times = {f"{name}_US": "How long those took in all." for name in counters}
+    return counters | times
+
+
 NAMES: list[Name] = [
-    *(describe(name, text) for name, text in _COUNTERS.items()),
+    *(describe(name, text) for name, text in (_COUNTERS | _with_times(_TIMED)).items()),
     *(describe(name, text, is_gauge=True) for name, text in _GAUGES.items()),
     *(replace(describe(name, text), is_limit=True) for name, text in LIMITS.items()),
     *(describe(name, text) for name, text in _HISTOGRAMS.items()),
-    *(replace(describe(name, text), is_own=False) for name, text in ASKED_BY_APACHES_NAMES.items()),
+    *(
+        replace(describe(name, text), is_own=False)
+        for name, text in (_FOR_APACHES_NAMES | _with_times(_TIMED_FOR_APACHES_NAMES)).items()
+    ),
     replace(
         describe(
             "FBK_C_GC_COMPACTED_LOGS_PPM",

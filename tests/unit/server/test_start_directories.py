@@ -1,6 +1,6 @@
 """What a bookie finds in its directories at start, on real folders: each case of lost, foreign and mixed-up disks.
 
-INV-D1. The rules alone are in tests/unit/storage/test_startup_check.py, rebirths in test_rebirth.py.
+INV-D1. The rules alone are in tests/unit/storage/test_identity_check.py, rebirths in test_rebirth.py.
 """
 
 from __future__ import annotations
