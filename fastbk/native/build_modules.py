@@ -90,13 +90,17 @@ INDEX_SOURCES = [
 
 @dataclass(frozen=True)
 class NativeModule:
-    """One extension module: what Python may see of it and what it is made of."""
+    """One extension module: what Python may see of it and what it is made of.
+
+    Fragments of the boundary and sources are names in `boundary` and `src`, or absolute paths.
+    """
 
     name: str
     boundary: list[str]
     sources: list[str]
     libraries: list[str] = field(default_factory=list)
     linux_only: bool = False
+    package: str = "fastbk.native"
 
 
 MODULES = [
@@ -135,7 +139,6 @@ MODULES = [
             "base.h",
             "stats_names.h",
             "disk.h",
-            "fake_disk.h",
             "journal.h",
             "journal_scan.h",
             "decide.h",
@@ -162,13 +165,6 @@ MODULES = [
             "io/uring.c",
             "io/uring_queue.c",
             "io/disk.c",
-            "fake_disk/backend.c",
-            "fake_disk/control.c",
-            "fake_disk/files.c",
-            "fake_disk/judge.c",
-            "fake_disk/names.c",
-            "fake_disk/snapshots.c",
-            "fake_disk/writes.c",
             "base/process.c",
             "base/fault.c",
             "journal/journal.c",

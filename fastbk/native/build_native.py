@@ -68,38 +68,39 @@ def build_kind() -> str:
     return kind
 
 
-def modules_here() -> list[NativeModule]:
-    """Return the modules that this platform can have, with FASTBK_CLIENT_ONLY=1 only those that need no liburing."""
-    bookie_too = sys.platform == "linux" and not os.environ.get("FASTBK_CLIENT_ONLY")
-    return [module for module in MODULES if bookie_too or not module.linux_only]
-
-
-def boundary_text(module: NativeModule) -> str:
-    """Return what cffi parses for `module`: its fragments in order."""
-    return "\n".join((NATIVE / "boundary" / name).read_text() for name in module.boundary)
-
-
 def ffi_of(module: NativeModule) -> FFI:
     """Return the cffi builder of `module` with its boundary declared."""
     ffi = FFI()
-    ffi.cdef(boundary_text(module))
-    includes = "".join(f'#include "boundary/{name}"\n' for name in module.boundary)
+    fragments = [NATIVE / "boundary" / name for name in module.boundary]
+    ffi.cdef("\n".join(fragment.read_text() for fragment in fragments))
+    includes = "".join(f'#include "{os.path.relpath(fragment, ROOT)}"\n' for fragment in fragments)
     ffi.set_source(
-        f"fastbk.native.{module.name}", "#include <stdint.h>\n#include <stddef.h>\n" + includes
+        f"{module.package}.{module.name}", "#include <stdint.h>\n#include <stddef.h>\n" + includes
     )
     return ffi
 
 
-def extensions() -> list[Extension]:
-    """Return the setuptools extensions of this platform, for `setup.py`."""
-    return [
-        Extension(
-            f"fastbk.native.{module.name}",
-            sources=[f"fastbk/native/src/{name}" for name in module.sources],
+class NativeExtension(Extension):
+    """A module as setuptools sees it."""
+
+    def __init__(self, module: NativeModule) -> None:
+        self.module = module
+        super().__init__(
+            f"{module.package}.{module.name}",
+            sources=[os.path.relpath(NATIVE / "src" / name, ROOT) for name in module.sources],
             extra_link_args=list(module.libraries),
             py_limited_api=True,
         )
-        for module in modules_here()
+
+
+def extensions(modules: list[NativeModule] = MODULES) -> list[Extension]:
+    """Return the setuptools extensions that this platform can have.
+
+    With FASTBK_CLIENT_ONLY=1 these are only those that need no liburing.
+    """
+    bookie_too = sys.platform == "linux" and not os.environ.get("FASTBK_CLIENT_ONLY")
+    return [
+        NativeExtension(module) for module in modules if bookie_too or not module.linux_only
     ]
 
 
@@ -118,10 +119,10 @@ class BuildNative(build_ext):
         if failed:
             raise SystemExit(f"not built: {', '.join(failed)}")
 
-    def build_extension(self, extension: Extension) -> None:
+    def build_extension(self, extension: NativeExtension) -> None:
         """Write the cffi source of `extension`, compile what changed, link and put it in place by a rename."""
         kind = build_kind()
-        module = next(m for m in MODULES if extension.name == f"fastbk.native.{m.name}")
+        module = extension.module
         folder = Path(self.build_temp) / kind
         folder.mkdir(parents=True, exist_ok=True)
         generated = folder / f"{module.name}.c"
@@ -167,8 +168,7 @@ class BuildNative(build_ext):
         command = [
             *self.compiler.compiler_so,
             *(f"-I{path}" for path in include),
-            f"-I{NATIVE}",
-            f"-I{NATIVE / 'src'}",
+            *(f"-I{path}" for path in (ROOT, NATIVE, NATIVE / "src")),
             *flags,
             "-MMD",
             "-MF",
@@ -206,20 +206,18 @@ def write_stub(module: NativeModule) -> None:
         target.write_text(text)
 
 
-def main() -> None:
-    """Build every module of this platform in place, beside this file, and write the stubs of all modules."""
+def build_in_place(modules: list[NativeModule]) -> None:
+    """Build the modules that this platform can have, each in the folder of its package."""
     os.chdir(ROOT)
     # Two builds at once would write each other's objects: the second waits, and finds nothing left to do.
     Path("build").mkdir(exist_ok=True)
     lock = os.open("build/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    for module in MODULES:
-        write_stub(module)
     distribution = Distribution(
         {
             "name": "fastbk",
-            "packages": ["fastbk", "fastbk.native"],
-            "ext_modules": extensions(),
+            "packages": ["fastbk", *{module.package for module in modules}],
+            "ext_modules": extensions(modules),
             "cmdclass": {"build_ext": BuildNative},
         }
     )
@@ -227,6 +225,13 @@ def main() -> None:
     command.inplace = True
     command.ensure_finalized()
     command.run()
+
+
+def main() -> None:
+    """Build every module of this platform beside this file, and write the stubs of all modules."""
+    build_in_place(MODULES)
+    for module in MODULES:
+        write_stub(module)
 
 
 if __name__ == "__main__":

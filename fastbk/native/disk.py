@@ -1,9 +1,9 @@
 """A disk: everything a bookie stores goes through one of these (`src/io/io.h`).
 
-Backends: `io_uring`, `plain` (system calls that wait; what a container without io_uring gets) and the fake disk of
-`fake_disk.py` for tests. `auto` takes io_uring where real operations in the directory show that it works;
-the environment's FASTBK_IO=plain|io_uring decides instead of `auto`. The calls of this class wait for the disk;
-journal, index and store take `handle` and do their own writing in C.
+Backends: `io_uring` and `plain` (system calls that wait; what a container without io_uring gets). `auto` takes
+io_uring where real operations in the directory show that it works; the environment's FASTBK_IO=plain|io_uring
+decides instead of `auto`. The calls of this class wait for the disk; journal, index and store take `handle` and do
+their own writing in C.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Disk:
 
     @classmethod
     def of_handle(cls, io: CData) -> Disk:
-        """Return a disk that owns an existing backend; for `fake_disk.py`."""
+        """Return a disk that owns an existing backend; for the fake disk of tests."""
         disk = cls.__new__(cls)
         disk._io = io
         disk.fallback_reason = ""

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import Error
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import Checkpoint
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.reading import read_all
 from tests.fixtures.storage_harness import Book, Life, format_disk

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.check import DirectoryCheck
 from fastbk.storage.check_findings import Checked
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.rebuild import Rebuild
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, OK
 from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 

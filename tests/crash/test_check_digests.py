@@ -14,12 +14,12 @@ from fastbk.meta.memory import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC
 from fastbk.storage.check import DirectoryCheck
 from fastbk.storage.check_findings import Checked, TypesOf
 from fastbk.storage.digest_check import NO_TYPE
 from fastbk.storage.directories import log_path
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import (
     INCARNATION,
     JOURNAL,

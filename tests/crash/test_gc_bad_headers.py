@@ -13,10 +13,10 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.gc.compaction_choice import dead_logs
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import LogUsage
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import log_path
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, OK, Life, StoreHarness, entry_bytes
 
 HEADER_BYTES = 4096

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pytest
 
 from fastbk.errors import Error
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal_scan import JournalScan
 from fastbk.server.journal.process import JournalLoop
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
 from fastbk.storage.journal_pool import JournalPool
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     CHECK,
     FENCED,

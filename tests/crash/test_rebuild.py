@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import Error
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import rebuild as rebuild_module
 from fastbk.storage.directories import locations_path
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import SLOTS, ManifestSlots
 from fastbk.storage.rebuild import Rebuild, Rebuilt
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
 from tests.fixtures.storage_harness import INCARNATION, LEDGERS, Book, Life, format_disk
 

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import RewrittenError
 from fastbk.native.hashes import crc32c
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, OK, Put
 from tests.fixtures.journal_harness import RECORD, entry
 from tests.fixtures.storage_harness import Book, Life, format_disk

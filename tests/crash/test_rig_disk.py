@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.fake_disk import FOREVER, FakeDisk
 from fastbk.storage.checkpoint import Checkpoint
+from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.storage_harness import Life
 from tests.rigs import fake_disk
 from tests.rigs.judge import Found, Known, judge

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.directories import locations_path
 from fastbk.storage.manifest import Manifest, ManifestSlots
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.fast

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.manifest import ManifestSlots
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import (
     CANNOT_TELL,
     DIRECTORY,

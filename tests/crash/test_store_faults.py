@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import ManifestLost
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
 pytestmark = pytest.mark.fast

@@ -13,10 +13,10 @@ import pytest
 import fastbk
 from fastbk.devcluster import Bookie
 from fastbk.native import client_codec as codec
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.unclean import NAME
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import OK
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.storage_harness import Book, Life, format_disk

@@ -17,6 +17,7 @@ import pytest
 
 from fastbk.native.build_modules import STORE_SOURCES
 from fastbk.native.build_native import KIND_FLAGS
+from tests.native.build_fake_disk import SOURCES as FAKE_DISK_SOURCES
 from tests.native.compile import KINDS, URING, build_program
 
 SKIPPED = 77
@@ -36,17 +37,11 @@ class Program:
 
 
 IO_SOURCES = (
+    *FAKE_DISK_SOURCES,
     "io/common.c",
-    "fake_disk/backend.c",
     "io/plain.c",
     "io/uring.c",
     "io/uring_queue.c",
-    "fake_disk/control.c",
-    "fake_disk/files.c",
-    "fake_disk/judge.c",
-    "fake_disk/names.c",
-    "fake_disk/snapshots.c",
-    "fake_disk/writes.c",
     "base/segment.c",
 )
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import SETTLED_END
 from fastbk.server.index.background import Task, run_to_its_end
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.storage_harness import Book, Life, format_disk
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fastbk.native.fake_disk import FakeDisk
+from tests.fixtures.fake_disk import FakeDisk
 
 SECTOR = 512
 SECTORS = 12

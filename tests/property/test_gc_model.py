@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import DELETED, FlushItems, LedgerState
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
@@ -24,6 +23,7 @@ from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.locations_merge import LocationsMerge
 from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import ManifestLost
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 LEDGERS_ALIVE_MAX = 12

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.native.disk import Disk
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal_scan import BATCH_HEADER_BYTES, JournalScan, read_header
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     CHECK,
     FENCED,

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.locations_files import locations_name
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "storage"

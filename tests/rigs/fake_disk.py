@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbk.errors import Error
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import COMPACTION
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import KIB, format_disk
 from tests.rigs.doing import do
 from tests.rigs.judge import Known, judge

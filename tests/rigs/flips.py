@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from fastbk.errors import Error
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import unclean
 from fastbk.storage.check import DirectoryCheck
 from fastbk.storage.check_findings import Checked
 from fastbk.storage.identity import new_identity, read_identity, write_identity
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.unclean import Unclean, read_unclean, write_unclean
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
 from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 from tests.rigs.report import Plan, Report

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbk.native._bookie import ffi
-from fastbk.native.fake_disk import FakeDisk
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import JOURNAL_PUBLISHED
 from tests.fixtures.storage_harness import Book, Disks, Life, Sent
 from tests.rigs.judge import Key, Known

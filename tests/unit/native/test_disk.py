@@ -14,7 +14,7 @@ import pytest
 
 from fastbk.errors import ConfigError
 from fastbk.native.disk import Disk
-from fastbk.native.fake_disk import FakeDisk
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.os_errors import fails_with
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.native._bookie import ffi
 from fastbk.native.disk import Disk
-from fastbk.native.fake_disk import FOREVER, FakeDisk, Snapshot
+from tests.fixtures.fake_disk import FOREVER, FakeDisk, Snapshot
 from tests.fixtures.os_errors import fails_with
 
 SECTOR = 512

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import SETTLED_END
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, OK, RECOVERY
 from tests.fixtures.storage_harness import Book, Life, format_disk
 

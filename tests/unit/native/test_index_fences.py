@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import ADD, ADD_BATCH, OK, RECOVERY, IndexHarness
 from tests.fixtures.storage_harness import Book, Life, format_disk
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import IDLE
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CHECK, WORKER_REPLY_CONSUMED, IndexHarness, Put
 from tests.fixtures.storage_harness import Book, Life, format_disk
 

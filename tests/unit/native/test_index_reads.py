@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.errors import ProtocolError
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.index import WATCHED
 from fastbk.native.ledger_state import Listed
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import (
     BAD_REQUEST,
     CANNOT_TELL,

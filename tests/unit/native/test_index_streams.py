@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import ROLL
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import (
     INDEX_REPLY_WRITTEN,
     NO_LEDGER,

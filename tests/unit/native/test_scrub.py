@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.scrub import LogScan, Run, check_locations, probe
 from fastbk.storage.directories import locations_path, log_path
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import (
     CANNOT_TELL,
     DIRECTORY,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from fastbk.model.entry import DigestType, mac_key, make_entry
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,
@@ -19,6 +18,7 @@ from fastbk.native.hashes import (
 from fastbk.native.scrub import BAD_RANGES_MAX, DigestScan, LogScan, Run
 from fastbk.storage.directories import log_path
 from tests.fixtures import store_harness
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
 pytestmark = pytest.mark.fast

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import log_path
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, Life, StoreHarness
 
 LAST = 2**63 - 1

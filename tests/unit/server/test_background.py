@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import Store
 from fastbk.server.index.background import (
     BURST_S,
@@ -21,6 +20,7 @@ from fastbk.server.index.background import (
     TaskFailed,
     TaskStopped,
 )
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import StoreHarness
 from tests.fixtures.wait import wait_until
 

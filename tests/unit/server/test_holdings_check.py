@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fastbk.model.quorum import share, write_set
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Share
 from fastbk.server.index.holdings_check import HeldCheck, holds
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
 pytestmark = pytest.mark.fast

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import Store
 from fastbk.server.index import maintenance
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.locations_merge import LocationsMerge
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
 DAY_S = 24 * 3600

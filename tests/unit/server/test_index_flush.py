@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Space
 from fastbk.server.index import maintenance
 from fastbk.server.index.background import FlushThread, Task
@@ -22,6 +21,7 @@ from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import log_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN, locations_name
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_LEDGER, OK
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import ids_without
 from fastbk.server.index.forgetting import DELETED_KEPT_S
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.storage_harness import Book, Life, format_disk
 

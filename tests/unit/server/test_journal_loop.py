@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from fastbk.native.disk import Disk
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN
 from fastbk.native.journal_scan import JournalScan
 from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.journal_pool import JournalPool
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     INCARNATION,
     ORDERED,

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import Store
 from fastbk.server.configuration.settings import ScrubSettings
 from fastbk.server.index.background import DirectBackground, Task
 from fastbk.server.index.scrub import SAVE_INTERVAL_S, Scrubber
 from fastbk.storage.directories import log_path
 from fastbk.storage.scrub_state import read_scrub_state
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, OK
 from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 

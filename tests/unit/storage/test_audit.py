@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import audit
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.directories import AUDIT_NAME, AUDIT_OLD_NAME
+from tests.fixtures.fake_disk import FakeDisk
 
 DIRECTORY = "/ledgers"
 

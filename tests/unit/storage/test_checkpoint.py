@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from fastbk.native.fake_disk import FOREVER, FakeDisk
 from fastbk.native.store import DELETED, FlushItems, LedgerState, Scope
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
@@ -15,6 +14,7 @@ from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN
 from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import Damage, ManifestSlots
+from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FOREVER, FakeDisk
 from fastbk.native.store import Scope
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed, CheckpointSettings
 from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.directories import log_path
 from fastbk.storage.manifest import COMPACTION, ManifestSlots
+from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.store_harness import (
     CANNOT_TELL,
     DIRECTORY,

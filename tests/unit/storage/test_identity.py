@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.storage.directories import data_in, make_ledger_directory
@@ -23,6 +22,7 @@ from fastbk.storage.identity import (
     write_identity,
 )
 from fastbk.storage.manifest import Manifest, ManifestSlots
+from tests.fixtures.fake_disk import FakeDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage" / "identity.json"
 ME = "127.0.0.1:3181"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.disk import Disk
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.journal_files import OldFile, find_files, name_of
 from fastbk.storage.journal_pool import JournalPool, ReadyFile
+from tests.fixtures.fake_disk import FakeDisk
 
 SIZE = 256 * 1024
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.storage.limbo import NAME, decode, encode, read_limbo, remove_limbo, write_limbo
+from tests.fixtures.fake_disk import FakeDisk
 
 IDS = [0, 7, 2**40, 2**63 - 1]
 INCARNATION = 2**62 + 5

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from fastbk.invariant import InvariantError
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
 from fastbk.storage.manifest import (
@@ -31,6 +30,7 @@ from fastbk.storage.manifest import (
     decode,
     encode,
 )
+from tests.fixtures.fake_disk import FakeDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage" / "manifest.bin"
 GOLDEN_1 = GOLDEN.with_name("manifest_1.bin")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import StoreHarness
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.scrub import Damaged, Recheck, ScrubCycle
 from fastbk.storage.scrub_state import (
@@ -17,6 +16,7 @@ from fastbk.storage.scrub_state import (
     read_scrub_state,
     write_scrub_state,
 )
+from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import OK
 from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 

@@ -1,6 +1,6 @@
-/* The one seam between fastbk and a disk: a few calls and a way to collect completions.  Three backends:
- * io/uring.c, io/plain.c (pwritev2, preadv2) and fake_disk/backend.c (in-process, cuts power, tears, drops,
- * fails, fills).  Everything a bookie stores goes through here, the manifest and identity files included. */
+/* The one seam between fastbk and a disk: a few calls and a way to collect completions.  Two backends:
+ * io/uring.c and io/plain.c (pwritev2, preadv2); tests have a third, tests/native/fake_disk.  Everything a bookie
+ * stores goes through here, the manifest and identity files included. */
 #ifndef FBK_IO_H
 #define FBK_IO_H
 

@@ -1,5 +1,5 @@
 /* fbk_io on the fake disk: the calls a backend has, judged one by one. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 #include "base/segment.h"
 

@@ -1,5 +1,5 @@
 /* The fake disk's controls: faults, power, delivery of completions, damage, log. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 #include "base/segment.h"
 

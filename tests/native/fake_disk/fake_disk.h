@@ -9,6 +9,6 @@
 
 #include "io/io.h"
 
-#include "boundary/fake_disk.h"
+#include "boundary.h"
 
 #endif

@@ -1,5 +1,5 @@
 /* Writes on the fake disk, and when they complete. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 #include "base/segment.h"
 

@@ -1,5 +1,5 @@
 /* Contents of the fake disk's files: what reads see, what is durable, and which sectors are on their way. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 #include "base/segment.h"
 

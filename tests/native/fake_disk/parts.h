@@ -1,8 +1,8 @@
-/* Inside the fake disk; see fake_disk/fake_disk.h. All functions here want the disk's mutex held. */
+/* Inside the fake disk; see fake_disk.h. All functions here want the disk's mutex held. */
 #ifndef FBK_FAKE_DISK_H
 #define FBK_FAKE_DISK_H
 
-#include "fake_disk/fake_disk.h"
+#include "fake_disk.h"
 
 #include <pthread.h>
 
@@ -126,7 +126,7 @@ struct fbk_fake {
     struct fake_write writes[FAKE_IN_FLIGHT_MAX]; /* under way, oldest first */
 };
 
-/* ---- fake_disk/files.c */
+/* ---- files.c */
 uint64_t fake_random(uint64_t *state);
 /* Room for one more item; NULL when memory ran out. */
 void *fake_vector_add(struct fake_vector *vector, uint64_t item_bytes);
@@ -150,7 +150,7 @@ void fake_file_lose_dirty(struct fake_file *file, uint64_t *random);
 void fake_file_put_some(struct fake_file *file, const struct fake_write *write, uint64_t *random);
 void fake_file_resolve(struct fake_file *file, uint32_t mode, uint64_t *random);
 
-/* ---- fake_disk/names.c */
+/* ---- names.c */
 /* "x", "./x", "/x/" all become "/x". -ENAMETOOLONG. */
 int32_t fake_path(char *out, const char *path);
 struct fake_name *fake_name_find(const struct fake_vector *names, const char *path);
@@ -162,7 +162,7 @@ int32_t fake_names_change(struct fbk_fake *disk, uint32_t kind, const char *path
 void fake_names_sync(struct fbk_fake *disk, const char *directory);
 void fake_names_resolve(struct fbk_fake *disk, uint32_t mode, uint64_t *random);
 
-/* ---- fake_disk/writes.c: calls of the backend */
+/* ---- writes.c: calls of the backend */
 int32_t fake_write_start(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
                          uint32_t flags, uint64_t ticket);
 int32_t fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint32_t size_bytes, uint64_t offset_bytes,
@@ -170,7 +170,7 @@ int32_t fake_write_wait(struct fbk_io *io, int32_t file, const void *data, uint3
 int32_t fake_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, struct fbk_io_completion *completions,
                   int32_t completions_max, int32_t *rung);
 
-/* ---- fake_disk/judge.c */
+/* ---- judge.c */
 struct fake_verdict {
     uint32_t action; /* 0 = do it */
     int32_t argument;
@@ -184,12 +184,12 @@ int32_t fake_end(struct fbk_fake *disk, const struct fake_verdict *verdict, int3
 void fake_wake_all(struct fbk_fake *disk);
 void fake_cut(struct fbk_fake *disk);
 
-/* ---- fake_disk/snapshots.c */
+/* ---- snapshots.c */
 /* Counts a moment at which the power may go, and copies the disk if one of this moment is wanted. */
 void fake_moment(struct fbk_fake *disk);
 void fake_snapshots_free(struct fbk_fake *disk);
 
-/* ---- fake_disk/control.c */
+/* ---- control.c */
 struct fbk_fake *fake_copy(struct fbk_fake *disk);
 void fake_write_forget(struct fbk_fake *disk, uint32_t index);
 

@@ -1,5 +1,5 @@
 /* Names of the fake disk: as they are now, as they are durable, and the changes between. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 int32_t
 fake_path(char *out, const char *path)

@@ -1,5 +1,5 @@
 /* Every operation on the fake disk is counted, judged against the faults that were ordered, and logged. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 #include "base/segment.h"
 

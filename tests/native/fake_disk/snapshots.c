@@ -1,6 +1,6 @@
 /* Copies that the fake disk takes of itself while something runs on it: as many crashes as there are moments, from one
  * run. A moment is the beginning of an operation that changes something, and the completion of a write. */
-#include "fake_disk/parts.h"
+#include "parts.h"
 
 #include "base/segment.h"
 
