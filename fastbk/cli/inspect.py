@@ -156,13 +156,13 @@ def _read(kind: str, path: str) -> Generator[Item, None, None]:
     from fastbk.inspect.journal import read_journal
     from fastbk.inspect.locations import read_locations
     from fastbk.inspect.small_files import logs_listed_for
-    from fastbk.storage import entry_log_files
+    from fastbk.storage.directories import LOGS
 
     with FileReader(path) as source:
         if kind == "journal":
             items = read_journal(source)
         elif kind == "entrylog":
-            log_id = entry_log_files.log_id_of(os.path.basename(path))
+            log_id = LOGS.id_of(os.path.basename(path))
             items = read_entry_log(source, (logs_listed_for(path) or {}).get(log_id or 0))
         else:
             items = read_locations(source, logs_listed_for(path))

@@ -15,9 +15,8 @@ from fastbk.native.ledger_state import DELETED
 from fastbk.native.location_pass import Scope
 from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
 from fastbk.native.store import Store, StoreOptions
-from fastbk.storage import entry_log_files, locations_files
 from fastbk.storage.check_findings import Checked, DigestCheck, Finding
-from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.directories import LOCATIONS, LOGS, locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.manifest import ManifestSlots
 
@@ -252,9 +251,9 @@ class DirectoryCheck:
                 )
 
     def _look_for_orphans(self, manifest: Manifest) -> None:
-        logs = {entry_log_files.log_name(log.log_id) for log in manifest.logs}
-        files = {locations_files.locations_name(entry.file_id) for entry in manifest.locations}
-        for folder, known in ((entry_log_files.FOLDER, logs), (locations_files.FOLDER, files)):
+        logs = {LOGS.name(log.log_id) for log in manifest.logs}
+        files = {LOCATIONS.name(entry.file_id) for entry in manifest.locations}
+        for folder, known in ((LOGS.folder, logs), (LOCATIONS.folder, files)):
             for name in sorted(set(self._disk.list(f"{self._directory}/{folder}")) - known):
                 path = f"{self._directory}/{folder}/{name}"
                 file = self._disk.open(path, read_only=True)

@@ -1,12 +1,13 @@
-"""The folders of a ledger directory, how one is born, and how much room is left on its disk."""
+"""The files of a bookie's directories by name and id, how a ledger directory is born, and how much room is left."""
 
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
-from fastbk.storage import entry_log_files, locations_files
 from fastbk.storage.manifest import SLOTS, Manifest, ManifestLost, ManifestMissing, ManifestSlots
 
 if TYPE_CHECKING:
@@ -14,17 +15,41 @@ if TYPE_CHECKING:
 
 AUDIT_NAME = "audit.log"
 AUDIT_OLD_NAME = "audit.1.log"
-JOURNAL_ENDING = ".journal"
 
 
-def log_path(directory: str, log_id: int) -> str:
-    """Return the path of an entry log."""
-    return f"{directory}/{entry_log_files.FOLDER}/{entry_log_files.log_name(log_id)}"
+@dataclass(frozen=True, slots=True)
+class NumberedFiles:
+    """Files of one kind, named by 16 hex digits of an id and `ending`, in a folder of each directory; "": directly."""
+
+    folder: str
+    ending: str
+
+    def name(self, file_id: int) -> str:
+        """Return the name of a file, 1..2⁶⁴−1."""
+        return f"{file_id:016x}{self.ending}"
+
+    def id_of(self, name: str) -> int | None:
+        """Return the id in a file's name; None for any other name."""
+        match = re.fullmatch(r"([0-9a-f]{16})" + re.escape(self.ending), name)
+        return int(match[1], 16) if match else None
+
+    def path(self, directory: str, file_id: int) -> str:
+        """Return the path of a file."""
+        return f"{self._in(directory)}/{self.name(file_id)}"
+
+    def ids_in(self, disk: Disk, directory: str) -> list[int]:
+        """Return the ids of the files that are there, ascending. Raises OSError."""
+        names = disk.list(self._in(directory))
+        return sorted(found for name in names if (found := self.id_of(name)) is not None)
+
+    def _in(self, directory: str) -> str:
+        return f"{directory}/{self.folder}" if self.folder else directory
 
 
-def locations_path(directory: str, file_id: int) -> str:
-    """Return the path of a locations file."""
-    return f"{directory}/{locations_files.FOLDER}/{locations_files.locations_name(file_id)}"
+LOGS = NumberedFiles("logs", ".log")
+LOCATIONS = NumberedFiles("locations", ".loc")
+JOURNALS = NumberedFiles("", ".journal")
+log_path, locations_path = LOGS.path, LOCATIONS.path
 
 
 def make_ledger_directory(disk: Disk, directory: str) -> None:
@@ -32,8 +57,8 @@ def make_ledger_directory(disk: Disk, directory: str) -> None:
 
     To be done before its identity is written: a directory with an identity always has a manifest.
     """
-    for folder in (entry_log_files.FOLDER, locations_files.FOLDER):
-        disk.make_directory(f"{directory}/{folder}")
+    for files in (LOGS, LOCATIONS):
+        disk.make_directory(f"{directory}/{files.folder}")
     disk.sync_directory(directory)
     if _first_manifest_is_due(disk, directory):
         slots = ManifestSlots(disk, directory)
@@ -60,14 +85,11 @@ def data_in(disk: Disk, directory: str) -> list[str]:
     The folders and the first manifest, which a birth that was cut short leaves behind, do not count.
     """
     names = set(disk.list(directory))
-    found = sorted(name for name in names if name.endswith(JOURNAL_ENDING))
-    for folder, is_ours in (
-        (entry_log_files.FOLDER, entry_log_files.log_id_of),
-        (locations_files.FOLDER, locations_files.locations_id_of),
-    ):
-        if folder in names:
-            inside = disk.list(f"{directory}/{folder}")
-            found += sorted(f"{folder}/{name}" for name in inside if is_ours(name) is not None)
+    found = sorted(name for name in names if name.endswith(JOURNALS.ending))
+    for files in (LOGS, LOCATIONS):
+        if files.folder in names:
+            ids = files.ids_in(disk, directory)
+            found += [f"{files.folder}/{files.name(one)}" for one in ids]
     if names & set(SLOTS):
         try:
             is_used = ManifestSlots(disk, directory).load() != Manifest(generation=1)

@@ -1,8 +1,7 @@
-"""Names of entry logs, which are to be appended to, sealed or deleted, and the room that dead ones give back."""
+"""Which entry logs are to be appended to, sealed or deleted, and the room that dead ones give back."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,22 +10,6 @@ from fastbk.storage.manifest import LogEntry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-
-FOLDER = "logs"
-ENDING = ".log"
-_NAME = re.compile(r"([0-9a-f]{16})\.log")
-
-
-def log_name(log_id: int) -> str:
-    """Return the file name of an entry log."""
-    return f"{log_id:016x}{ENDING}"
-
-
-def log_id_of(name: str) -> int | None:
-    """Return the id in an entry log's file name; None for any other name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1], 16) if match else None
-
 
 def appended(logs: Iterable[LogEntry], entry: LogEntry) -> tuple[LogEntry, ...]:
     """Return `logs` with `entry` put in or in place of its older self; every other log is sealed."""

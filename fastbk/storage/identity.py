@@ -7,17 +7,13 @@ It lies in every journal and ledger directory; metadata knows the same under the
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.shard import SHARD_COUNT
-from fastbk.storage import small_files
 from fastbk.storage.shards import Shards, even_shards, is_map
-
-if TYPE_CHECKING:
-    from fastbk.native.disk import Disk
+from fastbk.storage.small_files import SealedFile
 
 NAME = "identity.json"
 FORMAT = 1
@@ -75,14 +71,7 @@ def new_incarnation() -> int:
     return secrets.randbelow((1 << 63) - 1) + 1
 
 
-def encode(identity: Identity) -> bytes:
-    """Return the bytes of `identity.json`."""
-    return small_files.encode(identity)
-
-
-def decode(raw: bytes, name: str = NAME) -> Identity:
-    """Return the identity in a file's bytes. Raises CorruptDataError, FormatTooNewError."""
-    identity = small_files.decode(raw, Identity, FORMAT, name)
+def _check(identity: Identity, name: str) -> None:
     try:
         number = identity.incarnation_number
     except ValueError:
@@ -98,18 +87,7 @@ def decode(raw: bytes, name: str = NAME) -> Identity:
             f"{name}: role {identity.role!r}, incarnation {identity.incarnation!r}, pair {identity.pair} of"
             f" {identity.pairs}"
         )
-    return identity
 
 
-def read_identity(disk: Disk, directory: str) -> Identity | None:
-    """Return a directory's identity, None when there is no such file. Raises like `decode`, and OSError."""
-    path = f"{directory}/{NAME}"
-    try:
-        return decode(disk.read_file(path), path)
-    except FileNotFoundError:
-        return None
-
-
-def write_identity(disk: Disk, directory: str, identity: Identity) -> None:
-    """Put a directory's identity there, whole and durable."""
-    disk.replace_file(f"{directory}/{NAME}", encode(identity))
+_FILE = SealedFile(NAME, Identity, FORMAT, _check)
+decode, read_identity, write_identity = _FILE.decode, _FILE.read, _FILE.write

@@ -8,30 +8,19 @@ README.md beside this file. Everything here looks only at headers; batches are r
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
 from fastbk.native.journal_scan import NO_END, JournalEnd, JournalHeader, read_header
+from fastbk.storage.directories import JOURNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fastbk.native.disk import Disk
 
-NAME = re.compile(r"^([0-9a-f]{16})\.journal$")
-
-
-def name_of(file_id: int) -> str:
-    """Return the name of journal file `file_id` (1..2⁶⁴−1)."""
-    return f"{file_id:016x}.journal"
-
-
-def id_of(name: str) -> int | None:
-    """Return the id in a journal file's name, None for other names."""
-    match = NAME.match(name)
-    return int(match.group(1), 16) if match else None
+name_of, id_of = JOURNALS.name, JOURNALS.id_of
 
 
 @dataclass(frozen=True)
@@ -58,13 +47,10 @@ def find_files(disk: Disk, directory: str, *, lock: bool = True) -> list[FoundFi
     Raises OSError, TimeoutError, FormatTooNewError.
     """
     found = []
-    for name in disk.list(directory):
-        file_id = id_of(name)
-        if file_id is None:
-            continue
-        path = os.path.join(directory, name)
+    for file_id in JOURNALS.ids_in(disk, directory):
+        path = os.path.join(directory, name_of(file_id))
         found.append(FoundFile(file_id, path, read_header(disk, path, lock=lock)))
-    return sorted(found, key=lambda file: file.file_id)
+    return found
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from fastbk.invariant import check
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
+from fastbk.storage.small_files import remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,11 +74,7 @@ def read_limbo(disk: Disk, directory: str, incarnation: int) -> Sequence[int]:
 
 def remove_limbo(disk: Disk, directory: str) -> None:
     """Remove the list, its ledgers' states being durable; nothing happens without a file."""
-    try:
-        disk.unlink(f"{directory}/{NAME}")
-    except FileNotFoundError:
-        return
-    disk.sync_directory(directory)
+    remove(disk, f"{directory}/{NAME}")
 
 
 def _little_endian(ids: array.array[int]) -> array.array[int]:

@@ -1,4 +1,4 @@
-"""Names of locations files, and when to merge which of them.
+"""When to merge which locations files.
 
 Files are kept in the order of their generations; a merge takes neighbours, so that each file still covers
 generations that no other covers and "newest wins" stays a comparison of files.
@@ -6,7 +6,6 @@ generations that no other covers and "newest wins" stays a comparison of files.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fastbk.units import KIB
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
 
     from fastbk.storage.manifest import LocationsEntry
 
-FOLDER = "locations"
-ENDING = ".loc"
-_NAME = re.compile(r"([0-9a-f]{16})\.loc")
-
 TIER_BYTES = 256 * KIB
 """Files up to this size are of tier 0."""
 TIER_FACTOR = 8
@@ -27,17 +22,6 @@ TIER_FACTOR = 8
 MERGE_FILES_MIN = 8
 FILES_MAX = 64
 """With so many files the whole set is merged, whatever the sizes."""
-
-
-def locations_name(file_id: int) -> str:
-    """Return the file name of a locations file."""
-    return f"{file_id:016x}{ENDING}"
-
-
-def locations_id_of(name: str) -> int | None:
-    """Return the id in a locations file's name; None for any other name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1], 16) if match else None
 
 
 def tier_of(size_bytes: int) -> int:

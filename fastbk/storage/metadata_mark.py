@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.storage import small_files
+from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,19 +41,11 @@ class MetadataMark(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
+_FILE = SealedFile(NAME, MetadataMark, FORMAT)
+write = _FILE.write
+
+
 def read_newest(directories: Iterable[tuple[Disk, str]]) -> MetadataMark | None:
     """Return the newest of the directories' files, None where there is none. Raises CorruptDataError, OSError."""
-    found: list[MetadataMark] = []
-    for disk, directory in directories:
-        path = f"{directory}/{NAME}"
-        try:
-            raw = disk.read_file(path)
-        except FileNotFoundError:
-            continue
-        found.append(small_files.decode(raw, MetadataMark, FORMAT, path))
-    return max(found, key=lambda one: one.written, default=None)
-
-
-def write(disk: Disk, directory: str, mark: MetadataMark) -> None:
-    """Put the file into a directory, whole and durable. Raises OSError."""
-    disk.replace_file(f"{directory}/{NAME}", small_files.encode(mark))
+    found = [_FILE.read(disk, directory) for disk, directory in directories]
+    return max((one for one in found if one is not None), key=lambda one: one.written, default=None)

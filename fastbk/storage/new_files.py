@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.native.kill_points import kill_point
-from fastbk.storage import entry_log_files, locations_files
-from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.directories import LOCATIONS, LOGS, locations_path, log_path
 from fastbk.storage.manifest import FLUSH, LogEntry
 
 if TYPE_CHECKING:
@@ -40,25 +39,18 @@ class NewFiles:
 
     def __init__(self, disk: Disk, directory: str, manifest: Manifest) -> None:
         """Note what an earlier life left behind: its names stay taken until a commit of this life, ids go on behind."""
-        self.next_log_id = manifest.next_log_id
-        self.next_file_id = manifest.next_file_id
         self._lock = threading.Lock()
         self._disk = disk
         self._directory = directory
-        self._waiting: list[str] = []
+        logs = set(LOGS.ids_in(disk, directory)) - {log.log_id for log in manifest.logs}
+        files = set(LOCATIONS.ids_in(disk, directory)) - {
+            entry.file_id for entry in manifest.locations
+        }
+        self.next_log_id = max([manifest.next_log_id, *(one + 1 for one in logs)])
+        self.next_file_id = max([manifest.next_file_id, *(one + 1 for one in files)])
+        self._waiting = [log_path(directory, one) for one in sorted(logs)]
         """Paths to be unlinked after the next commit."""
-        logs = {log.log_id for log in manifest.logs}
-        files = {entry.file_id for entry in manifest.locations}
-        for name in disk.list(f"{directory}/{entry_log_files.FOLDER}"):
-            log_id = entry_log_files.log_id_of(name)
-            if log_id is not None and log_id not in logs:
-                self.next_log_id = max(self.next_log_id, log_id + 1)
-                self._waiting.append(log_path(directory, log_id))
-        for name in disk.list(f"{directory}/{locations_files.FOLDER}"):
-            file_id = locations_files.locations_id_of(name)
-            if file_id is not None and file_id not in files:
-                self.next_file_id = max(self.next_file_id, file_id + 1)
-                self._waiting.append(locations_path(directory, file_id))
+        self._waiting += [locations_path(directory, one) for one in sorted(files)]
 
     def attempt(self, generation: int) -> Attempt:
         """Return a try that makes a locations file. Any thread."""

@@ -19,8 +19,7 @@ from fastbk.native.ffi import CorruptDataError
 from fastbk.native.kill_points import kill_point
 from fastbk.native.scrub import LogScan, RunTable, check_locations
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
-from fastbk.storage import entry_log_files, locations_files
-from fastbk.storage.directories import data_in, locations_path, log_path
+from fastbk.storage.directories import LOCATIONS, LOGS, data_in, locations_path, log_path
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.manifest import (
     LocationsEntry,
@@ -171,11 +170,7 @@ class Rebuild:
     def _file_ids(self, manifest: Manifest | None) -> list[int]:
         if manifest is not None:
             return [entry.file_id for entry in manifest.locations]
-        return self._ids_in(locations_files.FOLDER, locations_files.locations_id_of)
-
-    def _ids_in(self, folder: str, id_of: Callable[[str], int | None]) -> list[int]:
-        names = self._disk.list(f"{self._directory}/{folder}")
-        return sorted(found for name in names if (found := id_of(name)) is not None)
+        return LOCATIONS.ids_in(self._disk, self._directory)
 
     def _check(self, file_id: int) -> LocationsFound | None:
         path = locations_path(self._directory, file_id)
@@ -189,7 +184,7 @@ class Rebuild:
             return manifest.logs
         return [
             LogEntry(log_id=log_id, salt=0, durable_bytes=0, live_bytes=0, sealed=True)
-            for log_id in self._ids_in(entry_log_files.FOLDER, entry_log_files.log_id_of)
+            for log_id in LOGS.ids_in(self._disk, self._directory)
         ]
 
     # ---- what is made of it
@@ -197,7 +192,7 @@ class Rebuild:
     def _write_all(self, store: Store, manifest: Manifest) -> Manifest:
         logs = list(self._logs(manifest))
         first_free = max(
-            [manifest.next_file_id, *(1 + file_id for file_id in self._all_file_ids())]
+            [manifest.next_file_id, *(1 + file_id for file_id in self._file_ids(None))]
         )
         generation = max(
             [self._slots.next_generation(), manifest.generation + 1, *self._generations()]
@@ -237,9 +232,6 @@ class Rebuild:
             damage=tuple(one for one in manifest.damage if not LOST_STATES.match(one.what)),
             clean=False,
         )
-
-    def _all_file_ids(self) -> list[int]:
-        return self._ids_in(locations_files.FOLDER, locations_files.locations_id_of)
 
     def _generations(self) -> list[int]:
         return [
@@ -331,14 +323,14 @@ class Rebuild:
     def _move_aside(self, new: Manifest) -> None:
         """After the commit: what no manifest names any more would be unlinked by the next start."""
         keep = {entry.file_id for entry in new.locations}
-        old = [file_id for file_id in self._all_file_ids() if file_id not in keep]
+        old = [file_id for file_id in self._file_ids(None) if file_id not in keep]
         if not old:
             return
         aside = f"{self._directory}/{ASIDE.format(generation=new.generation)}"
         self._disk.make_directory(aside)
         for file_id in old:
-            name = locations_files.locations_name(file_id)
-            self._disk.rename(locations_path(self._directory, file_id), f"{aside}/{name}")
-        for folder in (aside, f"{self._directory}/{locations_files.FOLDER}", self._directory):
+            path = locations_path(self._directory, file_id)
+            self._disk.rename(path, f"{aside}/{LOCATIONS.name(file_id)}")
+        for folder in (aside, f"{self._directory}/{LOCATIONS.folder}", self._directory):
             self._disk.sync_directory(folder)
         self.report.aside = aside

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.storage import small_files
+from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -119,17 +119,15 @@ class ScrubState(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, bad_digests=kept, is_bad_digests_cut=is_cut)
 
 
+_FILE = SealedFile(NAME, ScrubState, FORMAT)
+decode, write_scrub_state = _FILE.decode, _FILE.write
+
+
 def read_scrub_state(disk: Disk, directory: str, incarnation: int) -> ScrubState:
     """Return what is remembered of this incarnation's directory. Raises FormatTooNewError, OSError."""
     fresh = ScrubState(incarnation=f"{incarnation:016x}")
-    path = f"{directory}/{NAME}"
     try:
-        found = small_files.decode(disk.read_file(path), ScrubState, FORMAT, path)
-    except (FileNotFoundError, CorruptDataError):
+        found = _FILE.read(disk, directory)
+    except CorruptDataError:
         return fresh
-    return found if found.incarnation == fresh.incarnation else fresh
-
-
-def write_scrub_state(disk: Disk, directory: str, state: ScrubState) -> None:
-    """Remember it, whole and durable. Raises OSError."""
-    disk.replace_file(f"{directory}/{NAME}", small_files.encode(state))
+    return found if found is not None and found.incarnation == fresh.incarnation else fresh

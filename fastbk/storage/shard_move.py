@@ -14,10 +14,9 @@ import msgspec
 
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT
-from fastbk.storage import small_files
+from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
-    from fastbk.native.disk import Disk
     from fastbk.storage.shards import Shards
 
 NAME = "move.json"
@@ -42,38 +41,14 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def encode(move: Move) -> bytes:
-    """Return the bytes of the record."""
-    return small_files.encode(move)
-
-
-def decode(raw: bytes, name: str = NAME) -> Move:
-    """Return the record in a file's bytes. Raises CorruptDataError, FormatTooNewError."""
-    move = small_files.decode(raw, Move, FORMAT, name)
+def _check(move: Move, name: str) -> None:
     pairs_are_right = move.source != move.target and all(
         0 <= pair < PAIRS_MAX for pair in (move.source, move.target)
     )
     shards_are_right = all(0 <= shard < SHARD_COUNT for shard in move.shards)
     if not pairs_are_right or not shards_are_right or move.phase not in (COPYING, MOVED):
         raise CorruptDataError(f"{name}: says what cannot be")
-    return move
 
 
-def read_move(disk: Disk, directory: str) -> Move | None:
-    """Return the move that has not ended, None when there is none. Raises like `decode`, and OSError."""
-    path = f"{directory}/{NAME}"
-    try:
-        return decode(disk.read_file(path), path)
-    except FileNotFoundError:
-        return None
-
-
-def write_move(disk: Disk, directory: str, move: Move) -> None:
-    """Put the record there, whole and durable."""
-    disk.replace_file(f"{directory}/{NAME}", encode(move))
-
-
-def remove_move(disk: Disk, directory: str) -> None:
-    """Remove the record, durably: the move has ended."""
-    disk.unlink(f"{directory}/{NAME}")
-    disk.sync_directory(directory)
+_FILE = SealedFile(NAME, Move, FORMAT, _check)
+decode, read_move, write_move, remove_move = _FILE.decode, _FILE.read, _FILE.write, _FILE.remove

@@ -19,7 +19,9 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -79,6 +81,43 @@ def remove(disk: Disk, path: str) -> None:
     disk.sync_directory(path.rpartition("/")[0])
 
 
+@dataclass(frozen=True, slots=True)
+class SealedFile(Generic[T]):
+    """One kind of small file, under its name in any directory.
+
+    Attributes:
+        kind: its content, with a field `format`; `format`: the highest that this version reads.
+        check: raises CorruptDataError, with the name that it is given, for content that cannot be.
+    """
+
+    name: str
+    kind: type[T]
+    format: int = FORMAT
+    check: Callable[[T, str], None] = lambda content, name: None
+
+    def decode(self, raw: bytes, name: str = "") -> T:
+        """Return what a file says. Raises CorruptDataError, FormatTooNewError."""
+        content = decode(raw, self.kind, self.format, name or self.name)
+        self.check(content, name or self.name)
+        return content
+
+    def read(self, disk: Disk, directory: str) -> T | None:
+        """Return what the directory's file says, None without one. Raises as `decode`, and OSError."""
+        path = f"{directory}/{self.name}"
+        try:
+            return self.decode(disk.read_file(path), path)
+        except FileNotFoundError:
+            return None
+
+    def write(self, disk: Disk, directory: str, content: T) -> None:
+        """Put the file there, whole and durable. Raises OSError."""
+        disk.replace_file(f"{directory}/{self.name}", encode(content))
+
+    def remove(self, disk: Disk, directory: str) -> None:
+        """Remove the file durably; nothing happens without one. Raises OSError."""
+        remove(disk, f"{directory}/{self.name}")
+
+
 class ReadOnlyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's request for a read-only bookie; `asked_s`: wall clock."""
 
@@ -86,25 +125,23 @@ class ReadOnlyRequest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
+_READ_ONLY = SealedFile(READ_ONLY_NAME, ReadOnlyRequest)
+
+
 def is_read_only_requested(disk: Disk, directory: str) -> bool:
     """Return whether the request stands. A damaged file says yes. Raises FormatTooNewError, OSError."""
-    path = f"{directory}/{READ_ONLY_NAME}"
     try:
-        decode(disk.read_file(path), ReadOnlyRequest, FORMAT, path)
-    except FileNotFoundError:
-        return False
+        return _READ_ONLY.read(disk, directory) is not None
     except CorruptDataError:
         return True
-    return True
 
 
 def write_read_only_request(disk: Disk, directory: str, *, is_read_only: bool) -> None:
     """Write the request down, or take it back, durably. Raises OSError."""
-    path = f"{directory}/{READ_ONLY_NAME}"
     if is_read_only:
-        disk.replace_file(path, encode(ReadOnlyRequest(asked_s=int(time.time()))))
+        _READ_ONLY.write(disk, directory, ReadOnlyRequest(asked_s=int(time.time())))
     else:
-        remove(disk, path)
+        _READ_ONLY.remove(disk, directory)
 
 
 class ImportMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,23 +152,9 @@ class ImportMark(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-def read_import_mark(disk: Disk, directory: str) -> ImportMark | None:
-    """Return the mark, None when there is none. Raises CorruptDataError, FormatTooNewError, OSError."""
-    path = f"{directory}/{IMPORT_NAME}"
-    try:
-        return decode(disk.read_file(path), ImportMark, FORMAT, path)
-    except FileNotFoundError:
-        return None
-
-
-def write_import_mark(disk: Disk, directory: str, mark: ImportMark) -> None:
-    """Put the mark there, whole and durable."""
-    disk.replace_file(f"{directory}/{IMPORT_NAME}", encode(mark))
-
-
-def remove_import_mark(disk: Disk, directory: str) -> None:
-    """Remove the mark, durably; nothing happens without one."""
-    remove(disk, f"{directory}/{IMPORT_NAME}")
+_IMPORT_MARK = SealedFile(IMPORT_NAME, ImportMark)
+read_import_mark, write_import_mark = _IMPORT_MARK.read, _IMPORT_MARK.write
+remove_import_mark = _IMPORT_MARK.remove
 
 
 class ExplicitLacs(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,17 +164,19 @@ class ExplicitLacs(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
+_EXPLICIT_LACS = SealedFile(EXPLICIT_LACS_NAME, ExplicitLacs)
+
+
 def read_explicit_lacs(disk: Disk, directory: str) -> list[bytes]:
     """Return the bodies; none where the file is missing or damaged. Raises FormatTooNewError, OSError."""
-    path = f"{directory}/{EXPLICIT_LACS_NAME}"
     try:
-        found = decode(disk.read_file(path), ExplicitLacs, FORMAT, path)
+        found = _EXPLICIT_LACS.read(disk, directory) or ExplicitLacs()
         return [base64.b64decode(body, validate=True) for body in found.bodies]
-    except (FileNotFoundError, CorruptDataError, ValueError):
+    except (CorruptDataError, ValueError):
         return []
 
 
 def write_explicit_lacs(disk: Disk, directory: str, bodies: Iterable[bytes]) -> None:
     """Keep them, whole and durable, in place of those before. Raises OSError."""
     content = ExplicitLacs(bodies=tuple(base64.b64encode(body).decode() for body in bodies))
-    disk.replace_file(f"{directory}/{EXPLICIT_LACS_NAME}", encode(content))
+    _EXPLICIT_LACS.write(disk, directory, content)

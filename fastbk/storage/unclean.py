@@ -1,5 +1,6 @@
 """`unclean`: lies in a ledger directory from a bookie's start to its clean stop.
 
+Written before anything of that life is acknowledged, and removed once all of it is in entry logs and nothing will come.
 It says how that life acknowledged. What a life with `sync = "never"` acknowledged may be gone after a crash, of any
 ledger that it held: its successor puts them into limbo before it answers anything (P23). With `sync = "always"` replay
 has everything, and the file only tells people that the last stop was no clean one; unless `is_lost`: replay has met
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.storage import small_files
+from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -44,14 +45,8 @@ WORST = Unclean(incarnation="", sync=UNSYNCED, started_s=0)
 """What a damaged file is taken for."""
 
 
-def encode(flag: Unclean) -> bytes:
-    """Return the file's bytes."""
-    return small_files.encode(flag)
-
-
-def decode(raw: bytes, name: str = NAME) -> Unclean:
-    """Return what a file says. Raises CorruptDataError, FormatTooNewError."""
-    return small_files.decode(raw, Unclean, FORMAT, name)
+_FILE = SealedFile(NAME, Unclean, FORMAT)
+decode, write_unclean, remove_unclean = _FILE.decode, _FILE.write, _FILE.remove
 
 
 def read_unclean(disk: Disk, directory: str) -> Unclean | None:
@@ -59,23 +54,10 @@ def read_unclean(disk: Disk, directory: str) -> Unclean | None:
 
     A damaged file is taken for the worse: a life that lost what it acknowledged. Raises FormatTooNewError, OSError.
     """
-    path = f"{directory}/{NAME}"
     try:
-        return decode(disk.read_file(path), path)
-    except FileNotFoundError:
-        return None
+        return _FILE.read(disk, directory)
     except CorruptDataError:
         return WORST
-
-
-def write_unclean(disk: Disk, directory: str, flag: Unclean) -> None:
-    """Put the mark there, whole and durable: before anything of this life is acknowledged."""
-    disk.replace_file(f"{directory}/{NAME}", encode(flag))
-
-
-def remove_unclean(disk: Disk, directory: str) -> None:
-    """Take it away, durably: everything acknowledged is in entry logs, and nothing will come."""
-    small_files.remove(disk, f"{directory}/{NAME}")
 
 
 def mark_lost(disk: Disk, directory: str, incarnation: int) -> None:

@@ -21,7 +21,7 @@ from fastbk.native.shard import shard_of
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.expansion import expand
 from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards
-from fastbk.storage import offline_store, shard_move
+from fastbk.storage import offline_store, shard_move, small_files
 from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
@@ -177,7 +177,7 @@ def test_a_move_is_not_ended_in_directories_that_are_not_its_own(bookie: Stopped
 
 def test_a_record_is_read_as_written_and_nothing_else() -> None:
     move = Move(incarnation="00000000000000ff", source=0, target=1, shards=(3, 7), phase=COPYING)
-    raw = shard_move.encode(move)
+    raw = small_files.encode(move)
     assert shard_move.decode(raw) == move
     for at in range(len(raw) - 1):
         damaged = bytearray(raw)
@@ -186,7 +186,7 @@ def test_a_record_is_read_as_written_and_nothing_else() -> None:
             assert shard_move.decode(bytes(damaged)) == move, "only white space"
     for changed in ({"source": 1}, {"target": 8}, {"shards": (64,)}, {"phase": "x"}):
         with pytest.raises(CorruptDataError):
-            shard_move.decode(shard_move.encode(msgspec.structs.replace(move, **changed)))
+            shard_move.decode(small_files.encode(msgspec.structs.replace(move, **changed)))
 
 
 # --- expansion -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
-from fastbk.storage.locations_files import locations_name
+from fastbk.storage.directories import locations_path
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
@@ -211,7 +211,7 @@ def golden_files() -> dict[str, bytes]:
         life.checkpoint.run(life.store, FlushItems.from_entries(entries, states), 9)
         files = {
             "entry_log.bin": life.disk.read_file(f"{DIRECTORY}/logs/0000000000000001.log"),
-            "locations.bin": life.disk.read_file(f"{DIRECTORY}/locations/{locations_name(1)}"),
+            "locations.bin": life.disk.read_file(locations_path(DIRECTORY, 1)),
         }
         harness.end()
         return files

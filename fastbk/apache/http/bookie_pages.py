@@ -18,7 +18,7 @@ from fastbk.server.admin.http import Request, Response
 from fastbk.server.directories import disk_bytes
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.server.supervision.lifecycle import State
-from fastbk.storage import entry_log_files, journal_files, locations_files
+from fastbk.storage.directories import JOURNALS, LOCATIONS, LOGS
 from fastbk.storage.manifest import ManifestSlots
 
 if TYPE_CHECKING:
@@ -139,16 +139,16 @@ class BookiePages:
 
     def _files(self, wanted: str) -> dict[str, str]:
         ledgers = self._facts.config.ledgers.all_directories
-        logs = [f"{directory}/{entry_log_files.FOLDER}" for directory in ledgers]
-        locations = [f"{directory}/{locations_files.FOLDER}" for directory in ledgers]
+        logs = [f"{directory}/{LOGS.folder}" for directory in ledgers]
+        locations = [f"{directory}/{LOCATIONS.folder}" for directory in ledgers]
         kinds: dict[str, tuple[str, list[str], Callable[[str], int | None]]] = {
             "journal": (
                 "journal files",
                 list(self._facts.config.journal.all_directories),
-                journal_files.id_of,
+                JOURNALS.id_of,
             ),
-            "entrylog": ("entrylog files", logs, entry_log_files.log_id_of),
-            "index": ("index files", locations, locations_files.locations_id_of),
+            "entrylog": ("entrylog files", logs, LOGS.id_of),
+            "index": ("index files", locations, LOCATIONS.id_of),
         }
         chosen = [kinds[wanted]] if wanted in kinds else kinds.values()
         return {title: _named(directories, id_of) for title, directories, id_of in chosen}
@@ -251,7 +251,7 @@ class BookiePages:
 
     async def _compact_locations(self, request: Request) -> Response:
         folders = [
-            f"{directory}/{locations_files.FOLDER}"
+            f"{directory}/{LOCATIONS.folder}"
             for directory in self._facts.config.ledgers.all_directories
         ]
         if request.method == "GET":

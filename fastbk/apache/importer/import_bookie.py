@@ -29,8 +29,14 @@ from fastbk.native.kill_points import kill_point
 from fastbk.server.identity import Directory, content_of, places, stamp_cookies
 from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie_file as cookie_file
-from fastbk.storage import entry_log_files, identity, limbo, locations_files
-from fastbk.storage.directories import AUDIT_NAME, free_bytes, make_ledger_directory
+from fastbk.storage import identity, limbo
+from fastbk.storage.directories import (
+    AUDIT_NAME,
+    LOCATIONS,
+    LOGS,
+    free_bytes,
+    make_ledger_directory,
+)
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, OfflineStore
 from fastbk.storage.shards import Shards, even_shards, pair_of
@@ -318,13 +324,9 @@ def _empty(directory: Directory) -> None:
     paths = [f"{path}/{name}" for name in OWN_FILES if name in names]
     if cookie_file.FOLDER in names and _has_cookie(disk, path):
         paths.append(f"{path}/{cookie_file.NAME}")
-    for folder, is_ours in (
-        (entry_log_files.FOLDER, entry_log_files.log_id_of),
-        (locations_files.FOLDER, locations_files.locations_id_of),
-    ):
-        if folder in names:
-            inside = disk.list(f"{path}/{folder}")
-            paths += [f"{path}/{folder}/{name}" for name in inside if is_ours(name) is not None]
+    for files in (LOGS, LOCATIONS):
+        if files.folder in names:
+            paths += [files.path(path, one) for one in files.ids_in(disk, path)]
     for one in paths:
         disk.unlink(one)
     for folder in {one.rpartition("/")[0] for one in paths}:

@@ -19,8 +19,8 @@ from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
-from fastbk.storage.directories import log_path
-from fastbk.storage.locations_files import MERGE_FILES_MIN, locations_name
+from fastbk.storage.directories import LOCATIONS, log_path
+from fastbk.storage.locations_files import MERGE_FILES_MIN
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_LEDGER, OK
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
@@ -295,7 +295,7 @@ def test_no_merge_takes_what_lies_below_the_floor(
         life.flush()
     assert len(life.checkpoint.manifest.locations) == 2 * MERGE_FILES_MIN
     assert sorted(life.disks[0].list(f"{LEDGERS}/locations")) == [
-        locations_name(entry.file_id) for entry in life.checkpoint.manifest.locations
+        LOCATIONS.name(entry.file_id) for entry in life.checkpoint.manifest.locations
     ]
     monkeypatch.setattr(maintenance, "LAG_FILES_MAX", MERGE_FILES_MIN)
     life.flusher.poll()

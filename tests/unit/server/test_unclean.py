@@ -19,7 +19,8 @@ from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.server.supervision import unclean_start as server_unclean
 from fastbk.server.supervision.unclean_start import begin_life, end_life
 from fastbk.storage.limbo import read_limbo, write_limbo
-from fastbk.storage.unclean import NAME, Unclean, decode, encode, mark_lost
+from fastbk.storage.small_files import encode
+from fastbk.storage.unclean import NAME, Unclean, decode, mark_lost
 
 pytestmark = pytest.mark.fast
 

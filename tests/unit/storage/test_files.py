@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.storage import entry_log_files, locations_files
+from fastbk.storage import entry_log_files
+from fastbk.storage.directories import JOURNALS, LOCATIONS, LOGS, NumberedFiles
 from fastbk.storage.locations_files import (
     FILES_MAX,
     MERGE_FILES_MIN,
@@ -27,19 +28,22 @@ def files_of(sizes: list[int]) -> list[LocationsEntry]:
     ]
 
 
-@given(IDS)
-def test_names_there_and_back(an_id: int) -> None:
-    assert entry_log_files.log_id_of(entry_log_files.log_name(an_id)) == an_id
-    assert locations_files.locations_id_of(locations_files.locations_name(an_id)) == an_id
+@pytest.mark.parametrize("files", [LOGS, LOCATIONS, JOURNALS])
+@given(an_id=IDS)
+def test_names_there_and_back(files: NumberedFiles, an_id: int) -> None:
+    assert files.id_of(files.name(an_id)) == an_id
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["", "1.log", "000000000000000g.log", "0000000000000001.log.new", "0000000000000001.LOG"],
+    ("files", "golden"),
+    [(LOGS, "logs/{}.log"), (LOCATIONS, "locations/{}.loc"), (JOURNALS, "{}.journal")],
 )
-def test_other_names_are_nobodys(name: str) -> None:
-    assert entry_log_files.log_id_of(name) is None
-    assert locations_files.locations_id_of(name) is None
+def test_names_that_are_no_others(files: NumberedFiles, golden: str) -> None:
+    assert files.path("/d", 0x1F) == f"/d/{golden.format('000000000000001f')}"
+    whole = "0000000000000001"
+    others = ("", f"1{files.ending}", f"{whole[:-1]}g{files.ending}", f"{whole}{files.ending}.new")
+    for name in (*others, whole, f"{whole}{files.ending.upper()}", f"x{whole}{files.ending}"):
+        assert files.id_of(name) is None
 
 
 def test_tiers() -> None:

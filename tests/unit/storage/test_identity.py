@@ -15,13 +15,13 @@ from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import (
     Identity,
     decode,
-    encode,
     new_identity,
     new_incarnation,
     read_identity,
     write_identity,
 )
 from fastbk.storage.manifest import Manifest, ManifestSlots
+from fastbk.storage.small_files import encode
 from tests.fixtures.fake_disk import FakeDisk
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage" / "identity.json"

@@ -10,7 +10,6 @@ from fastbk.storage.journal_files import (
     FoundFile,
     ReplayFile,
     conclude_replay,
-    id_of,
     name_of,
     plan_replay,
 )
@@ -47,19 +46,6 @@ def ended(last_sequence: int, kind: str = "tail", **more: int) -> JournalEnd:
         "bytes": 0, "later_sequence": 0, "later_acked_through": 0, "read_error": 0, "passed_damage": 0,
     }  # fmt: skip
     return JournalEnd(kind=kind, last_sequence=last_sequence, **{**fields, **more})
-
-
-def test_names() -> None:
-    assert name_of(0x1F) == "000000000000001f.journal"
-    assert id_of("000000000000001f.journal") == 0x1F
-    for other in (
-        "1f.journal",
-        "000000000000001F.journal",
-        "000000000000001f.journal.new",
-        "lock",
-        "identity.json",
-    ):
-        assert id_of(other) is None
 
 
 def test_each_file_ends_where_its_successor_says() -> None:
