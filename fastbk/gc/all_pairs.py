@@ -6,67 +6,28 @@ An index that does not answer ends the call: a part of the truth is no basis for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.gc.ledger_listing import sorted_ids
-from fastbk.server.gc_messages import Share
 from fastbk.storage.shards import pair_of
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from fastbk.gc.index_client import IndexClient
     from fastbk.native.ledger_state import Listed
+    from fastbk.server.gc_messages import Share
 
 Copy = tuple[int, int]
 """A ledger and its change mark."""
 T = TypeVar("T")
 
 
-class LedgersOfPair(Protocol):
-    """What is needed of one index: `fastbk.gc.index_client.IndexClient`. Everything raises Error."""
-
-    def ids(self) -> array[int]:
-        """Return the ids of its ledgers that are not deleted, ascending."""
-
-    def limbo_ids(self) -> set[int]:
-        """Return the ids of its ledgers in limbo."""
-
-    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
-        """Take ledgers out of limbo; return how many were in it."""
-
-    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
-        """Return whether all entries of these shares are on its disk."""
-
-    def unconfirmed(self) -> tuple[array[int], array[int]]:
-        """Return the ids of its unconfirmed ledgers, and of those whose expiry has begun."""
-
-    def confirm(self, listed: Sequence[Listed]) -> list[int]:
-        """Have ledgers confirmed; return those that have another key or creation here."""
-
-    def admit(self, ledger_ids: list[int]) -> int:
-        """Have room made for ledgers; return for how many."""
-
-    def begin_expiry(self, ledger_ids: list[int]) -> int:
-        """Have nothing taken to ledgers; return to how many more."""
-
-    def expire(self, ledger_ids: list[int], reason: str) -> int:
-        """Have ledgers forgotten; return how many were."""
-
-    def delete(self, ledger_ids: list[int], reason: str) -> int:
-        """Have ledgers deleted; return how many were there."""
-
-    def settled(self, cursor: int) -> tuple[list[Copy], int]:
-        """Return some ledgers with change marks, and the cursor to go on with; 0: the end."""
-
-    def drop(self, copies: Sequence[Copy], reason: str) -> int:
-        """Have copies dropped; return how many were taken on."""
-
-
 class AllPairs:
     """All local ledgers."""
 
-    def __init__(self, indexes: Sequence[LedgersOfPair], shards: Sequence[int]) -> None:
+    def __init__(self, indexes: Sequence[IndexClient], shards: Sequence[int]) -> None:
         """Take the indexes by pair, and the pair of each shard."""
         self._indexes = indexes
         self._shards = shards
@@ -134,7 +95,7 @@ class AllPairs:
 
     def _by_index(
         self, some: Iterable[T], ledger_id_of: Callable[[T], int]
-    ) -> Iterator[tuple[LedgersOfPair, list[T]]]:
+    ) -> Iterator[tuple[IndexClient, list[T]]]:
         parts: dict[int, list[T]] = {}
         for one in some:
             parts.setdefault(pair_of(ledger_id_of(one), self._shards), []).append(one)

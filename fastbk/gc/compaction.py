@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.gc import compaction_choice
 from fastbk.server.gc_messages import MAJOR, MINOR, Compaction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from fastbk.gc.compaction_choice import Choice
-    from fastbk.server.gc_messages import LogUsage, Space
+    from fastbk.gc.index_client import IndexClient
 
 GO_BYTES_MAX = 1 << 30
 """Most live bytes moved in one go: what is won back comes soon."""
@@ -33,28 +32,6 @@ URGENT_INTERVAL_S = 30.0
 
 URGENT = "urgent"
 """The third kind, beside minor and major: it begins by itself when the disk is full."""
-
-
-class LocalLogs(Protocol):
-    """What compaction needs of the index. Everything raises Error."""
-
-    def usage(self) -> list[LogUsage]:
-        """Return all entry logs."""
-
-    def space(self) -> Space:
-        """Return how much room there is."""
-
-    def recount(self) -> bool:
-        """Have live bytes counted anew, and dead logs deleted; False: busy."""
-
-    def compact(self, log_ids: Sequence[int], bytes_per_s: int, time_max_s: float) -> bool:
-        """Begin to move what lives in these logs, no further log once the time is over; False: busy."""
-
-    def compaction(self) -> Compaction:
-        """Return how far the last one is."""
-
-    def stop_compaction(self) -> None:
-        """Let it end soon, and everything be as it was before."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,7 @@ Said = Callable[[str, Run], None]
 class Compactor:
     """Compaction of one ledger directory. `step`, called about once a second, waits for the index's answers only."""
 
-    local: LocalLogs
+    local: IndexClient
     settings: CompactionSettings
     clock_s: Callable[[], float]
     say: Said = lambda event, run: None

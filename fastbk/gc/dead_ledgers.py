@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
-from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from
+from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from, read_ledgers
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence
 from fastbk.meta.rollback_mark import decode as decode_mark
@@ -25,25 +25,14 @@ from fastbk.meta.rollback_mark import decode as decode_mark
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from fastbk.gc.all_pairs import AllPairs
     from fastbk.meta.api import MetadataStore
     from fastbk.rate_limit import RateLimit
 
 DELETE_IDS = 4096
 """Ids that are handed over at once."""
-READ_IDS = 500
-"""Ledgers whose metadata is read at once."""
 READ_COST_IDS = 10
 """Reading one ledger's metadata counts as listing so many ids."""
-
-
-class LocalLedgers(Protocol):
-    """What the cycle needs of the index."""
-
-    def ids(self) -> array[int]:
-        """Return the ids of local ledgers, ascending; some may be missing, none is wrong. Raises Error."""
-
-    def delete(self, ledger_ids: list[int], reason: str) -> int:
-        """Delete ledgers; return how many were there. Raises Error: some may be deleted all the same."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +111,7 @@ class Cluster:
 class DeadLedgers:
     """Remembers the candidates of the last complete cycle. `pace`: in ids a second."""
 
-    local: LocalLedgers
+    local: AllPairs
     store: MetadataStore
     cluster: Cluster
     pace: RateLimit
@@ -164,13 +153,8 @@ class DeadLedgers:
 
     def _gone(self, ledger_ids: array[int]) -> list[int]:
         """Return those that are not there when asked for by name, whatever the listing left out (P21)."""
-        gone: list[int] = []
-        for at in range(0, len(ledger_ids), READ_IDS):
-            some = ledger_ids[at : at + READ_IDS].tolist()
-            found = self.store.read_ledgers(some)
-            gone += [one for one, read in zip(some, found, strict=True) if read is None]
-            self.pace.spend(READ_COST_IDS * len(some))
-        return gone
+        found = read_ledgers(self.store, ledger_ids, self.pace, READ_COST_IDS)
+        return [one for one, read in found if read is None]
 
     def _delete(self, ledger_ids: list[int]) -> tuple[int, str]:
         """Return how many were deleted, and why no more; an index that is busy costs the cycle, not the bookie."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -33,14 +33,13 @@ from fastbk.server.gc_messages import (
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fastbk.native.ledger_state import Listed
 
 INDEX_TIMEOUT_S = 60.0
 """Longest wait for the index's answer: it answers between two steps of its loop."""
-
-
+T = TypeVar("T")
 HOLDS_PAUSE_S = 0.005
 """Between two questions whether the index has found out by now."""
 
@@ -59,24 +58,25 @@ class IndexClient:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
         self._number = 0
-        self._ids_a_message = IDS_A_MESSAGE
-        self._marked_ids_a_message = MARKED_IDS_A_MESSAGE
-        self._listed_a_message = LISTED_A_MESSAGE
+        self._page_max = {
+            "ids": IDS_A_MESSAGE, "marked": MARKED_IDS_A_MESSAGE, "listed": LISTED_A_MESSAGE,
+        }  # fmt: skip
+        """How many of each kind a message takes; fewer once one was too long."""
 
     # ---- ledgers
 
     def ids(self) -> array[int]:
         """Return the ids of local ledgers that are not deleted, ascending."""
-        return sorted_ids(self._pages("list_ledgers"))
+        return sorted_ids(page.ids for page in self._pages("list_ledgers", "ledgers"))
 
     def limbo_ids(self) -> set[int]:
         """Return the ids of ledgers in limbo that are not deleted."""
-        return {one for page in self._pages("list_limbo") for one in page}
+        return {one for page in self._pages("list_limbo", "ledgers") for one in page.ids}
 
     def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
         """Have ledgers taken out of limbo; return how many were in it. After IndexSilent some may be out."""
         request = {"type": "limbo_over", "fenced": fenced}
-        return self._in_pages(ledger_ids, request, "limbo_over")
+        return self._count(ledger_ids, request, "limbo_over")
 
     def holds(self, ledger_id: int, shares: list[Share]) -> bool:
         """Return whether all entries of these shares are on the disk here; False when it can't be told."""
@@ -98,48 +98,39 @@ class IndexClient:
         """Return the ids of unconfirmed ledgers, ascending: all of them, and those whose expiry has begun."""
         every: list[list[int]] = []
         expiring: list[list[int]] = []
-        cursor = 0
-        while (reply := self._ask({"type": "list_unconfirmed", "cursor": cursor}, "unconfirmed")).ids:
+        for reply in self._pages("list_unconfirmed", "unconfirmed"):
             if len(reply.ids) != len(reply.changed):
                 raise IndexSilent("the index gave ids without saying which expire")
             every.append(reply.ids)
             marked = zip(reply.ids, reply.changed, strict=True)
             expiring.append([one for one, is_expiring in marked if is_expiring])
-            cursor = reply.cursor
         return sorted_ids(every), sorted_ids(expiring)
 
     def confirm(self, listed: Sequence[Listed]) -> list[int]:
         """Have ledgers confirmed that metadata lists; return those that have another key or creation here."""
-        foreign: list[int] = []
-        at = 0
-        while at < len(listed):
-            page = listed[at : at + self._listed_a_message]
-            try:
-                foreign += self._ask({"type": "confirm_ledgers", "listed": page}, "confirmed").ids
-            except TooLong:
-                self._listed_a_message = self._half(len(page))
-                continue
-            at += len(page)
-        return foreign
+        replies = self._in_pages(
+            listed, "listed", lambda page: {"type": "confirm_ledgers", "listed": page}, "confirmed"
+        )
+        return [one for reply in replies for one in reply.ids]
 
     def admit(self, ledger_ids: list[int]) -> int:
         """Have room made for ledgers that metadata lists and that are not here yet; return for how many."""
-        return self._in_pages(ledger_ids, {"type": "admit_ledgers"}, "admitted")
+        return self._count(ledger_ids, {"type": "admit_ledgers"}, "admitted")
 
     def begin_expiry(self, ledger_ids: list[int]) -> int:
         """Have nothing taken to these unconfirmed ledgers any more; return to how many more."""
-        return self._in_pages(ledger_ids, {"type": "begin_expiry"}, "expiring")
+        return self._count(ledger_ids, {"type": "begin_expiry"}, "expiring")
 
     def expire(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers forgotten whose expiry has begun; return how many were."""
         request = {"type": "expire_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
-        return self._in_pages(ledger_ids, request, "expired")
+        return self._count(ledger_ids, request, "expired")
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there. After IndexSilent some may be."""
         request = {"type": "delete_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
         kill_point("gc.before_delete")
-        count = self._in_pages(ledger_ids, request, "deleted")
+        count = self._count(ledger_ids, request, "deleted")
         kill_point("gc.after_delete")
         return count
 
@@ -154,28 +145,17 @@ class IndexClient:
     def drop(self, copies: Sequence[tuple[int, int]], reason: str) -> int:
         """Have copies dropped that are still as their change marks say; return how many were taken on."""
         request = {"type": "drop_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
-        count = at = 0
-        while at < len(copies):
-            page = copies[at : at + self._marked_ids_a_message]
-            marked = {"ids": [one for one, _ in page], "changed": [mark for _, mark in page]}
-            try:
-                count += self._ask({**request, **marked}, "dropping").count
-            except TooLong:
-                self._marked_ids_a_message = self._half(len(page))
-                continue
-            at += len(page)
-        return count
+
+        def marked(page: Sequence[tuple[int, int]]) -> dict[str, object]:
+            return {**request, "ids": [one for one, _ in page], "changed": [mark for _, mark in page]}
+
+        return sum(reply.count for reply in self._in_pages(copies, "marked", marked, "dropping"))
 
     # ---- logs
 
     def usage(self) -> list[LogUsage]:
         """Return all entry logs, by id, with what lives in them as of the last count."""
-        found: list[LogUsage] = []
-        cursor = 0
-        while (reply := self._ask({"type": "usage", "cursor": cursor}, "usage")).logs:
-            found += reply.logs
-            cursor = reply.cursor
-        return found
+        return [log for page in self._pages("usage", "usage") for log in page.logs]
 
     def space(self) -> Space:
         """Return how much room there is."""
@@ -209,30 +189,36 @@ class IndexClient:
 
     # ---- messages
 
-    def _pages(self, what: str) -> Iterator[list[int]]:
+    def _pages(self, what: str, wanted: str) -> Iterator[Answer]:
         cursor = 0
-        while (reply := self._ask({"type": what, "cursor": cursor}, "ledgers")).ids:
-            yield reply.ids
+        while (reply := self._ask({"type": what, "cursor": cursor}, wanted)).ids or reply.logs:
+            yield reply
             cursor = reply.cursor
 
-    def _in_pages(self, ledger_ids: list[int], request: Mapping[str, object], wanted: str) -> int:
-        count = at = 0
-        while at < len(ledger_ids):
-            page = ledger_ids[at : at + self._ids_a_message]
+    def _in_pages(
+        self,
+        items: Sequence[T],
+        kind: str,
+        request: Callable[[Sequence[T]], dict[str, object]],
+        wanted: str,
+    ) -> Iterator[Answer]:
+        """Send a request for each page of `items`, and yield the answers."""
+        at = 0
+        while at < len(items):
+            page = items[at : at + self._page_max[kind]]
             try:
-                reply = self._ask({**request, "ids": page}, wanted)
+                reply = self._ask(request(page), wanted)
             except TooLong:
-                self._ids_a_message = self._half(len(page))
+                if len(page) == 1:
+                    raise IndexSilent("the socket to the index takes no message at all") from None
+                self._page_max[kind] = len(page) // 2
                 continue
-            count += reply.count
             at += len(page)
-        return count
+            yield reply
 
-    @staticmethod
-    def _half(length: int) -> int:
-        if length == 1:
-            raise IndexSilent("the socket to the index takes no message at all") from None
-        return length // 2
+    def _count(self, ledger_ids: list[int], request: Mapping[str, object], wanted: str) -> int:
+        replies = self._in_pages(ledger_ids, "ids", lambda page: {**request, "ids": page}, wanted)
+        return sum(reply.count for reply in replies)
 
     def _ask(self, request: dict[str, object], wanted: str) -> Answer:
         """Return the answer, which is of the `wanted` type. Raises IndexSilent, TooLong."""

@@ -20,8 +20,15 @@ from fastbk.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.rate_limit import RateLimit
+
+
+PAGE_IDS = 10_000
+"""As many ledgers as ZooKeeper's hierarchical layouts have under one parent: a page reads one or two parents, and a
+smaller one would read the same parent again and again."""
+READ_IDS = 100
+"""Ledgers whose metadata is read at once."""
 
 
 def sorted_ids(pages: Iterable[Sequence[int]]) -> array[int]:
@@ -59,10 +66,6 @@ def in_both(some: array[int], others: array[int]) -> Iterator[int]:
         if others[at] == one:
             yield one
 
-PAGE_IDS = 10_000
-"""As many ledgers as ZooKeeper's hierarchical layouts have under one parent: a page reads one or two parents, and a
-smaller one would read the same parent again and again."""
-
 
 class BadListing(Error):
     """The metadata store listed ledgers out of order: nothing may be concluded from what is not in its list."""
@@ -77,3 +80,13 @@ def listed_ledgers(store: MetadataStore, pace: RateLimit) -> Iterator[list[int]]
         yield page
         after = page[-1]
         pace.spend(len(page))
+
+
+def read_ledgers(
+    store: MetadataStore, ledger_ids: Sequence[int], pace: RateLimit, cost: int = 1
+) -> Iterator[tuple[int, VersionedLedger | None]]:
+    """Yield each id with its metadata, None where there is none; READ_IDS at once, each at the pace of `cost` ids."""
+    for at in range(0, len(ledger_ids), READ_IDS):
+        some = list(ledger_ids[at : at + READ_IDS])
+        yield from zip(some, store.read_ledgers(some), strict=True)
+        pace.spend(cost * len(some))

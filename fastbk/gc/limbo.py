@@ -9,32 +9,20 @@ should leaves limbo, too. A ledger that is deleted leaves with the rest of what 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
 from fastbk.model.ledger import LedgerState
 from fastbk.server.gc_messages import Share
 
 if TYPE_CHECKING:
+    from fastbk.gc.all_pairs import AllPairs
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata
 
 LEDGERS_A_LOOK = 1000
 """Whose metadata is read in one look; the next look goes on behind them."""
-
-
-class LedgersInLimbo(Protocol):
-    """What the watch needs of the index."""
-
-    def limbo_ids(self) -> set[int]:
-        """Return the ids of ledgers in limbo; some may be missing. Raises Error."""
-
-    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
-        """Take ledgers out of limbo; return how many were in it. Raises Error."""
-
-    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
-        """Return whether all entries of these shares are on the disk here. Raises Error."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,7 @@ def shares_of(bookie_id: BookieId, metadata: LedgerMetadata) -> list[Share]:
 class LimboWatch:
     """Looks at the ledgers in limbo, some at a time."""
 
-    local: LedgersInLimbo
+    local: AllPairs
     store: MetadataStore
     bookie_id: BookieId
     _after: int = field(default=-1)

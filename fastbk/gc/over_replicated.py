@@ -18,22 +18,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
+from fastbk.gc.ledger_listing import READ_IDS, read_ledgers
 from fastbk.model.ledger import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster, Rules
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.rate_limit import RateLimit
 
-READ_IDS = 100
-"""Ledgers whose metadata is read at once."""
 LEDGERS_A_LOOK = 2000
 """Of the round; then others have their turn."""
 CANDIDATES_MAX = 200_000
@@ -41,16 +41,6 @@ CANDIDATES_MAX = 200_000
 
 Copy = tuple[int, int]
 """A ledger and its change mark."""
-
-
-class LocalCopies(Protocol):
-    """What the watch needs of the index."""
-
-    def settled(self, cursor: int) -> tuple[list[Copy], int]:
-        """Return some ledgers that hold something, and the cursor to go on with; 0: the end. Raises Error."""
-
-    def drop(self, copies: Sequence[Copy], reason: str) -> int:
-        """Have copies dropped that are still as they are marked; return how many were taken on. Raises Error."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,7 @@ def is_over_replicated(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
 class CopiesWatch:
     """Looks at the metadata of local ledgers, some at a time, round after round. `pace`: in ledgers a second."""
 
-    local: LocalCopies
+    local: AllPairs
     store: MetadataStore
     cluster: Cluster
     bookie_id: BookieId
@@ -187,11 +177,10 @@ class CopiesWatch:
 
     def _unnamed(self, copies: Sequence[Copy]) -> list[Copy]:
         """Return those that metadata does not count on now. A ledger that is not there is the collector's."""
-        found = self.store.read_ledgers([ledger_id for ledger_id, _ in copies])
-        self.pace.spend(len(copies))
+        found = read_ledgers(self.store, [ledger_id for ledger_id, _ in copies], self.pace)
         return [
             copy
-            for copy, read in zip(copies, found, strict=True)
+            for copy, (_, read) in zip(copies, found, strict=True)
             if read is not None and is_over_replicated(self.bookie_id, read.metadata)
         ]
 

@@ -20,10 +20,16 @@ from __future__ import annotations
 import time
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
-from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from, sorted_ids
+from fastbk.gc.ledger_listing import (
+    in_both,
+    listed_ledgers,
+    missing_from,
+    read_ledgers,
+    sorted_ids,
+)
 from fastbk.model.entry import master_key
 from fastbk.model.ids import creation_mark
 from fastbk.native.ledger_state import Listed
@@ -31,6 +37,7 @@ from fastbk.native.ledger_state import Listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster
     from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.model.ids import BookieId
@@ -41,32 +48,8 @@ NAMES_MAX = 500
 NAMES_A_LOOK = 2000
 """Read by name in one look: those that are listed, and those that are to go."""
 ADMITTED_A_LOOK = 1000
-READ_IDS = 100
-"""Ledgers whose metadata is read at once."""
 FOREIGN_AGE_S = 10.0
 """Such a ledger was in metadata only if that was rolled back, which bookies notice within 2 s and which ends a look."""
-
-
-class LocalUnconfirmed(Protocol):
-    """What the watch needs of the index. Everything raises Error."""
-
-    def ids(self) -> array[int]:
-        """Return the ids of confirmed ledgers, ascending."""
-
-    def unconfirmed(self) -> tuple[array[int], array[int]]:
-        """Return the ids of unconfirmed ledgers, and of those to which nothing is taken any more."""
-
-    def confirm(self, listed: Sequence[Listed]) -> list[int]:
-        """Have ledgers confirmed; return those that have another key or creation here."""
-
-    def admit(self, ledger_ids: list[int]) -> int:
-        """Have room made for ledgers that are not here yet; return for how many."""
-
-    def begin_expiry(self, ledger_ids: list[int]) -> int:
-        """Have nothing taken to ledgers any more; return to how many more."""
-
-    def expire(self, ledger_ids: list[int], reason: str) -> int:
-        """Have ledgers forgotten to which nothing is taken any more; return how many were."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +94,7 @@ class UnconfirmedWatch:
         room: how many may be unconfirmed; from half of it on ledgers of metadata are let in by name.
     """
 
-    local: LocalUnconfirmed
+    local: AllPairs
     store: MetadataStore
     cluster: Cluster
     bookie_id: BookieId
@@ -160,30 +143,25 @@ class UnconfirmedWatch:
         """Return what metadata says of ledgers, and those that are not in it."""
         listed: list[Listed] = []
         missing: list[int] = []
-        for at in range(0, len(ledger_ids), READ_IDS):
-            some = list(ledger_ids[at : at + READ_IDS])
-            for ledger_id, found in zip(some, self.store.read_ledgers(some), strict=True):
-                if found is None:
-                    missing.append(ledger_id)
-                else:
-                    listed.append(listed_as(ledger_id, found))
-                    self.cluster.highest_id = max(self.cluster.highest_id, ledger_id)
-            self.pace.spend(len(some))
+        for ledger_id, found in read_ledgers(self.store, ledger_ids, self.pace):
+            if found is None:
+                missing.append(ledger_id)
+            else:
+                listed.append(listed_as(ledger_id, found))
+                self.cluster.highest_id = max(self.cluster.highest_id, ledger_id)
         return listed, missing
 
     def _admit(self, every: array[int], everywhere: array[int]) -> int:
         """Let the newest ledgers in that metadata lists for this bookie, and that are not here."""
         here = sorted_ids([self.local.ids(), every])
         newest = list(missing_from(everywhere, [here] if here else []))[-ADMITTED_A_LOOK:]
-        ours: list[int] = []
-        for at in range(0, len(newest), READ_IDS):
-            some = newest[at : at + READ_IDS]
-            for ledger_id, found in zip(some, self.store.read_ledgers(some), strict=True):
-                if found is None or found.metadata.is_closed:
-                    continue
-                if self.bookie_id in found.metadata.fragments[-1].ensemble:
-                    ours.append(ledger_id)
-            self.pace.spend(len(some))
+        ours = [
+            ledger_id
+            for ledger_id, found in read_ledgers(self.store, newest, self.pace)
+            if found is not None
+            and not found.metadata.is_closed
+            and self.bookie_id in found.metadata.fragments[-1].ensemble
+        ]
         return self.local.admit(ours) if ours else 0
 
     def _expire(
