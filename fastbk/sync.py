@@ -8,25 +8,22 @@ thread and its sockets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.entries import LedgerInfo
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import LoopThread, blocking
 from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader
 from fastbk.client.sync_writer import LedgerWriter, live_or_last
 from fastbk.meta import MetadataStore
-from fastbk.meta.api import BookieRegistration
 from fastbk.meta.uri import given_store, uri_or_default
 from fastbk.model.ids import LedgerId
-from fastbk.model.ledger import LedgerMetadata
 from fastbk.option_checks import checked_timeout
 from fastbk.placement.values import PlacementConfig
-from fastbk.replication.procedure import Procedure
 from fastbk.stream.client import Client as AsyncClient
 
 if TYPE_CHECKING:
@@ -66,6 +63,9 @@ class Client:
         """Return the asyncio client. Only on the loop."""
         return self._thread.client()
 
+    def _call(self, act: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        return self._thread.call(lambda: act(self._inner()))
+
     # --- ledgers ----------------------------------------
 
     def create_ledger(
@@ -101,25 +101,7 @@ class Client:
         )
         return LedgerWriter(self._thread, inner, self.config, explicit_ids=explicit_ids)
 
-    def check_bookies(
-        self,
-        ensemble: int,
-        write_quorum: int,
-        ack_quorum: int,
-        *,
-        placement: PlacementConfig | None = None,
-        allow_missing_bookies: bool = False,
-    ) -> None:
-        """Raise NotEnoughBookies unless enough bookies answer now for a ledger of that shape."""
-        self._thread.call(
-            lambda: self._inner().check_bookies(
-                ensemble,
-                write_quorum,
-                ack_quorum,
-                placement=placement,
-                allow_missing_bookies=allow_missing_bookies,
-            )
-        )
+    check_bookies = blocking(AsyncClient.check_bookies)
 
     def open_ledger(
         self,
@@ -134,50 +116,28 @@ class Client:
         )
         return LedgerReader(self._thread, inner)
 
-    def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
-        """Delete a ledger. NoSuchLedger if there is none."""
-        self._thread.call(lambda: self._inner().delete_ledger(ledger_id, password=password))
+    delete_ledger = blocking(AsyncClient.delete_ledger)
 
     def list_ledgers(self) -> Iterator[LedgerInfo]:
         """Yield all ledgers by id."""
         return self._thread.iterate(lambda: self._inner().list_ledgers(), _LISTED_AT_ONCE)
 
-    def ledger_info(self, ledger_id: LedgerId) -> LedgerInfo:
-        """Return a ledger's metadata."""
-        return self._thread.call(lambda: self._inner().ledger_info(ledger_id))
-
-    def is_closed(self, ledger_id: LedgerId) -> bool:
-        """Return whether the ledger is closed, by what its metadata says now."""
-        return self._thread.call(lambda: self._inner().is_closed(ledger_id))
+    ledger_info = blocking(AsyncClient.ledger_info)
+    is_closed = blocking(AsyncClient.is_closed)
 
     def watch_ledger(self, ledger_id: LedgerId) -> Iterator[LedgerInfo]:
         """Yield a ledger's metadata now and after changes; ends when the ledger is deleted."""
         return self._thread.iterate(lambda: self._inner().watch_ledger(ledger_id))
 
-    def edit_metadata(self, ledger_id: LedgerId, changes: Mapping[str, bytes | None]) -> LedgerInfo:
-        """Set (or with None remove) keys of a ledger's custom metadata; return what holds then."""
-        return self._thread.call(lambda: self._inner().edit_metadata(ledger_id, changes))
-
-    def run_procedure(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, procedure: Procedure[T]
-    ) -> T:
-        """Run a procedure of fastbk/replication about a ledger and return its result; for tools."""
-        return self._thread.call(
-            lambda: self._inner().run_procedure(ledger_id, metadata, procedure)
-        )
-
-    def call_store(self, call: Callable[[MetadataStore], T]) -> T:
-        """Return `call(store)` of the metadata store, in a thread of the client's; for tools."""
-        return self._thread.call(lambda: self._inner().call_store(call))
+    edit_metadata = blocking(AsyncClient.edit_metadata)
+    run_procedure = blocking(AsyncClient.run_procedure)
+    call_store = blocking(AsyncClient.call_store)
+    list_bookies = blocking(AsyncClient.list_bookies)
 
     @property
     def repairs(self) -> CopyRepairs:
         """What this client repairs in the background; for tools."""
         return self._thread.call_plain(lambda: self._inner().repairs)
-
-    def list_bookies(self) -> list[BookieRegistration]:
-        """Return the bookies that are registered now."""
-        return self._thread.call(lambda: self._inner().list_bookies())
 
     # --- streams ----------------------------------------
 

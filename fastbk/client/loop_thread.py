@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import operator
 import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from fastbk.errors import ClientClosed
 
 T = TypeVar("T")
+P = ParamSpec("P")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 _FORKED = "this client was made before a fork: make a new one in the child"
 _CLOSED = "this client is closed: make a new one"
 _LOOK_S = 1.0
@@ -339,6 +344,27 @@ class LoopThread(Generic[C]):
         self.is_closed = _FORKED
         self._lock = threading.Lock()
         self._shared = self._part.shared = None
+
+
+class Facade(Protocol[A_co]):
+    """An object without `await` over an asyncio one."""
+
+    def _call(self, act: Callable[[A_co], Awaitable[T]], /) -> T:
+        """Await on the loop what `act` returns of the asyncio object."""
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[Facade[A], P], T]:
+    """Return an asyncio object's method as its facade has it: no `await`, but the same arguments, types and docs."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: Facade[A], /, *args: P.args, **options: P.kwargs) -> T:
+        act: Callable[[A], Awaitable[T]] = operator.methodcaller(name, *args, **options)
+        return self._call(act)
+
+    return call
 
 
 def _after_fork_in_child() -> None:

@@ -110,6 +110,12 @@ def results_without_await(client: fastbk.sync.Client) -> None:
     reader: fastbk.sync.StreamReader = stream.reader()
     cursor: fastbk.sync.Cursor = stream.cursor("billing")
     acknowledged: fastbk.sync.PendingAck = cursor.ack(fastbk.DLSN(1, 0, 0))
+    assert_type(stream.info(), fastbk.StreamInfo)
+    assert_type(cursor.backlog(), fastbk.Backlog)
+    assert_type(client.call_store(lambda store: 7), int)
+    assert_type(stream.find(txid=7), fastbk.DLSN | None)
+    stream.find(tixd=7)  # wrong
+    namespace.delete(recursive="yes")  # wrong
 
 
 def total(reader: fastbk.StreamReader, cursor: fastbk.Cursor, stream: fastbk.Stream) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TypeVar
 
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import LoopThread, blocking
 from fastbk.errors import Error
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
-from fastbk.stream.cursor.backlog import Backlog
 from fastbk.stream.cursor.cursor import Cursor, check_done
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
@@ -18,6 +18,7 @@ from fastbk.stream.reader.stream_reader import Lag
 from fastbk.stream.reader.sync_reader import CHUNK_BYTES, CHUNK_RECORDS, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
 
+T = TypeVar("T")
 ACKS_WAITING_MAX = 1000
 """Acknowledgements that are on their way to the loop; one more waits for them."""
 
@@ -78,49 +79,39 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
             except BaseException as error:  # noqa: BLE001 -- told at the next call
                 self._failure = self._failure or as_error(error, "this cursor")
 
-    def ack_one(self, done: Record | DLSN) -> None:
-        """This record is done, whatever is before it. Waits while 10,000 ranges lie behind the mark."""
+    def _call(self, act: Callable[[Cursor[Gap]], Awaitable[T]]) -> T:
+        """Run something of the asyncio cursor's behind all that was acknowledged here."""
         inner = self._opened()
 
-        async def acked() -> None:
+        async def acted() -> T:
             self._take_acks()
-            await inner.ack_one(done)
+            return await act(inner)
 
-        self._loop.call(acked)
+        return self._loop.call(acted)
+
+    ack_one = blocking(Cursor.ack_one)
+    backlog = blocking(Cursor.backlog)
 
     def flush(self) -> None:
         """Return when all that was acknowledged is kept. Raises CursorFenced."""
-        inner = self._opened()
 
-        async def flushed() -> None:
-            self._take_acks()
+        async def flushed(inner: Cursor[Gap]) -> None:
             if self._failure is not None:
                 raise self._failure.copy()
             await inner.flush()
 
-        self._loop.call(flushed)
+        self._call(flushed)
 
     def reset(self, where: Start, *, seq: int | None = None) -> None:
         """Begin anew at a position that is still there, also backwards; kept when this returns. `seq`: its number."""
-        inner = self._opened()
+        self._opened()
         self._held = None
 
-        async def done() -> None:
-            self._take_acks()
+        async def done(inner: Cursor[Gap]) -> None:
             await self._close_source()
             await inner.reset(where, seq=seq)
 
-        self._loop.call(done)
-
-    def backlog(self) -> Backlog:
-        """Return what is not done of what readers can see now."""
-        inner = self._opened()
-
-        async def counted() -> Backlog:
-            self._take_acks()
-            return await inner.backlog()
-
-        return self._loop.call(counted)
+        self._call(done)
 
     def abort(self) -> None:
         """Let go without keeping anything more."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from fastbk.client.loop_thread import LoopThread
-from fastbk.errors import Error
+from fastbk.client.loop_thread import LoopThread, blocking
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.namespace.events import NamespaceEvent
 from fastbk.stream.namespace.listing import StreamInfo
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.stream_ranges import StreamRange, StreamRanges
+from fastbk.stream.namespace.stream_ranges import StreamRanges
 from fastbk.stream.paths import check_name, split_path
-from fastbk.stream.policy import PolicyPatch, StreamPolicy
-from fastbk.stream.positions import DLSN
+from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.sync_stream import SyncStream
 
 T = TypeVar("T")
@@ -36,17 +34,12 @@ class SyncStreamRanges:
             self._made = self._make()
         return self._made
 
-    def below(self, path: str, is_wanted: Callable[[str], bool]) -> dict[str, StreamRange]:
-        """Return the streams of a namespace, and of those below it, whose paths are wanted, by path."""
-        return self._loop.call(lambda: self._inner().below(path, is_wanted))
+    def _call(self, act: Callable[[StreamRanges], Awaitable[T]]) -> T:
+        return self._loop.call(lambda: act(self._inner()))
 
-    def of(self, paths: Iterable[str]) -> dict[str, StreamRange]:
-        """Return these streams, by path; those that are not there are left out."""
-        return self._loop.call(lambda: self._inner().of(paths))
-
-    def of_ids(self, ids: Mapping[str, str]) -> dict[str, StreamRange]:
-        """Return the streams of these ids, whatever their names are by now, by the keys given."""
-        return self._loop.call(lambda: self._inner().of_ids(ids))
+    below = blocking(StreamRanges.below)
+    of = blocking(StreamRanges.of)
+    of_ids = blocking(StreamRanges.of_ids)
 
     def close(self) -> None:
         """Let go of what is kept open; it may be asked again."""
@@ -61,9 +54,10 @@ class SyncCursorPositions:
         self._loop = loop
         self._inner = inner
 
-    def move(self, marks: Mapping[str, tuple[DLSN, int]]) -> dict[str, Error]:
-        """Have the marks there, by the streams' paths; return what could not be moved, and why."""
-        return self._loop.call(lambda: self._inner.move(marks))
+    def _call(self, act: Callable[[CursorPositions], Awaitable[T]]) -> T:
+        return self._loop.call(lambda: act(self._inner))
+
+    move = blocking(CursorPositions.move)
 
 
 class SyncNamespace:
@@ -99,33 +93,20 @@ class SyncNamespace:
         check_name(name)
         return SyncStream(self._loop, lambda: self._inner().stream_of_id(stream_id, name), name)
 
-    def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:
-        """Create the namespace, and those above it that are missing."""
-        self._call(lambda inner: inner.create(policy, exist_ok=exist_ok))
-
-    def exists(self) -> bool:
-        """Return whether there is such a namespace."""
-        return self._call(lambda inner: inner.exists())
+    create = blocking(Namespace.create)
+    exists = blocking(Namespace.exists)
+    delete = blocking(Namespace.delete)
+    policy = blocking(Namespace.policy)
+    set_policy = blocking(Namespace.set_policy)
+    effective_policy = blocking(Namespace.effective_policy)
+    delete_stream = blocking(Namespace.delete_stream)
+    delete_streams = blocking(Namespace.delete_streams)
+    stream_count = blocking(Namespace.stream_count)
+    stored_bytes = blocking(Namespace.stored_bytes)
 
     def rename(self, name: str) -> SyncNamespace:
         """Give the namespace another name in the one above it, and return it there."""
         return SyncNamespace(self._loop, self._call(lambda inner: inner.rename(name)).path)
-
-    def delete(self, *, recursive: bool = False) -> None:
-        """Delete the namespace, with `recursive` all in it first."""
-        self._call(lambda inner: inner.delete(recursive=recursive))
-
-    def policy(self) -> PolicyPatch:
-        """Return what the namespace says itself."""
-        return self._call(lambda inner: inner.policy())
-
-    def set_policy(self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()) -> None:
-        """Change what `patch` names, and inherit the fields of `inherit` again."""
-        self._call(lambda inner: inner.set_policy(patch, inherit=inherit))
-
-    def effective_policy(self, stream: str | None = None) -> StreamPolicy:
-        """Return what holds for the namespace, or for the next segment of one of its streams."""
-        return self._call(lambda inner: inner.effective_policy(stream))
 
     def spans(self) -> SyncStreamRanges:
         """Return what looks at where many streams begin and end, again and again; its paths are from the root."""
@@ -151,14 +132,6 @@ class SyncNamespace:
         self._call(lambda inner: inner.create_streams(names, policy, exist_ok=exist_ok))
         return [self.stream(name) for name in names]
 
-    def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a stream."""
-        self._call(lambda inner: inner.delete_stream(name, missing_ok=missing_ok))
-
-    def delete_streams(self, names: Sequence[str], *, missing_ok: bool = False) -> None:
-        """Delete many streams."""
-        self._call(lambda inner: inner.delete_streams(names, missing_ok=missing_ok))
-
     def rename_stream(self, old: str, new: str) -> SyncStream:
         """Give a stream another name in this namespace."""
         self._call(lambda inner: inner.rename_stream(old, new))
@@ -174,14 +147,6 @@ class SyncNamespace:
         """Yield the namespaces directly below, by name."""
         for one in self._loop.iterate(lambda: self._inner().namespaces(prefix), LISTED_AT_ONCE):
             yield SyncNamespace(self._loop, one.path)
-
-    def stream_count(self) -> int:
-        """Return how many streams there are in this namespace and below it."""
-        return self._call(lambda inner: inner.stream_count())
-
-    def stored_bytes(self) -> int | None:
-        """Return what a janitor has counted last for `bytes_max`; None: there is no quota, or no count yet."""
-        return self._call(lambda inner: inner.stored_bytes())
 
     def watch(self) -> Iterator[NamespaceEvent]:
         """Yield all that is directly in the namespace, then what happens to it, until it is deleted."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import LoopThread, blocking
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_timeout
@@ -326,22 +326,14 @@ class SyncStreamWriter:
         warnings.warn("StreamWriter.drain is called ready now", DeprecationWarning, stacklevel=2)
         self.ready(timeout=timeout)
 
-    def flush(self, *, timeout: float | None = None) -> DLSN | None:
-        """Wait until all appends so far are acknowledged; return the last record's position."""
-        return self._after_queue(lambda writer: writer.flush(timeout=timeout))
-
-    def publish(self) -> DLSN | None:
-        """Flush, and have readers see it."""
-        return self._after_queue(lambda writer: writer.publish())
-
-    def roll(self) -> None:
-        """Flush, and end the segment; what comes next goes to a new one."""
-        self._after_queue(lambda writer: writer.roll())
+    flush = blocking(StreamWriter.flush)
+    publish = blocking(StreamWriter.publish)
+    roll = blocking(StreamWriter.roll)
 
     def seal(self) -> DLSN | None:
         """End the stream for good, and the writer. Returns the last record's position."""
         self._is_closed = True
-        return self._after_queue(lambda writer: writer.seal())
+        return self._call(lambda writer: writer.seal())
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, end the segment, take no more appends. A second call does nothing. Raises what ended the writer."""
@@ -349,7 +341,7 @@ class SyncStreamWriter:
         if self._is_closed or self._inner is None:
             return
         self._is_closed = True
-        self._after_queue(lambda writer: writer.close(timeout=timeout))
+        self._call(lambda writer: writer.close(timeout=timeout))
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing."""
@@ -358,7 +350,7 @@ class SyncStreamWriter:
         if inner is not None and self._loop.is_closed is None:
             self._loop.call_plain(inner.abort)
 
-    def _after_queue(self, act: Callable[[StreamWriter], Awaitable[T]]) -> T:
+    def _call(self, act: Callable[[StreamWriter], Awaitable[T]]) -> T:
         """Run something of the asyncio writer's behind all that was appended here."""
         writer, _ = self._opened()
 
