@@ -9,7 +9,6 @@ thread and its sockets.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
@@ -166,12 +165,7 @@ class Client:
         self._thread.call(lambda: self._inner().__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

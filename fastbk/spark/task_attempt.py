@@ -19,7 +19,6 @@ from fastbk.retry import Retry
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.stream.chain.drafts import Draft
-from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.compression import CODECS
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.policy import StreamPolicy
@@ -153,9 +152,8 @@ class AttemptWriter:
                 return self._client.create_ledger(
                     *self._options.quorums_with(policy),
                     policy.digest,
-                    PASSWORD,
-                    {"fastbk.stream": self._draft.stream_id.encode()},
-                    ledger_id,
+                    metadata={"fastbk.stream": self._draft.stream_id.encode()},
+                    ledger_id=ledger_id,
                     placement=policy.placement(),
                     allow_missing_bookies=policy.allow_missing_bookies,
                 )

@@ -46,14 +46,11 @@ def compressed(entry: bytearray, codec: int) -> bytes | bytearray:
     return bytes(out) + packed
 
 
-def unpacked(entry: bytes | memoryview) -> bytes | memoryview:
-    """Return the entry with its body as it was before it was compressed. Raises ProtocolError."""
-    parts = unpacked_parts(entry, read_head(entry))
-    return b"".join(parts) if len(parts) > 1 else parts[0]
-
-
 def unpacked_parts(entry: bytes | memoryview, head: Head) -> tuple[bytes | memoryview, ...]:
-    """Return the same as head and body, which are not joined: the body is not copied. Raises ProtocolError."""
+    """Return the entry with its body as it was before it was compressed, as head and body: the body is not copied.
+
+    Raises ProtocolError.
+    """
     if head.codec == CODEC_NONE:
         return (entry,)
     if head.raw_bytes > RAW_BYTES_MAX or head.record_count > RECORDS_MAX:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from fastbk.client.client import Client
 from fastbk.errors import Error
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.policy import StreamPolicy
 
+A = TypeVar("A")
+T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StreamContext:
@@ -60,3 +64,30 @@ def as_error(error: BaseException, doing: str) -> Error:
     )
     told.__cause__ = error
     return told
+
+
+def clock_us() -> int:
+    """Return microseconds since 1970, by this machine's clock."""
+    return time.time_ns() // 1000
+
+
+async def gathered(
+    act: Callable[[A], Awaitable[T]], items: Iterable[A], together: int
+) -> list[T]:
+    """Return what `act` returns of each item, in their order; at most `together` run at a time.
+
+    The first error is raised, and then the others are cancelled and have ended.
+    """
+    turns = asyncio.Semaphore(together)
+
+    async def one(item: A) -> T:
+        async with turns:
+            return await act(item)
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

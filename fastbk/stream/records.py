@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -246,19 +247,12 @@ class Chunk(Sequence[Record]):
 
     def index_of(self, dlsn: DLSN) -> int:
         """Return the place of the first record that is not before `dlsn`; len(self) if there is none."""
-        low, high = 0, len(self)
         # Readers mostly ask for what lies before all of it, or behind.
-        if high == 0 or dlsn <= self.first_dlsn:
+        if len(self) == 0 or dlsn <= self.first_dlsn:
             return 0
         if dlsn > self.last_dlsn:
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            if self._dlsn_of_row(self._first + middle) < dlsn:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+            return len(self)
+        return bisect_left(range(self._first, self._last), dlsn, key=self._dlsn_of_row)
 
 
 def chunk_of(

@@ -316,6 +316,6 @@ class Stream:
             after = before.changed(patch or NO_PATCH).without(fields)
             if after != before:
                 effective([*patches(place), after])
-                await self._catalog.change(stream_policy_set(place, entry, record, after))
+                await self._catalog.records.change(*stream_policy_set(place, entry, record, after))
 
         await self._catalog.until_decided(attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -29,15 +30,8 @@ class SyncStream:
 
     def __init__(self, loop: LoopThread[Client], find: Callable[[], Stream], name: str) -> None:
         self._loop = loop
-        self._find = find
-        self._found: Stream | None = None
+        self._inner = functools.cache(find)  # only on the loop
         self.name = name
-
-    def _inner(self) -> Stream:
-        """Return the asyncio stream. Only on the loop."""
-        if self._found is None:
-            self._found = self._find()
-        return self._found
 
     def _call(self, act: Callable[[Stream], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 
 from fastbk.client.ledger_reader import LedgerReader
@@ -13,11 +11,11 @@ from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import Contents, check_epoch, open_for_append
 from fastbk.stream.chain.changes import attach as attached
 from fastbk.stream.chain.drafts import Draft
-from fastbk.stream.chain.opening import PASSWORD, new_owner, open_stream
+from fastbk.stream.chain.opening import new_owner, open_stream
 from fastbk.stream.chain.segment_contents import contents_of
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, clock_us, gathered
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.queue import TXID_MAX
 
@@ -116,19 +114,12 @@ async def _attach(
     also: Sequence[Change],
 ) -> DLSN | None:
     epoch = known.chain.epoch
-    turns = asyncio.Semaphore(LOOKED_AT_TOGETHER)
 
     async def contents(ledger_id: int) -> tuple[int, Contents]:
-        async with turns:
-            return ledger_id, await _contents(context, ledger_id)
+        return ledger_id, await _contents(context, ledger_id)
 
-    tasks = [asyncio.ensure_future(contents(one)) for one in ledger_ids]
-    try:
-        found = tuple(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-    now_us = time.time_ns() // 1000
+    found = tuple(await gathered(contents, ledger_ids, LOOKED_AT_TOGETHER))
+    now_us = clock_us()
 
     def decide(chain: Chain) -> Chain:
         check_epoch(chain, epoch)
@@ -151,9 +142,7 @@ async def _check_new(context: StreamContext, chain: Chain, ledger_ids: Sequence[
 
 
 async def _contents(context: StreamContext, ledger_id: int) -> Contents:
-    async with await context.client.open_ledger(
-        ledger_id, recovery=False, password=PASSWORD
-    ) as reader:
+    async with await context.client.open_ledger(ledger_id, recovery=False) as reader:
         if not reader.metadata.is_closed:
             raise ConfigError(f"ledger {ledger_id} is open: close it before it is attached")
         await _claim(context, reader)

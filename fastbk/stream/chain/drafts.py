@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,8 +23,7 @@ from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.model.ids import LedgerId
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.chain.opening import PASSWORD
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.paths import drafts_path
 
 _log = LibraryLog("fastbk.stream")
@@ -90,7 +88,7 @@ async def begin(context: StreamContext, key: str, number: int, label: str = "") 
     if number <= (await context.store.read()).chain.attached_number(key):
         return None
     name = f"{number}~{quote(label, safe='')}~{secrets.token_hex(6)}~{check_key(key)}"
-    state = _State(time.time_ns() // 1000)
+    state = _State(clock_us())
     draft = _draft(context.stream_id, name, state, 0)
     (version,) = await context.client.records.change(Change(draft.path, _encode(state)))
     return _draft(context.stream_id, name, state, version)
@@ -172,7 +170,7 @@ async def _fence(client: Client, ledger_id: LedgerId) -> None:
     """Stop whoever may still write to it; where that cannot be done, its deletion has to do."""
     with suppress(Error, TimeoutError):
         async with asyncio.timeout(FENCE_S):
-            reader = await client.open_ledger(ledger_id, recovery=True, password=PASSWORD)
+            reader = await client.open_ledger(ledger_id, recovery=True)
             await reader.close()
 
 

@@ -6,6 +6,7 @@ import secrets
 import socket
 
 from fastbk.client.client import Client
+from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error, MetadataConflict, NoSuchLedger, StorageError
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import Chain, Segment
@@ -16,9 +17,6 @@ from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 
 _log = LibraryLog("fastbk.stream")
-
-PASSWORD = b""
-"""Streams' ledgers are guarded by their names in the chain, not by passwords."""
 
 
 class SegmentMoved(MetadataConflict):
@@ -41,6 +39,26 @@ async def check_bookies(client: Client, policy: StreamPolicy) -> None:
     )
 
 
+async def create_ledger(
+    context: StreamContext, policy: StreamPolicy, ledger_id: int, **metadata: str
+) -> LedgerWriter:
+    """Create a ledger of the stream; it was named before (INV-S8). `metadata`: more of it, each as "fastbk.<name>".
+
+    Streams' ledgers are guarded by their names, not by passwords.
+    """
+    custom = {"stream": context.stream_id, **metadata}
+    return await context.client.create_ledger(
+        policy.ensemble,
+        policy.write_quorum,
+        policy.ack_quorum,
+        policy.digest,
+        metadata={f"fastbk.{name}": value.encode() for name, value in custom.items()},
+        ledger_id=ledger_id,
+        placement=policy.placement(),
+        allow_missing_bookies=policy.allow_missing_bookies,
+    )
+
+
 async def close_open_segments(
     client: Client, store: ChainStore, known: VersionedChain
 ) -> list[tuple[int, Contents]]:
@@ -56,7 +74,7 @@ async def close_open_segments(
 
 async def _recovered(client: Client, store: ChainStore, row: Segment) -> Contents:
     try:
-        reader = await client.open_ledger(row.ledger_id, recovery=True, password=PASSWORD)
+        reader = await client.open_ledger(row.ledger_id, recovery=True)
     except NoSuchLedger as error:
         moved = (await store.read()).chain.row(row.number)
         if moved is None or moved.ledger_id != row.ledger_id or not moved.is_open:

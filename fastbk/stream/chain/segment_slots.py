@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import TracebackType
 from weakref import WeakKeyDictionary
 
 from fastbk.client.client import Client
@@ -55,12 +54,7 @@ class SegmentSlots:
     async def __aenter__(self) -> None:
         await self._semaphore.acquire()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._semaphore.release()
         if isinstance(error, MetadataUnavailable):
             if self.trouble is None:

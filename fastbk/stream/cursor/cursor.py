@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
-from types import TracebackType
-from typing import Generic, Literal, Never, Self, TypeAlias, Unpack, cast, overload
+from dataclasses import dataclass
+from typing import Generic, Literal, Self, TypeAlias, cast
 
 from fastbk.errors import ClientClosed, ConfigError, Error
 from fastbk.option_checks import checked_timeout
@@ -19,13 +19,11 @@ from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader.options import CursorOptions, GapT
-from fastbk.stream.reader.stream_reader import Lag, StreamReader
+from fastbk.stream.reader.options import GapT
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
 Done: TypeAlias = Record | Chunk | DLSN
-CHUNK_RECORDS = 1000
-CHUNK_BYTES = 1 << 20
 
 
 class Cursor(Generic[GapT]):
@@ -35,28 +33,6 @@ class Cursor(Generic[GapT]):
     to keep. Leaving the block keeps all that was acknowledged. What was acknowledged and not kept when a process dies
     is delivered again (INV-S10). Not for several tasks to read from at once; acknowledging from any is fine.
     """
-
-    @overload
-    def __init__(
-        self: Cursor[Never],
-        context: ContextLike,
-        name: str,
-        start: Start = ...,
-        *,
-        on_gap: Literal["raise"] = ...,
-        **options: Unpack[CursorOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: Cursor[Gap],
-        context: ContextLike,
-        name: str,
-        start: Start = ...,
-        *,
-        on_gap: Literal["raise", "yield"],
-        **options: Unpack[CursorOptions],
-    ) -> None: ...
 
     def __init__(
         self,
@@ -109,7 +85,7 @@ class Cursor(Generic[GapT]):
         self._records: Iterator[Record] = iter(())
         self._chunk: Chunk | None = None
         self._handed_out = 0
-        self._room: list[asyncio.Future[None]] = []
+        self._room = asyncio.Event()
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -120,7 +96,7 @@ class Cursor(Generic[GapT]):
         context = await context_of(self._given)
         store = await take_over(context, self.name, self._wish)
         acks = CursorAcks(store.record.state)
-        reader = StreamReader(
+        reader: StreamReader[Gap] = StreamReader(
             context,
             acks.mark,
             tail=self._tail,
@@ -135,7 +111,7 @@ class Cursor(Generic[GapT]):
             keeper,
             self._flush_interval,
             self._flush_acks,
-            self._wake_room,
+            self._room.set,
         )
         delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises)
         self._parts = _Parts(context, acks, reader, flusher, delivery, store.record.state.epoch)
@@ -172,12 +148,7 @@ class Cursor(Generic[GapT]):
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.close()
         except Error:
@@ -247,8 +218,7 @@ class Cursor(Generic[GapT]):
         seq, dlsn = self._place(parts, up_to)
         if parts.acks.ack(seq, dlsn, data):
             parts.flusher.touch()
-            if self._room:
-                self._wake_room()
+            self._room.set()
         return Kept(parts.flusher, parts.acks.changes)
 
     async def ack_one(self, done: Record | DLSN) -> None:
@@ -259,20 +229,12 @@ class Cursor(Generic[GapT]):
         parts = self._alive()
         seq, dlsn = self._place(parts, done)
         while not parts.acks.has_room(seq) and not parts.acks.is_done(seq):
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(future)
-            await future
+            self._room.clear()
+            await self._room.wait()
             parts.flusher.check()
         if parts.acks.ack_one(seq, dlsn):
             parts.flusher.touch()
-            if self._room:
-                self._wake_room()
-
-    def _wake_room(self) -> None:
-        waiting, self._room = self._room, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            self._room.set()
 
     @staticmethod
     def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
@@ -309,7 +271,7 @@ class Cursor(Generic[GapT]):
         await parts.delivery.seek(mark)
         parts.acks.reset(mark, NONE if seq is None or mark != where else seq)
         parts.flusher.touch()
-        self._wake_room()
+        self._room.set()
         await self.flush()
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -378,21 +340,13 @@ def check_done(done: object) -> None:
         raise TypeError(f"a record, a chunk or a DLSN is acknowledged, not {type(done).__name__}")
 
 
+@dataclass(frozen=True, slots=True)
 class _Parts:
     """What an open cursor has."""
 
-    def __init__(
-        self,
-        context: StreamContext,
-        acks: CursorAcks,
-        reader: StreamReader[Gap],
-        flusher: CursorFlusher,
-        delivery: CursorDelivery,
-        epoch: int,
-    ) -> None:
-        self.context = context
-        self.acks = acks
-        self.reader = reader
-        self.flusher = flusher
-        self.delivery = delivery
-        self.epoch = epoch
+    context: StreamContext
+    acks: CursorAcks
+    reader: StreamReader[Gap]
+    flusher: CursorFlusher
+    delivery: CursorDelivery
+    epoch: int

@@ -6,7 +6,6 @@ Of a cursor only its record is used: it is taken over once, as by any holder, so
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fastbk.errors import Error
+from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.cursor.opening import CursorRequest, take_over
 from fastbk.stream.cursor.state import Data, check_data
 from fastbk.stream.cursor.store import CursorStore, path_of
@@ -50,23 +50,19 @@ class CursorPositions:
 
         A cursor that is not there is made. Returns what could not be moved, and why; the next call tries again.
         """
-        turns, failed = asyncio.Semaphore(TOGETHER), dict[str, Error]()
-        now_s = time.monotonic()
+        failed, now_s = dict[str, Error](), time.monotonic()
 
-        async def move(path: str, mark: DLSN, seq: int) -> None:
-            async with turns:
+        async def move(path: str) -> None:
+            mark, seq = marks[path]
+            held = self._held.get(path)
+            if held is None or held.mark != mark or now_s > held.renewed_s + RENEW_S:
                 try:
                     await self._move(path, mark, seq)
                 except Error as error:
                     self._held.pop(path, None)
                     failed[path] = error
 
-        due = []
-        for path, (mark, seq) in marks.items():
-            held = self._held.get(path)
-            if held is None or held.mark != mark or now_s > held.renewed_s + RENEW_S:
-                due.append(move(path, mark, seq))
-        await asyncio.gather(*due)
+        await gathered(move, marks, TOGETHER)
         return failed
 
     async def _move(self, path: str, mark: DLSN, seq: int) -> None:
@@ -77,7 +73,7 @@ class CursorPositions:
             is_moved = (store.record.state.mark, store.record.state.mark_seq) != (mark, seq)
         else:
             is_moved = held.mark != mark
-        record, now_us = held.store.record, time.time_ns() // 1000
+        record, now_us = held.store.record, clock_us()
         state = record.state
         if is_moved or state.data != self._data:
             state = replace(

@@ -6,35 +6,31 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state import NONE
-from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Chunk, Gap
+
+if TYPE_CHECKING:
+    from fastbk.stream.reader.stream_reader import StreamReader
 
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 """Chunks that were handed out and are kept to find a record's number by its position."""
-
-
-class ChunkSource(Protocol):
-    """What is needed of a reader."""
-
-    async def read(
-        self, max_records: int, max_bytes: int, timeout: float | None = None
-    ) -> Chunk | Gap | None:
-        """Return what comes next; None after `timeout` seconds, or at the end."""
-
-    async def seek(self, where: Start) -> None:
-        """Go on elsewhere."""
 
 
 class CursorDelivery:
     """One holder's. One call of `next` at a time."""
 
     def __init__(
-        self, source: ChunkSource, acks: CursorAcks, changed: Callable[[], None], *, raises: bool
+        self,
+        source: StreamReader[Gap],
+        acks: CursorAcks,
+        changed: Callable[[], None],
+        *,
+        raises: bool,
     ) -> None:
         """`changed()` is called when records were passed by that are gone. `raises`: then `next` raises, for good."""
         self._source = source

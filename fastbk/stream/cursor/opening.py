@@ -8,7 +8,6 @@ record's older state.
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ from fastbk.meta.records import Change, VersionedRecord
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, put_record
 from fastbk.stream.cursor.state_storage import last_state
 from fastbk.stream.cursor.store import CursorStore, delete_cursor, path_of
@@ -91,7 +90,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
 async def _record(
     context: StreamContext, path: str, found: VersionedRecord | None, wish: CursorRequest
 ) -> CursorRecord:
-    now_us = time.time_ns() // 1000
+    now_us = clock_us()
     if found is None:
         mark, seq = await first_mark(context, wish.start, raises=wish.raises)
         record = CursorRecord(CursorState(1, 1, mark, seq, time_us=now_us), created_us=now_us)

@@ -8,7 +8,6 @@ and no ledger is ever without a record that names it (INV-S8).
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -18,7 +17,8 @@ from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
-from fastbk.stream.context import StreamContext
+from fastbk.stream.chain.opening import create_ledger
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state import (
     DOOMED_MAX,
@@ -69,14 +69,9 @@ class StateStorage:
         self._tokens_at_s = self._renewed_at_s = self._loop.time()
         self._no_ledger_until_s = 0.0
 
-    @property
-    def has_ledger(self) -> bool:
-        """Whether states go to a ledger now."""
-        return self._ledger is not None
-
     def _state(self) -> CursorState:
         self.serial += 1
-        return self._acks.state(self.serial, self._epoch, time.time_ns() // 1000)
+        return self._acks.state(self.serial, self._epoch, clock_us())
 
     async def keep(self) -> int:
         """Keep the state as it is now; return the count of changes that are in it.
@@ -185,7 +180,10 @@ class StateStorage:
         self._reserved = await self._context.client.records.draw_ledger_id()
         try:
             await self._write(self._state())
-            made = await create(self._context, self._name, self._reserved)
+            policy = await self._context.policy()
+            made = CursorLedger(
+                await create_ledger(self._context, policy, self._reserved, cursor=self._name)
+            )
         except Error:
             self._doomed.append(self._reserved)
             raise
@@ -241,7 +239,6 @@ class StateStorage:
 
 # --- the ledger -------------------------------------------------------------------------------------------------
 
-PASSWORD = b""
 APPEND_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 ENTRIES_MAX = 50_000
@@ -271,29 +268,12 @@ class CursorLedger:
             await self._writer.close(timeout=CLOSE_TIMEOUT_S)
 
 
-async def create(context: StreamContext, cursor: str, ledger_id: int) -> CursorLedger:
-    """Create a ledger, named in the cursor's record already (INV-S8), by the stream's policy."""
-    policy = await context.policy()
-    writer = await context.client.create_ledger(
-        policy.ensemble,
-        policy.write_quorum,
-        policy.ack_quorum,
-        policy.digest,
-        PASSWORD,
-        {"fastbk.stream": context.stream_id.encode(), "fastbk.cursor": cursor.encode()},
-        ledger_id,
-        placement=policy.placement(),
-        allow_missing_bookies=policy.allow_missing_bookies,
-    )
-    return CursorLedger(writer)
-
-
 async def last_state(client: Client, ledger_id: int) -> CursorState | None:
     """Fence the ledger, so that nothing more is acknowledged to its writer; return its last state, if it has any.
 
     Raises NoSuchLedger, and what recovery and reads raise.
     """
-    async with await client.open_ledger(ledger_id, recovery=True, password=PASSWORD) as reader:
+    async with await client.open_ledger(ledger_id, recovery=True) as reader:
         last = reader.metadata.last_entry_id
         if last is None or last < 0:
             return None

@@ -14,8 +14,8 @@ from fastbk.stream.context import as_error
 from fastbk.stream.cursor.cursor import Cursor, check_done
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import Lag
-from fastbk.stream.reader.sync_reader import CHUNK_BYTES, CHUNK_RECORDS, SyncRecords
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag
+from fastbk.stream.reader.sync_reader import SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
 
 T = TypeVar("T")
@@ -124,14 +124,6 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
         if self._inner is not None and not self._is_closed and self._loop.is_closed is None:
             self._loop.call_plain(self._take_acks)
         super()._end(error)
-
-    @property
-    def position(self) -> DLSN:
-        """Where the next record to be handed out lies, or will lie; what is done is passed by."""
-        inner = self._opened()
-        if self._held is not None and self._has_more():
-            return self._held[self._at].dlsn
-        return self._loop.call_plain(lambda: inner.position)
 
     @property
     def lag(self) -> Lag:

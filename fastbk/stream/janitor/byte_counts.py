@@ -6,7 +6,6 @@ is written by a roll: what has been appended since the last pass is not in it, n
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import suppress
 
@@ -14,6 +13,7 @@ from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import MetadataConflict
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
+from fastbk.stream.context import clock_us
 from fastbk.stream.janitor.all_streams import StreamSnapshot, ids_below
 from fastbk.stream.namespace.listing import kept_bytes
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
@@ -27,7 +27,7 @@ class ByteCounts:
 
     def __init__(self, records: RecordCalls) -> None:
         self._records = records
-        self._began_us = time.time_ns() // 1000
+        self._began_us = clock_us()
         self._counts: Counter[str] = Counter()
 
     async def add(self, found: StreamSnapshot, chain: Chain | None) -> None:

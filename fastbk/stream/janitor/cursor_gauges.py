@@ -7,13 +7,12 @@ must not hold up what a janitor is for: after the first that does not in time, a
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 
 from fastbk.client.client import Client
 from fastbk.errors import Error
 from fastbk.stream.chain.store import ChainStore
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of
 from fastbk.stream.janitor.all_streams import StreamSnapshot
@@ -88,7 +87,7 @@ class CursorGauges:
         if len(told) < len(cursors):
             self._left_out[stream_id] = len(cursors) - len(told)
         # Named before bookies are asked: others of this pass count it meanwhile.
-        now_us = time.time_ns() // 1000
+        now_us = clock_us()
         self._known[stream_id] = [_gauge(found.path, one, None, now_us) for one in told]
         if not told:
             del self._known[stream_id]

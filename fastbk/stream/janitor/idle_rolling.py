@@ -14,7 +14,7 @@ from fastbk.client.client import Client
 from fastbk.client.entries import Entry
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.opening import PASSWORD, new_owner, open_stream
+from fastbk.stream.chain.opening import new_owner, open_stream
 from fastbk.stream.chain.segment_contents import head_of
 from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.policy import StreamPolicy
@@ -65,7 +65,7 @@ class IdleRolling:
 async def last_written_us(client: Client, chain: Chain) -> int | None:
     """Return the time of the last entry in the open segments, None if there is none."""
     for row in reversed(chain.open_rows):
-        reader = await client.open_ledger(row.ledger_id, recovery=False, password=PASSWORD)
+        reader = await client.open_ledger(row.ledger_id, recovery=False)
         async with reader:
             last = await _last_entry(reader)
         if last is not None:

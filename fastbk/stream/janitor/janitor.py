@@ -26,6 +26,7 @@ from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
 from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.janitor import retention
 from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
 from fastbk.stream.janitor.audit import Audit, Sink, log_lines
@@ -182,37 +183,33 @@ class Janitor:
         self, some: list[StreamSnapshot], counts: Counts, every: int, sizes: ByteCounts
     ) -> None:
         """Look at these streams, some at once; raise what they all would meet, as MetadataUnavailable."""
-        turns = asyncio.Semaphore(self.options.streams_at_once)
         away: list[MetadataUnavailable | MetadataOnHold] = []
 
         async def process(found: StreamSnapshot) -> None:
-            async with turns:
-                if away:
-                    return
-                counts.streams += 1
-                turn = zlib.crc32(found.stream_id.encode()) + self._pass
-                chain = None if found.known is None else found.known.chain
+            if away:
+                return
+            counts.streams += 1
+            turn = zlib.crc32(found.stream_id.encode()) + self._pass
+            chain = None if found.known is None else found.known.chain
+            try:
                 try:
-                    try:
-                        chain = await self._process(found, counts, turn, every)
-                    except StreamNotFound:
-                        chain = None  # somebody else has deleted it meanwhile
-                    finally:
-                        await sizes.add(found, chain)
-                except (MetadataUnavailable, MetadataOnHold) as error:
-                    away.append(error)
-                except Exception as error:  # noqa: BLE001 - of one stream; the others go on
-                    counts.errors += 1
-                    _log.warning(
-                        "janitor.stream_failed",
-                        stream=found.stream_id,
-                        name=found.record.name if found.record else "",
-                        reason=f"{type(error).__name__}: {error}",
-                    )
+                    chain = await self._process(found, counts, turn, every)
+                except StreamNotFound:
+                    chain = None  # somebody else has deleted it meanwhile
+                finally:
+                    await sizes.add(found, chain)
+            except (MetadataUnavailable, MetadataOnHold) as error:
+                away.append(error)
+            except Exception as error:  # noqa: BLE001 - of one stream; the others go on
+                counts.errors += 1
+                _log.warning(
+                    "janitor.stream_failed",
+                    stream=found.stream_id,
+                    name=found.record.name if found.record else "",
+                    reason=f"{type(error).__name__}: {error}",
+                )
 
-        async with asyncio.TaskGroup() as group:
-            for found in some:
-                group.create_task(process(found))
+        await gathered(process, some, self.options.streams_at_once)
         if away:
             raise away[0]
 
@@ -260,7 +257,7 @@ class Janitor:
 
     async def _give_up_old_drafts(self, stream_id: str) -> None:
         """Give up drafts of whoever did not come back in a week; who does is told by a conflict, and begins anew."""
-        kept_from_us = _now_us() - int(KEPT_S * 1e6)
+        kept_from_us = clock_us() - int(KEPT_S * 1e6)
         drafts = await drafts_of(self._client, stream_id)
         old = [draft for draft in drafts if draft.made_us < kept_from_us]
         for draft in old:
@@ -271,7 +268,7 @@ class Janitor:
         self, store: ChainStore, known: VersionedChain, policy: StreamPolicy, counts: Counts
     ) -> VersionedChain:
         epoch = known.chain.epoch
-        known = await self._rolls.roll_if_idle(store, known, policy, _now_us())
+        known = await self._rolls.roll_if_idle(store, known, policy, clock_us())
         if known.chain.epoch != epoch:
             counts.rolled += 1
             _log.info("janitor.rolled", stream=store.stream_id)
@@ -290,7 +287,7 @@ class Janitor:
         is_thorough: bool,
     ) -> VersionedChain:
         """Delete the segments that end before T (INV-S9); look at cursors where something depends on them."""
-        chain, now_us = known.chain, _now_us()
+        chain, now_us = known.chain, clock_us()
         policy = policy or KEEP_ALL
         if is_thorough:
             await self._cursor_marks(store.stream_id, now_us, counts)
@@ -343,7 +340,3 @@ def _why(chain: Chain, points: retention.Points) -> str:
         return "it was truncated"
     is_hard = points.target == DLSN(points.hard, 0, 0) and points.hard != points.policy
     return "beyond the hard limits" if is_hard else "beyond what retention keeps"
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

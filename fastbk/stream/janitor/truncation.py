@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastbk.errors import NoSuchLedger
 from fastbk.stream.chain import changes
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.search import resolve
@@ -39,9 +38,7 @@ async def end_of(context: StreamContext, chain: Chain) -> DLSN:
     """Return a position behind the last record that is acknowledged, and not behind any that is still to come."""
     for row in reversed(chain.open_rows):
         try:
-            reader = await context.client.open_ledger(
-                row.ledger_id, recovery=False, password=PASSWORD
-            )
+            reader = await context.client.open_ledger(row.ledger_id, recovery=False)
             async with reader:
                 last_entry_id = await reader.last_add_confirmed()
         except NoSuchLedger:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from fastbk.client.client import Client
+from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import (
     Error,
     MetadataConflict,
@@ -240,10 +241,6 @@ class Catalog:
                     raise
                 await asyncio.sleep(pause_s)
 
-    async def change(self, changes: Sequence[Change]) -> None:
-        """Do all of it or nothing."""
-        await self.records.change(*changes)
-
 
 class Tries:
     """The attempts at one change of names, of which at most one takes effect."""
@@ -256,10 +253,23 @@ class Tries:
     async def change(self, changes: Sequence[Change]) -> None:
         """Do all of it or nothing."""
         try:
-            await self._catalog.change(changes)
+            await self._catalog.records.change(*changes)
         except Error as error:
             self.may_have_done_it |= error.outcome != "not_written"
             raise
+
+
+async def entries_at(
+    records: RecordCalls, namespace_id: str, names: Sequence[str]
+) -> dict[str, Versioned[EntryRecord]]:
+    """Return what names in a namespace stand for, by name; those are left out that stand for nothing."""
+    paths = [entry_path(namespace_id, name) for name in names]
+    found = zip(names, paths, await records.read_all(paths), strict=True)
+    return {
+        name: Versioned(get(EntryRecord, raw.value, path), raw.version)
+        for name, path, raw in found
+        if raw is not None
+    }
 
 
 def _versioned(

@@ -9,12 +9,11 @@ from datetime import datetime
 from fastbk.client.record_calls import RecordCalls
 from fastbk.stream.chain.chain import Chain, get_chain, get_page
 from fastbk.stream.chain.store import page_path
-from fastbk.stream.namespace.catalog import Catalog, label
+from fastbk.stream.namespace.catalog import Catalog, entries_at, label
 from fastbk.stream.namespace.tree_records import EntryRecord, StreamRecord, get
 from fastbk.stream.paths import (
     chain_path,
     decode,
-    entry_path,
     names_path,
     namespace_path,
     stream_path,
@@ -67,13 +66,8 @@ async def entries_of(
     names = await _names(catalog, namespace_id, prefix)
     for at in range(0, len(names), NAMES_AT_ONCE):
         some = names[at : at + NAMES_AT_ONCE]
-        paths = [entry_path(namespace_id, name) for name in some]
-        found = await catalog.records.read_all(paths)
-        yield [
-            (name, get(EntryRecord, raw.value, path))
-            for name, raw, path in zip(some, found, paths, strict=True)
-            if raw is not None
-        ]
+        found = await entries_at(catalog.records, namespace_id, some)
+        yield [(name, entry.value) for name, entry in found.items()]
 
 
 async def _names(catalog: Catalog, namespace_id: str, prefix: str) -> list[str]:

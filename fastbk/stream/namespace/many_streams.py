@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
 from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.namespace.catalog import Catalog, Place, Versioned, label
+from fastbk.stream.context import gathered
+from fastbk.stream.namespace.catalog import Catalog, Place, Versioned, entries_at, label
 from fastbk.stream.namespace.listing import entries_of
 from fastbk.stream.namespace.tree_changes import namespace_deleted, patches, streams_unnamed
 from fastbk.stream.namespace.tree_records import (
     NO_PATCH,
-    EntryRecord,
     NamespaceRecord,
     StreamRecord,
     get,
 )
-from fastbk.stream.paths import entry_path, namespace_path, stream_path
+from fastbk.stream.paths import namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 
 _log = LibraryLog("fastbk.stream")
@@ -44,14 +43,13 @@ async def unname(
 
     async def attempt() -> dict[str, str]:
         place = await catalog.place(path)
-        paths = [entry_path(place.here.id, name) for name in names]
-        raw = await catalog.records.read_all(paths)
-        versions: dict[str, int] = {}
-        for name, one, where in zip(names, raw, paths, strict=True):
-            entry = None if one is None else get(EntryRecord, one.value, where)
-            if one is not None and entry is not None and entry.kind == "stream":
-                if entry.id == seen.setdefault(name, entry.id):
-                    versions[name] = one.version
+        there = await entries_at(catalog.records, place.here.id, names)
+        versions: dict[str, int | None] = {}
+        for name in names:
+            entry = there.get(name)
+            if entry is not None and entry.value.kind == "stream":
+                if entry.value.id == seen.setdefault(name, entry.value.id):
+                    versions[name] = entry.version
             elif name not in seen and not missing_ok:
                 raise StreamNotFound(f"there is no stream {label((*path, name))}")
         gone = [name for name in seen if name not in versions]
@@ -65,7 +63,7 @@ async def unname(
                 name: (versions[name], seen[name], record)
                 for name, record in zip(versions, records, strict=True)
             }
-            await catalog.change(streams_unnamed(place, found))
+            await catalog.records.change(*streams_unnamed(place, found))
         return seen
 
     return await catalog.until_decided(attempt)
@@ -100,18 +98,13 @@ async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
     """Delete what streams without names hold; what cannot be done now is left to the janitor."""
     from fastbk.stream.janitor.stream_deletion import delete_stream
 
-    turns = asyncio.Semaphore(DELETIONS_AT_ONCE)
-
     async def delete(stream_id: str) -> None:
-        async with turns:
-            try:
-                await delete_stream(catalog.client, stream_id)
-            except Error as error:
-                _log.warning("stream.deletion_waits", stream=stream_id, reason=str(error))
+        try:
+            await delete_stream(catalog.client, stream_id)
+        except Error as error:
+            _log.warning("stream.deletion_waits", stream=stream_id, reason=str(error))
 
-    async with asyncio.TaskGroup() as group:
-        for stream_id in ids:
-            group.create_task(delete(stream_id))
+    await gathered(delete, ids, DELETIONS_AT_ONCE)
 
 
 async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive: bool) -> None:
@@ -165,7 +158,7 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
         if await catalog.records.children(namespace_path(place.here.id)):
             raise NamespaceNotEmpty(f"{label(path)} has streams or namespaces in it")
         seen = place.here.id
-        await catalog.change(namespace_deleted(place))
+        await catalog.records.change(*namespace_deleted(place))
 
     await catalog.until_decided(attempt)
 

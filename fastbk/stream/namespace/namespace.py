@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
 from fastbk.errors import ConfigError, StreamExists, StreamNotFound
+from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.cursor_positions import CursorPositions
-from fastbk.stream.namespace.catalog import Catalog, Place, Tries, label
+from fastbk.stream.namespace.catalog import Catalog, Tries, entries_at, label
 from fastbk.stream.namespace.events import NamespaceEvent, watch_namespace
 from fastbk.stream.namespace.listing import StreamInfo, entries_of, list_streams
 from fastbk.stream.namespace.many_streams import check_below, delete_data, delete_namespace, unname
@@ -22,13 +22,12 @@ from fastbk.stream.namespace.tree_changes import (
 )
 from fastbk.stream.namespace.tree_records import (
     NO_PATCH,
-    EntryRecord,
     NamespaceRecord,
     StoredRecord,
     get,
     new_id,
 )
-from fastbk.stream.paths import check_name, entry_path, namespace_path, split_path, stored_path
+from fastbk.stream.paths import check_name, namespace_path, split_path, stored_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.stream import Stream
 
@@ -102,8 +101,8 @@ class Namespace:
                 effective([*patches(place), policy])
                 namespace_id = new_id()
                 tried.add(namespace_id)
-                await self._catalog.change(
-                    namespace_created(place, path[-1], namespace_id, policy, _now_us())
+                await self._catalog.records.change(*
+                    namespace_created(place, path[-1], namespace_id, policy, clock_us())
                 )
             elif entry.kind == "stream" or (entry.id not in tried and not exist_ok):
                 raise StreamExists(f"there is a {entry.kind} {label(path)} already")
@@ -184,7 +183,7 @@ class Namespace:
             after = before.changed(patch or NO_PATCH).without(fields)
             if after != before:
                 await check_below(self._catalog, place, after)
-                await self._catalog.change(namespace_policy_set(place, after))
+                await self._catalog.records.change(*namespace_policy_set(place, after))
 
         await self._catalog.until_decided(attempt)
 
@@ -228,8 +227,9 @@ class Namespace:
 
         async def attempt() -> None:
             place = await self._catalog.place(self._path)
-            there = await self._entries(place, names)
-            for name, entry in there.items():
+            there = await entries_at(self._catalog.records, place.here.id, names)
+            for name, found in there.items():
+                entry = found.value
                 if entry.kind != "stream" or (entry.id not in tried and not exist_ok):
                     raise StreamExists(
                         f"there is a {entry.kind} {label((*self._path, name))} already"
@@ -238,18 +238,10 @@ class Namespace:
             if missing:
                 tried.update(missing.values())
                 effective([*patches(place), policy])
-                await self._catalog.change(streams_created(place, missing, policy, _now_us()))
+                changes = streams_created(place, missing, policy, clock_us())
+                await self._catalog.records.change(*changes)
 
         await self._catalog.until_decided(attempt)
-
-    async def _entries(self, place: Place, names: Sequence[str]) -> dict[str, EntryRecord]:
-        paths = [entry_path(place.here.id, name) for name in names]
-        found = await self._catalog.records.read_all(paths)
-        return {
-            name: get(EntryRecord, raw.value, where)
-            for name, raw, where in zip(names, found, paths, strict=True)
-            if raw is not None
-        }
 
     async def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a stream: its name at once, its data now or, where that fails, by the janitor. Raises StreamNotFound.
@@ -281,14 +273,13 @@ class Namespace:
                     return
                 raise StreamNotFound(f"there is no stream {full}: it was renamed")
             place = await self._catalog.place(self._path, old)
-            target = (await self._entries(place, [new])).get(new)
             entry = place.leaf.value
             if entry is None or entry.kind != "stream" or entry.id != (seen or entry.id):
                 raise StreamNotFound(f"there is no stream {full}")
             seen = entry.id
             if old == new:
                 return
-            if target is not None:
+            if await entries_at(self._catalog.records, place.here.id, [new]):
                 raise StreamExists(f"the name {label((*self._path, new))} is taken")
             record = await self._catalog.stream_record(entry.id, full)
             await tries.change(stream_renamed(place, entry, record, new))
@@ -335,7 +326,3 @@ class Namespace:
         Nothing is lost between the one and the other, nor while metadata is away. Close it (`aclosing`) to end it.
         """
         return watch_namespace(self._catalog, self._path)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from fastbk.errors import DataLost, Error, NoSuchLedger, StreamNotFound
 from fastbk.stream.chain.chain import NONE, Chain, Segment, get_chain
 from fastbk.stream.chain.changes import CONDEMNED
-from fastbk.stream.context import StreamContext
-from fastbk.stream.namespace.catalog import Catalog, label
+from fastbk.stream.context import StreamContext, gathered
+from fastbk.stream.namespace.catalog import Catalog, entries_at, label
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
-from fastbk.stream.namespace.tree_records import EntryRecord, UsageRecord, get
-from fastbk.stream.paths import chain_path, entry_path, split_path, usage_path
+from fastbk.stream.namespace.tree_records import UsageRecord, get
+from fastbk.stream.paths import chain_path, split_path, usage_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.search import first_from, tail_position
 from fastbk.stream.reader.segment_search import SegmentAt
@@ -117,12 +117,9 @@ class StreamRanges:
         for namespace, names in by_namespace.items():
             with suppress(StreamNotFound):
                 here = (await self._catalog.place(namespace)).here.id
-                records = [entry_path(here, name) for name in names]
-                read = await self._catalog.records.read_all(records)
-                for name, record, raw in zip(names, records, read, strict=True):
-                    entry = None if raw is None else get(EntryRecord, raw.value, record)
-                    if entry is not None and entry.kind == "stream":
-                        found.append((label((*namespace, name)), entry.id))
+                for name, entry in (await entries_at(self._catalog.records, here, names)).items():
+                    if entry.value.kind == "stream":
+                        found.append((label((*namespace, name)), entry.value.id))
         async with self._lock:
             return await self._read(found)
 
@@ -223,20 +220,11 @@ class StreamRanges:
     async def _read_all(
         self, unread: Sequence[tuple[str, str, _CachedRange]], spans: dict[str, StreamRange]
     ) -> None:
-        turns = asyncio.Semaphore(ASKED_TOGETHER)
+        async def read(one: tuple[str, str, _CachedRange]) -> None:
+            with suppress(StreamNotFound):  # deleted just now
+                spans[one[0]] = await self._read_range(*one)
 
-        async def read(path: str, stream_id: str, held: _CachedRange) -> None:
-            async with turns:
-                with suppress(StreamNotFound):  # deleted just now
-                    spans[path] = await self._read_range(path, stream_id, held)
-
-        tasks = [asyncio.ensure_future(read(*one)) for one in unread]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await gathered(read, unread, ASKED_TOGETHER)
 
     async def _read_range(self, path: str, stream_id: str, held: _CachedRange) -> StreamRange:
         context = self._catalog.reading(stream_id, path)

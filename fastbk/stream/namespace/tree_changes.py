@@ -88,7 +88,7 @@ def streams_created(
 
 
 def streams_unnamed(
-    place: Place, found: Mapping[str, tuple[int, str, Versioned[StreamRecord]]]
+    place: Place, found: Mapping[str, tuple[int | None, str, Versioned[StreamRecord]]]
 ) -> list[Change]:
     """Streams lose their names, and their data is to be deleted. By name: version of the name, id, record."""
     changes = touched(place, -len(found))

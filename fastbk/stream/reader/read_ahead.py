@@ -27,7 +27,6 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import size_bytes_of
 from fastbk.stream.chain.chain import NONE, Segment
-from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.chain.segment_contents import head_of
 from fastbk.stream.context import StreamContext, as_error
 from fastbk.stream.positions import DLSN
@@ -285,9 +284,7 @@ class ReadAhead:
                 await other.result().close()
         if task is not None:
             return await task
-        return await self._context.client.open_ledger(
-            row.ledger_id, recovery=False, password=PASSWORD
-        )
+        return await self._context.client.open_ledger(row.ledger_id, recovery=False)
 
     def _open_early(self, row: Segment) -> None:
         """Open what follows, also an open segment behind an open one: metadata may be away when the writer rolls."""
@@ -295,9 +292,7 @@ class ReadAhead:
             return
         following = self._follower.chain.row(row.number + 1)
         if following is not None and following.ledger_id not in self._early:
-            opening = self._context.client.open_ledger(
-                following.ledger_id, recovery=False, password=PASSWORD
-            )
+            opening = self._context.client.open_ledger(following.ledger_id, recovery=False)
             task = asyncio.get_running_loop().create_task(opening)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._early[following.ledger_id] = task

@@ -6,7 +6,6 @@ entries; otherwise the heads of some entries at a time are read, in parallel, un
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from datetime import datetime
 
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, NoSuchLedger, PositionTruncated
 from fastbk.stream.chain.chain import Chain, Segment
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, gathered
 from fastbk.stream.positions import (
     DLSN,
     AtSeq,
@@ -221,33 +220,27 @@ async def get_many(context: StreamContext, wanted: Sequence[DLSN | AtSeq]) -> li
         if place < chain.trim:
             raise truncated(context.name, place, chain.trim)
         by_segment.setdefault(place.segment, {}).setdefault(place.entry, set()).add(place.slot)
-    limit = asyncio.Semaphore(PARALLEL)
     found: dict[DLSN, Record] = {}
 
-    async def read(number: int, entries: dict[int, set[int]]) -> None:
-        async with limit:
-            row = await context.store.row(chain, number)
-            if row is None:
-                raise _no_such(context, DLSN(number, min(entries), 0))
-            async with SegmentAt(context, row) as segment:
-                last = await segment.last_entry()
-                for entry in sorted(entries):
-                    if entry > last:
-                        raise _no_such(context, DLSN(number, entry, 0))
-                    found.update(_copied(await segment.entry(entry), entries[entry]))
+    async def read(number: int) -> None:
+        entries, row = by_segment[number], await context.store.row(chain, number)
+        if row is None:
+            raise _no_such(context, DLSN(number, min(entries), 0))
+        async with SegmentAt(context, row) as segment:
+            last = await segment.last_entry()
+            for entry in sorted(entries):
+                if entry > last:
+                    raise _no_such(context, DLSN(number, entry, 0))
+                found.update(_copied(await segment.entry(entry), entries[entry]))
 
-    tasks = [asyncio.ensure_future(read(*one)) for one in by_segment.items()]
     try:
-        await asyncio.gather(*tasks)
+        await gathered(read, by_segment, PARALLEL)
     except (NoSuchLedger, DataLost):
         now = (await context.store.read()).chain
         for place in places:
             if place < now.trim:
                 raise truncated(context.name, place, now.trim) from None
         raise
-    finally:
-        for task in tasks:
-            task.cancel()
     for place in places:
         if place not in found:
             raise _no_such(context, place)
@@ -273,11 +266,7 @@ async def _place(context: StreamContext, chain: Chain, where: DLSN | AtSeq) -> D
         raise NoSuchEntry(f"{context.name} has no record {where.seq} yet")
     (record,) = await get_many(context, [found])
     if record.seq > where.seq:
-        error = PositionTruncated(
-            f"{context.name}: record {where.seq} was truncated; the stream begins at {record.dlsn}"
-        )
-        error.first_available = str(record.dlsn)
-        raise error
+        raise truncated(context.name, f"record {where.seq}", record.dlsn)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from bisect import bisect_left
 from typing import Literal, NamedTuple
 
 from fastbk.client.entries import Entry
@@ -17,10 +17,8 @@ from fastbk.errors import (
     StorageError,
 )
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
-from fastbk.stream.chain import segment_contents
 from fastbk.stream.chain.chain import NONE, PageRef, Segment
-from fastbk.stream.chain.opening import PASSWORD
-from fastbk.stream.chain.segment_contents import SegmentIndex, head_of
+from fastbk.stream.chain.segment_contents import RECORD, TIME, TXID, SegmentIndex, head_of
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.gaps import lost
@@ -28,7 +26,7 @@ from fastbk.stream.records import Chunk, Record, chunk_of
 
 FAN = 7
 """Entries whose heads are read at the same time; each round leaves an eighth."""
-_COLUMNS = {"txid": segment_contents.TXID, "time": segment_contents.TIME, "seq": segment_contents.RECORD}
+_COLUMNS = {"txid": TXID, "time": TIME, "seq": RECORD}
 
 
 class Key(NamedTuple):
@@ -59,14 +57,7 @@ def is_reached(key: Key, record: Record) -> bool:
 
 def index_in(chunk: Chunk, key: Key) -> int:
     """Return the place of the first record of a chunk that is not before the key; len(chunk) if there is none."""
-    low, high = 0, len(chunk)
-    while low < high:
-        middle = (low + high) // 2
-        if is_reached(key, chunk[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(range(len(chunk)), True, key=lambda at: is_reached(key, chunk[at]))
 
 
 class SegmentAt:
@@ -86,17 +77,11 @@ class SegmentAt:
 
     async def open(self) -> SegmentAt:
         """Open the ledger and return this: for who keeps it open longer than a block. Raises NoSuchLedger."""
-        self._reader: LedgerReader = await self._context.client.open_ledger(
-            self._row.ledger_id, recovery=False, password=PASSWORD
-        )
+        client, ledger_id = self._context.client, self._row.ledger_id
+        self._reader: LedgerReader = await client.open_ledger(ledger_id, recovery=False)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -245,9 +230,7 @@ async def first_sequence(context: StreamContext, row: Segment) -> int:
 async def _records_of(context: StreamContext, row: Segment) -> int:
     if not row.is_open:
         return row.records
-    async with await context.client.open_ledger(
-        row.ledger_id, recovery=False, password=PASSWORD
-    ) as reader:
+    async with await context.client.open_ledger(row.ledger_id, recovery=False) as reader:
         last: Entry | None = None
         at = max(await reader.last_add_confirmed() - 1, 0)
         while True:

@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Generic, Literal, Never, Self, Unpack, cast, overload
+from typing import Generic, Literal, Self, cast
 
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.option_checks import checked_timeout
@@ -17,7 +16,7 @@ from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.reader.buffer import ReadBuffer
 from fastbk.stream.reader.chain_follower import ChainFollower
 from fastbk.stream.reader.gaps import error_of
-from fastbk.stream.reader.options import GapT, ReaderOptions
+from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.search import (
     find_key,
@@ -30,7 +29,8 @@ from fastbk.stream.reader.search import (
 from fastbk.stream.reader.segment_search import Key
 from fastbk.stream.records import Chunk, Gap, Record
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_RECORDS = 1000
+CHUNK_BYTES = 1 << 20
 
 
 class StreamReader(Generic[GapT]):
@@ -41,26 +41,6 @@ class StreamReader(Generic[GapT]):
     (NotEnoughBookies, MetadataUnavailable) end no reader: the next call goes on where it was. Cancelling a call leaves
     `position` at the first record that was not handed out.
     """
-
-    @overload
-    def __init__(
-        self: StreamReader[Never],
-        context: ContextLike,
-        start: Start = ...,
-        *,
-        on_gap: Literal["raise"] = ...,
-        **options: Unpack[ReaderOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: StreamReader[Gap],
-        context: ContextLike,
-        start: Start = ...,
-        *,
-        on_gap: Literal["raise", "yield"],
-        **options: Unpack[ReaderOptions],
-    ) -> None: ...
 
     def __init__(
         self,
@@ -150,12 +130,7 @@ class StreamReader(Generic[GapT]):
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _opened(self) -> tuple[ReadBuffer, ChainFollower]:
@@ -179,7 +154,7 @@ class StreamReader(Generic[GapT]):
         return item[0] if isinstance(item, Chunk) else item
 
     async def chunks(
-        self, max_records: int = 1000, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
+        self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
     ) -> AsyncGenerator[Chunk | GapT, None]:
         """Yield chunks of 1 to `max_records` records; of Gaps with `on_gap="yield"` only. Ends as iteration does.
 
@@ -191,7 +166,7 @@ class StreamReader(Generic[GapT]):
 
     async def read(
         self,
-        max_records: int = 1000,
+        max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
     ) -> Chunk | GapT | None:

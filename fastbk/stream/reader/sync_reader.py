@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed, Error
@@ -13,35 +12,15 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import Lag, StreamReader
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
-CHUNK_RECORDS = 1000
-CHUNK_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from fastbk.stream.cursor.cursor import Cursor
 
 
-class RecordSource(Protocol[GapT]):
-    """What is read on the loop: a reader, or a cursor."""
 
-    def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | GapT]:
-        """Yield chunks."""
-
-    async def read(
-        self, max_records: int = ..., max_bytes: int = ..., timeout: float | None = ...
-    ) -> Chunk | GapT | None:
-        """Return the next chunk."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-
-Inner = TypeVar("Inner", bound=RecordSource[Gap])
+Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap]")
 
 
 class SyncRecords(Generic[Inner, GapT]):
@@ -104,12 +83,7 @@ class SyncRecords(Generic[Inner, GapT]):
             self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end(error)
 
     # --- reading ------------------------------------------------------------------------------------------------
@@ -137,6 +111,14 @@ class SyncRecords(Generic[Inner, GapT]):
 
     def _has_more(self) -> bool:
         return self._held is not None and self._at < len(self._held)
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie; a cursor passes by what is done."""
+        inner = self._opened()
+        if self._held is not None and self._at < len(self._held):
+            return self._held[self._at].dlsn
+        return self._loop.call_plain(lambda: inner.position)
 
     def _rest(self) -> Chunk | None:
         """Return what is left of the chunk that records are handed out of, and let it go."""
@@ -219,14 +201,6 @@ class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     ) -> Iterator[Chunk | GapT]:
         """Yield chunks of records, as the asyncio reader's `chunks` does."""
         return self._iterate((max_records, max_bytes, max_wait))
-
-    @property
-    def position(self) -> DLSN:
-        """Of the next record to be delivered."""
-        inner = self._opened()
-        if self._held is not None and self._at < len(self._held):
-            return self._held[self._at].dlsn
-        return inner.position
 
     @property
     def lag(self) -> Lag:

@@ -36,7 +36,7 @@ class Backpressure:
         """`name`: the stream's, for messages."""
         self._name = name
         self._gate = asyncio.Lock()
-        self._room: list[asyncio.Future[None]] = []
+        self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[DLSN]] = set()  # a loop keeps no task alive by itself
         self._ready_calls = 0
         self.waiting = 0
@@ -111,16 +111,14 @@ class Backpressure:
 
     def wake(self) -> None:
         """Bytes became free, or the writer has ended."""
-        if self._room and (self.engine.queue.has_room or self.engine.failure is not None):
-            waiting, self._room = self._room, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        if not self._room.is_set() and (
+            self.engine.queue.has_room or self.engine.failure is not None
+        ):
+            self._room.set()
 
     async def _until_room(self) -> None:
         while self.engine.failure is None and not self.engine.queue.has_room:
-            future = asyncio.get_running_loop().create_future()
-            self._room.append(future)
-            await future
+            self._room.clear()
+            await self._room.wait()
         if self.engine.failure is not None:
             raise self.engine.unsent()

@@ -29,10 +29,10 @@ from fastbk.errors import (
 from fastbk.retry import Retry
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
-from fastbk.stream.chain.opening import PASSWORD, delete_pending
+from fastbk.stream.chain.opening import create_ledger, delete_pending
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import StreamContext, as_error
+from fastbk.stream.context import StreamContext, as_error, clock_us
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.writer.segment_writer import SegmentWriter
 
@@ -242,7 +242,7 @@ class SegmentLifecycle:
             # that is added, else an empty open segment would lie before the one that is written.
             self._reserved, self._created = None, (ledger, policy)
         ledger, policy = self._created
-        ledger_id, now_us = ledger.ledger_id, time.time_ns() // 1000
+        ledger_id, now_us = ledger.ledger_id, clock_us()
         self.known = await context.store.change(
             lambda chain: add_segment(chain, epoch, ledger_id, now_us), self.known
         )
@@ -266,20 +266,7 @@ class SegmentLifecycle:
         """Create the ledger that is reserved; where its id cannot be used, another one is reserved next time."""
         number = str(self.known.chain.next_number)
         try:
-            return await self._context.client.create_ledger(
-                policy.ensemble,
-                policy.write_quorum,
-                policy.ack_quorum,
-                policy.digest,
-                PASSWORD,
-                {
-                    "fastbk.stream": self._context.stream_id.encode(),
-                    "fastbk.segment": number.encode(),
-                },
-                ledger_id,
-                placement=policy.placement(),
-                allow_missing_bookies=policy.allow_missing_bookies,
-            )
+            return await create_ledger(self._context, policy, ledger_id, segment=number)
         except MetadataConflict as error:
             # A try before this one made it after all, and its answer was lost.
             self._reserved = None

@@ -6,7 +6,6 @@ import asyncio
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TypeAlias
 
 from fastbk.errors import (
@@ -371,12 +370,7 @@ class StreamWriter:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
             await self.close()
         elif kind is QuotaExceeded:

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking
@@ -58,12 +57,6 @@ class PendingRecord:
             raise self._failure.copy()
         assert self._future is not None
         return self._future.result()
-
-    def _begin(self, future: asyncio.Future[DLSN]) -> None:
-        self._future = future
-
-    def _fail(self, error: Error) -> None:
-        self._failure = error
 
 
 class SyncStreamWriter:
@@ -277,7 +270,7 @@ class SyncStreamWriter:
                 last = writer.append_batch(
                     group.payloads, txids=group.txids, keys=group.keys, headers=headers
                 )
-                group.waiters[0]._begin(last)
+                group.waiters[0]._future = last
             else:
                 for at, (payload, txid) in enumerate(zip(group.payloads, group.txids, strict=True)):
                     key = None if group.keys is None else group.keys[at]
@@ -285,7 +278,7 @@ class SyncStreamWriter:
                     last = writer.append_nowait(
                         payload, txid=txid, key=key, headers=get_headers(raw) if raw else ()
                     )
-                    group.waiters[at]._begin(last)
+                    group.waiters[at]._future = last
         except BaseException as error:  # noqa: BLE001 -- told to those who wait
             if not isinstance(error, Error):
                 # A bug, which the loop would only log: nothing may be sent behind what was not (INV-S5).
@@ -304,7 +297,7 @@ class SyncStreamWriter:
             self._failure = self._failure or error
             for waiter in group.waiters:
                 if waiter._future is None:
-                    waiter._fail(error)
+                    waiter._failure = error
 
     def _settled(self, group: Group) -> None:
         writer, queue = self._opened()
@@ -364,12 +357,7 @@ class SyncStreamWriter:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
             self.close()
         elif kind is QuotaExceeded:

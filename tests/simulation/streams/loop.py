@@ -15,13 +15,11 @@ T = TypeVar("T")
 EPOCH_US = 1_800_000_000_000_000
 CLOCKED = (
     "chain.segment_slots",
+    "context",
     "cursor.backlog",
-    "cursor.opening",
-    "cursor.state_storage",
     "janitor.audit",
     "janitor.janitor",
     "namespace.catalog",
-    "namespace.namespace",
     "reader.stream_reader",
     "writer.rolling",
     "writer.segment_lifecycle",

@@ -159,8 +159,8 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "a cursor's ledger is made before its record names it",
             (
                 "fastbk.stream.cursor.state_storage:StateStorage._next_ledger",
-                "await self._write(self._state())\n        made",
-                "made",
+                "await self._write(self._state())\n        policy",
+                "policy",
             ),
         ),
         11,

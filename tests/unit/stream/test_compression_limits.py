@@ -13,7 +13,7 @@ import zstandard
 
 from fastbk.errors import ConfigError, ProtocolError, StorageError
 from fastbk.native import stream_codec as codec
-from fastbk.stream.compression import CODECS, RAW_BYTES_MAX, RECORDS_MAX, compressed, unpacked
+from fastbk.stream.compression import CODECS, RAW_BYTES_MAX, RECORDS_MAX, compressed, unpacked_parts
 from fastbk.stream.policy import Compression, StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.reader.search import get_many
@@ -51,6 +51,10 @@ def forged(body: bytes, kind: int, raw_bytes: int, records: int = 1) -> bytes:
     declared = codec.Head(codec.KIND_RECORDS, kind, 1, records, 0, 0, 0, 1, raw_bytes, len(body))
     codec.put_head(head, declared)
     return bytes(head) + body
+
+
+def unpacked(entry: bytes) -> bytes:
+    return b"".join(unpacked_parts(entry, codec.read_head(entry)))
 
 
 def frame_of(size_bytes: int, *, declares: bool = True) -> bytes:

@@ -86,7 +86,6 @@ async def test_no_order_of_takeovers_crashes_and_outages_loses_a_mark(
     monkeypatch.setattr(state_storage, "RECORD_PAUSE_S", 0.0)
     monkeypatch.setattr(state_storage, "ENTRIES_MAX", 7)
     monkeypatch.setattr(state_storage, "LEDGER_AGAIN_S", 0.01)
-    assert state_storage.ENTRIES_MAX == 50_000
     for _ in range(60):
         seed = rng.getrandbits(32)
         try:

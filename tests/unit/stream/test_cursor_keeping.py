@@ -32,7 +32,7 @@ def cluster() -> Cluster:
 
 async def into_a_ledger(holder: Holder, seq: int = 0) -> int:
     """Have so many states kept that they go to a ledger; return the number that was acknowledged last."""
-    while not holder.keeper.has_ledger:
+    while holder.keeper._ledger is None:
         holder.ack(seq)
         await holder.flush()
         seq += 1
@@ -154,7 +154,7 @@ async def test_without_a_ledger_to_be_had_the_record_has_to_do(
     for seq in range(last + 1, last + 40):
         holder.ack(seq)
         await holder.flush()
-    assert not holder.keeper.has_ledger
+    assert holder.keeper._ledger is None
     holder.flusher.abort()
     other = await Holder.open(cluster.client())
     assert other.acks.mark_seq == last + 40, (
@@ -369,7 +369,7 @@ async def test_ten_thousand_ranges_are_kept(cluster: Cluster, in_ledger: bool) -
     for at in range(RANGES_MAX):
         assert holder.acks.ack_one(last + 2 + 2 * at, place(last + 2 + 2 * at))
     await holder.flush()
-    assert holder.keeper.has_ledger == in_ledger
+    assert (holder.keeper._ledger is not None) == in_ledger
     holder.flusher.abort()
     later = await Holder.open(cluster.client())
     assert len(later.acks.ranges) == RANGES_MAX

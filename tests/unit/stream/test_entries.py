@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError, TxidOutOfOrder
 from fastbk.native import stream_codec as codec
-from fastbk.stream.compression import CODECS, compressed, unpacked
+from fastbk.stream.compression import CODECS, compressed, unpacked_parts
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Chunk, chunk_of, get_headers, put_headers
 
@@ -110,7 +110,7 @@ def test_a_body_that_lies_about_its_size_is_refused() -> None:
     lying = bytearray(entry)
     codec.put_head(lying, head._replace(raw_bytes=head.raw_bytes - 1))
     with pytest.raises(ProtocolError):
-        unpacked(bytes(lying))
+        unpacked_parts(bytes(lying), codec.read_head(lying))
 
 
 @pytest.mark.parametrize(

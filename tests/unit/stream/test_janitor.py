@@ -51,7 +51,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(janitor, "_now_us", found)
+    monkeypatch.setattr(janitor, "clock_us", found)
     return found
 
 
