@@ -8,13 +8,15 @@ thread and its sockets.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.entries import LedgerInfo
-from fastbk.client.loop_thread import LoopThread, blocking
+from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
+from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
+from fastbk.client.loop_thread import LoopThread, blocking, blocking_as
 from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader
 from fastbk.client.sync_writer import LedgerWriter, live_or_last
@@ -22,7 +24,6 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.uri import given_store, uri_or_default
 from fastbk.model.ids import LedgerId
 from fastbk.option_checks import checked_timeout
-from fastbk.placement.values import PlacementConfig
 from fastbk.stream.client import Client as AsyncClient
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ T = TypeVar("T")
 _LISTED_AT_ONCE = 256
 
 
+def _writer(client: Client, inner: AsyncLedgerWriter) -> LedgerWriter:
+    explicit_ids = inner.has_explicit_ids
+    return LedgerWriter(client._thread, inner, client.config, explicit_ids=explicit_ids)
+
+
+def _reader(client: Client, inner: AsyncLedgerReader) -> LedgerReader:
+    return LedgerReader(client._thread, inner)
+
+
 class Client:
     """A client of one cluster; see the asyncio client. Use `fastbk.sync.connect(uri)`."""
 
@@ -67,54 +77,10 @@ class Client:
 
     # --- ledgers ----------------------------------------
 
-    def create_ledger(
-        self,
-        ensemble: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int | None = None,
-        digest: str = "crc32c",
-        password: bytes = b"",
-        metadata: Mapping[str, bytes] | None = None,
-        ledger_id: LedgerId | None = None,
-        *,
-        explicit_ids: bool = False,
-        deferred_sync: bool = False,
-        placement: PlacementConfig | None = None,
-        allow_missing_bookies: bool = False,
-    ) -> LedgerWriter:
-        """Create a ledger and return its writer; see the asyncio client for the arguments."""
-        inner = self._thread.call(
-            lambda: self._inner().create_ledger(
-                ensemble,
-                write_quorum,
-                ack_quorum,
-                digest,
-                password,
-                metadata,
-                ledger_id,
-                explicit_ids=explicit_ids,
-                deferred_sync=deferred_sync,
-                placement=placement,
-                allow_missing_bookies=allow_missing_bookies,
-            )
-        )
-        return LedgerWriter(self._thread, inner, self.config, explicit_ids=explicit_ids)
-
+    create_ledger = blocking_as(AsyncClient.create_ledger, _writer)
     check_bookies = blocking(AsyncClient.check_bookies)
 
-    def open_ledger(
-        self,
-        ledger_id: LedgerId,
-        recovery: bool = True,
-        digest: str | None = None,
-        password: bytes = b"",
-    ) -> LedgerReader:
-        """Open a ledger for reading; see the asyncio client for `recovery`."""
-        inner = self._thread.call(
-            lambda: self._inner().open_ledger(ledger_id, recovery, digest, password)
-        )
-        return LedgerReader(self._thread, inner)
-
+    open_ledger = blocking_as(AsyncClient.open_ledger, _reader)
     delete_ledger = blocking(AsyncClient.delete_ledger)
 
     def list_ledgers(self) -> Iterator[LedgerInfo]:

@@ -61,6 +61,7 @@ class LedgerWriter:
         self, machine: WriterMachine, io: LedgerIo, config: ClientConfig, *, explicit_ids: bool
     ) -> None:
         self.ledger_id = io.ledger_id
+        self.has_explicit_ids = explicit_ids
         self._io = io
         self._config = config
         self._entries_max = config.entries_in_flight_max

@@ -23,6 +23,7 @@ from fastbk.errors import ClientClosed
 T = TypeVar("T")
 P = ParamSpec("P")
 A = TypeVar("A")
+R = TypeVar("R")
 A_co = TypeVar("A_co", covariant=True)
 _FORKED = "this client was made before a fork: make a new one in the child"
 _CLOSED = "this client is closed: make a new one"
@@ -363,6 +364,19 @@ def blocking(
     def call(self: Facade[A], /, *args: P.args, **options: P.kwargs) -> T:
         act: Callable[[A], Awaitable[T]] = operator.methodcaller(name, *args, **options)
         return self._call(act)
+
+    return call
+
+
+def blocking_as(
+    method: Callable[Concatenate[A, P], Awaitable[T]], made: Callable[[Any, T], R]
+) -> Callable[Concatenate[Facade[A], P], R]:
+    """Like `blocking`, and return `made(facade, result)`: the result's own facade."""
+    plain = blocking(method)
+
+    @functools.wraps(method)
+    def call(self: Facade[A], /, *args: P.args, **options: P.kwargs) -> R:
+        return made(self, plain(self, *args, **options))
 
     return call
 

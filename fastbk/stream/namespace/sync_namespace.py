@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TypeVar
 
-from fastbk.client.loop_thread import LoopThread, blocking
+from fastbk.client.loop_thread import LoopThread, blocking, blocking_as
 from fastbk.stream.client import Client
 from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.namespace.events import NamespaceEvent
@@ -13,7 +13,7 @@ from fastbk.stream.namespace.listing import StreamInfo
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.namespace.stream_ranges import StreamRanges
 from fastbk.stream.paths import check_name, split_path
-from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.stream import Stream
 from fastbk.stream.sync_stream import SyncStream
 
 T = TypeVar("T")
@@ -60,6 +60,14 @@ class SyncCursorPositions:
     move = blocking(CursorPositions.move)
 
 
+def _namespace(facade: SyncNamespace, inner: Namespace) -> SyncNamespace:
+    return SyncNamespace(facade._loop, inner.path)
+
+
+def _stream(facade: SyncNamespace, inner: Stream) -> SyncStream:
+    return SyncStream(facade._loop, lambda: inner, inner.name)
+
+
 class SyncNamespace:
     """A namespace by its path; made by `Client.namespace` of `fastbk.sync`, without I/O."""
 
@@ -104,9 +112,7 @@ class SyncNamespace:
     stream_count = blocking(Namespace.stream_count)
     stored_bytes = blocking(Namespace.stored_bytes)
 
-    def rename(self, name: str) -> SyncNamespace:
-        """Give the namespace another name in the one above it, and return it there."""
-        return SyncNamespace(self._loop, self._call(lambda inner: inner.rename(name)).path)
+    rename = blocking_as(Namespace.rename, _namespace)
 
     def spans(self) -> SyncStreamRanges:
         """Return what looks at where many streams begin and end, again and again; its paths are from the root."""
@@ -118,24 +124,11 @@ class SyncNamespace:
             self._loop, self._loop.call_plain(lambda: self._inner().marks(name, data))
         )
 
-    def create_stream(
-        self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False
-    ) -> SyncStream:
-        """Create a stream."""
-        made = self._call(lambda inner: inner.create_stream(name, policy, exist_ok=exist_ok))
-        return SyncStream(self._loop, lambda: made, name)
-
-    def create_streams(
-        self, names: Sequence[str], policy: PolicyPatch | None = None, *, exist_ok: bool = False
-    ) -> list[SyncStream]:
-        """Create many streams, a hundred at a time."""
-        self._call(lambda inner: inner.create_streams(names, policy, exist_ok=exist_ok))
-        return [self.stream(name) for name in names]
-
-    def rename_stream(self, old: str, new: str) -> SyncStream:
-        """Give a stream another name in this namespace."""
-        self._call(lambda inner: inner.rename_stream(old, new))
-        return self.stream(new)
+    create_stream = blocking_as(Namespace.create_stream, _stream)
+    create_streams = blocking_as(
+        Namespace.create_streams, lambda self, made: [_stream(self, one) for one in made]
+    )
+    rename_stream = blocking_as(Namespace.rename_stream, _stream)
 
     def streams(self, prefix: str = "", *, recursive: bool = False) -> Iterator[StreamInfo]:
         """Yield the streams whose names begin with `prefix`, with sizes."""
