@@ -16,6 +16,10 @@ from fastbk.stream.policy import StreamPolicy
 A = TypeVar("A")
 T = TypeVar("T")
 
+async def _no_policy() -> StreamPolicy:
+    raise Error("the stream is only read here")
+
+
 @dataclass(frozen=True, slots=True)
 class StreamContext:
     """One stream, as one client sees it."""
@@ -24,8 +28,8 @@ class StreamContext:
     store: ChainStore
     name: str
     """Namespace and name, for messages."""
-    policy: Callable[[], Awaitable[StreamPolicy]]
-    """What holds for the next segment."""
+    policy: Callable[[], Awaitable[StreamPolicy]] = _no_policy
+    """What holds for the next segment; by default unknown, for one who only reads."""
     check_room: Callable[[], None] = lambda: None
     """Raises QuotaExceeded if `policy`, called before, found that no new segment may be made."""
 

@@ -9,23 +9,32 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from fastbk.errors import StreamNotFound
 from fastbk.option_checks import check_options
+from fastbk.stream.chain import drafts
+from fastbk.stream.chain.attach import attach, attach_drafts
+from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.context import LateContext, StreamContext
+from fastbk.stream.cursor.backlog import Backlog, backlogs_of
+from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
+from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
 from fastbk.stream.namespace.tree_records import NO_PATCH
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.positions import DLSN, AtSeq, Start
+from fastbk.stream.reader import search
+from fastbk.stream.reader.options import (
+    AnyCursorOptions,
+    AnyReaderOptions,
+    CursorOptions,
+    ReaderOptions,
+)
+from fastbk.stream.reader.search import Position, SegmentInfo
+from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.records import Gap, Record
 
 if TYPE_CHECKING:
-    from fastbk.stream.chain.drafts import Draft
-    from fastbk.stream.cursor.backlog import Backlog
     from fastbk.stream.cursor.cursor import Cursor
-    from fastbk.stream.cursor.store import CursorInfo
-    from fastbk.stream.reader.options import CursorOptions, ReaderOptions
-    from fastbk.stream.reader.search import Position, SegmentInfo
-    from fastbk.stream.reader.stream_reader import StreamReader
-    from fastbk.stream.records import Gap, Record
     from fastbk.stream.writer.options import StreamWriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
 
@@ -103,8 +112,6 @@ class Stream:
 
     async def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `attach.py`."""
-        from fastbk.stream.chain.attach import attach
-
         return await attach(await self.context(), ledger_ids, key, number)
 
     async def attached_number(self, key: str) -> int:
@@ -113,20 +120,14 @@ class Stream:
 
     async def begin_draft(self, key: str, number: int, label: str = "") -> Draft | None:
         """Begin ledgers that are to be attached under `key` and `number`; None where that was done. See `drafts.py`."""
-        from fastbk.stream.chain import drafts
-
         return await drafts.begin(await self.context(), key, number, label)
 
     async def draw_ledger(self, draft: Draft) -> tuple[int, Draft]:
         """Name a draft's next ledger; return its id, with which it may be created now, and the draft."""
-        from fastbk.stream.chain import drafts
-
         return await drafts.draw_ledger((await self.context()).client, draft)
 
     async def drafts(self) -> list[Draft]:
         """Return the stream's drafts, of all keys."""
-        from fastbk.stream.chain import drafts
-
         context = await self.context()
         return await drafts.drafts_of(context.client, context.stream_id)
 
@@ -134,14 +135,10 @@ class Stream:
         self, some: Sequence[Draft], number: int, *, is_fencing: bool = True
     ) -> DLSN | None:
         """Put the ledgers of drafts behind all that the stream has; a repeat does nothing: see `attach.py`."""
-        from fastbk.stream.chain.attach import attach_drafts
-
         return await attach_drafts(await self.context(), some, number, is_fencing=is_fencing)
 
     async def give_up_drafts(self, some: Sequence[Draft]) -> None:
         """Delete drafts and their ledgers; those that were attached meanwhile stay."""
-        from fastbk.stream.chain import drafts
-
         await drafts.give_up((await self.context()).client, some)
 
     # --- reading ------------------------------------------------------------------------------------------------
@@ -166,7 +163,6 @@ class Stream:
 
     def reader(self, start: Start = "earliest", **options: Any) -> StreamReader[Gap]:
         """Return a reader from `start` on; `async with` opens it. Options: those of `StreamReader`."""
-        from fastbk.stream.reader.options import AnyReaderOptions
         from fastbk.stream.reader.stream_reader import StreamReader
 
         check_options(options, AnyReaderOptions)
@@ -174,14 +170,10 @@ class Stream:
 
     async def get(self, where: DLSN | AtSeq) -> Record:
         """Return one record. Raises PositionTruncated, DataLost, NoSuchEntry (there is none, or not yet)."""
-        from fastbk.stream.reader import search
-
         return await search.get(await self.context(), where)
 
     async def get_many(self, wanted: Sequence[DLSN | AtSeq]) -> list[Record]:
         """Return records in the order asked for; each entry is read once. Raises as `get`."""
-        from fastbk.stream.reader import search
-
         return await search.get_many(await self.context(), wanted)
 
     async def find(
@@ -191,20 +183,14 @@ class Stream:
 
         Raises ConfigError unless exactly one is given.
         """
-        from fastbk.stream.reader import search
-
         return await search.find(await self.context(), txid=txid, time=time, seq=seq)
 
     async def first(self) -> Record | None:
         """Return the first record that was not truncated, None if none is visible."""
-        from fastbk.stream.reader import search
-
         return await search.first(await self.context())
 
     async def last_position(self, *, fresh: bool = True) -> Position | None:
         """Return the last visible record's position, None if the stream never had one; for `fresh` see `search.py`."""
-        from fastbk.stream.reader import search
-
         return await search.tail_position(await self.context(), fresh=fresh)
 
     async def tail(self, *, fresh: bool = True) -> Position | None:
@@ -217,9 +203,7 @@ class Stream:
 
         See `truncation.py`.
         """
-        from fastbk.stream.janitor import truncation
-
-        return await truncation.truncate(self._late(), before)
+        return await truncate(await self.context(), before)
 
     # --- cursors ------------------------------------------------------------------------------------------------
 
@@ -246,28 +230,20 @@ class Stream:
     def cursor(self, name: str, start: Start = "earliest", **options: Any) -> Cursor[Gap]:
         """Return a durable cursor; `async with` makes it, or takes it over. Options: `Cursor`. Raises ConfigError."""
         from fastbk.stream.cursor.cursor import Cursor
-        from fastbk.stream.reader.options import AnyCursorOptions
-
         check_options(options, AnyCursorOptions)
         return Cursor(self._late(), name, start, **options)
 
     async def cursors(self) -> list[CursorInfo]:
         """Return the stream's cursors, by name, as metadata has them. Raises StreamNotFound, MetadataUnavailable."""
-        from fastbk.stream.cursor.store import cursors_of
-
         context = await self.context()
         return await cursors_of(context.client.records, context.stream_id)
 
     async def backlogs(self) -> list[tuple[CursorInfo, Backlog | None]]:
         """Return the stream's cursors, by name, and how much each has before it; None: it cannot be told now."""
-        from fastbk.stream.cursor.backlog import backlogs_of
-
         return await backlogs_of(await self.context(), await self.cursors())
 
     async def delete_cursor(self, name: str) -> bool:
         """Delete a cursor; whoever holds it finds itself fenced. Returns whether there was one."""
-        from fastbk.stream.cursor.store import delete_cursor
-
         context = await self.context()
         return await delete_cursor(context.client, context.stream_id, name)
 
@@ -283,9 +259,8 @@ class Stream:
 
     async def segments(self, first: int = 1) -> list[SegmentInfo]:
         """Return its segments from number `first` on, as metadata has them: for readers that share the work."""
-        from fastbk.stream.reader.search import segments_of
 
-        return await segments_of(await self.context(), first)
+        return await search.segments_of(await self.context(), first)
 
     async def effective_policy(self) -> StreamPolicy:
         """Return what holds for the next segment."""

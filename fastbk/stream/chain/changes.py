@@ -108,11 +108,16 @@ class Contents(msgspec.Struct, frozen=True):
     size_bytes: int = 0
 
 
-def close_segment(chain: Chain, ledger_id: int, contents: Contents) -> Chain:
+def close_segment(
+    chain: Chain, ledger_id: int, contents: Contents, epoch: int | None = None
+) -> Chain:
     """The first open segment, of this ledger, holds this for good: the ledger is closed. An empty one leaves the chain.
 
-    What stands open behind an empty one goes with it: it was only to be written when this one was full.
+    What stands open behind an empty one goes with it: it was only to be written when this one was full. `epoch`: of
+    the writer that ends it; None: a takeover does.
     """
+    if epoch is not None:
+        check_epoch(chain, epoch)
     row = chain.open_rows[0] if chain.open_rows else None
     if row is None or row.ledger_id != ledger_id:
         found = _row_of(chain, ledger_id)

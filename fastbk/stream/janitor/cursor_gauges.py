@@ -16,7 +16,6 @@ from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of
 from fastbk.stream.janitor.all_streams import StreamSnapshot
-from fastbk.stream.policy import StreamPolicy
 
 ASK_S = 2.0
 """How long bookies may take to tell how far the cursors of one stream are behind."""
@@ -109,12 +108,9 @@ class CursorGauges:
         return [(one, None) for one in cursors]
 
     def _context(self, found: StreamSnapshot) -> StreamContext:
-        async def policy() -> StreamPolicy:
-            return found.policy or StreamPolicy()
-
         client = self._client
         store = ChainStore(client.records, found.stream_id, client.config.metadata_timeout)
-        return StreamContext(client, store, found.path, policy)
+        return StreamContext(client, store, found.path)
 
 
 def _gauge(path: str, info: CursorInfo, backlog: Backlog | None, now_us: int) -> CursorGauge:

@@ -27,6 +27,7 @@ from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
 from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.context import clock_us, gathered
+from fastbk.stream.cursor.store import cursors_of, delete_cursor
 from fastbk.stream.janitor import retention
 from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
 from fastbk.stream.janitor.audit import Audit, Sink, log_lines
@@ -307,8 +308,6 @@ class Janitor:
 
     async def _cursor_marks(self, stream_id: str, now_us: int, counts: Counts) -> list[DLSN]:
         """Return the marks of the cursors that hold; delete those that have expired."""
-        from fastbk.stream.cursor.store import cursors_of, delete_cursor
-
         marks = []
         for cursor in await cursors_of(self._client.records, stream_id):
             if cursor.is_expired(now_us) or cursor.is_deleting:

@@ -37,14 +37,10 @@ class Points(msgspec.Struct, frozen=True):
     """T: what lies before it is not needed."""
 
 
-def soft(policy: StreamPolicy) -> Limits:
-    """Return the limits that cursors may hold up."""
-    return Limits(policy.retention_age_s, policy.retention_bytes)
-
-
-def hard(policy: StreamPolicy) -> Limits:
-    """Return the limits that nothing holds up."""
-    return Limits(policy.hard_age_s, policy.hard_bytes)
+def limits_of(policy: StreamPolicy) -> tuple[Limits, Limits]:
+    """Return the limits that cursors may hold up, and those that nothing holds up."""
+    soft = Limits(policy.retention_age_s, policy.retention_bytes)
+    return soft, Limits(policy.hard_age_s, policy.hard_bytes)
 
 
 def items_of(chain: Chain) -> list[Item]:
@@ -88,7 +84,7 @@ def points(
         return first_number(items[place]) if place < len(items) else behind
 
     behind = last_number(items[-1]) + 1 if items else chain.deleting
-    by_policy, by_hard = number(soft(policy)), number(hard(policy))
+    by_policy, by_hard = map(number, limits_of(policy))
     point = DLSN(by_policy, 0, 0)
     if policy.hold_for_cursors:
         point = min([point, *marks])
@@ -97,7 +93,7 @@ def points(
 
 def page_needed(items: Sequence[Item], policy: StreamPolicy, now_us: int) -> PageRef | None:
     """Return a page that has to be opened before the points are exact: a limit runs through it."""
-    for limits in (soft(policy), hard(policy)):
+    for limits in limits_of(policy):
         place = first_kept(items, limits, now_us, len(items))
         if place < len(items):
             item = items[place]

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastbk.client.client import Client
 from fastbk.errors import MetadataConflict, StorageError
@@ -43,14 +44,13 @@ class Deleter:
     """Of the entries of deleted segments, each once; bookies give it back when their gc looks."""
 
     async def ledgers_of(
-        self, stream_id: str, ledger_ids: Sequence[int], reason: str, *, size_bytes: int = 0
+        self, stream_id: str, rows: Sequence[Segment], others: Sequence[int], reason: str
     ) -> None:
-        """Delete ledgers that the stream's chain names; those of segments hold `size_bytes`, as the chain says.
-
-        Those that are gone already are fine.
+        """Delete ledgers that the stream's chain names: of segments, and others; those that are gone already are fine.
 
         One that was never made will never be made, however slow its writer is.
         """
+        ledger_ids = [*(row.ledger_id for row in rows), *others]
         for at in range(0, len(ledger_ids), TOGETHER):
             some = ledger_ids[at : at + TOGETHER]
             await self.audit.record(
@@ -63,7 +63,8 @@ class Deleter:
                     raise end
             self.ledgers += len(some)
             await asyncio.sleep(self.pace.take(len(some)))
-        self.size_bytes += size_bytes
+        self.orphans += len(others)
+        self.size_bytes += sum(row.size_bytes for row in rows)
 
 
 async def delete_pending(
@@ -73,8 +74,7 @@ async def delete_pending(
     doomed = known.chain.doomed
     if not doomed:
         return known
-    await deleter.ledgers_of(store.stream_id, doomed, "doomed: no record is in it")
-    deleter.orphans += len(doomed)
+    await deleter.ledgers_of(store.stream_id, (), doomed, "doomed: no record is in it")
     return await store.change(lambda chain: forget_deleted(chain, doomed), known)
 
 
@@ -99,17 +99,10 @@ async def finish_deleting(
             if known.chain.head == chain.head:
                 raise
             continue  # another janitor was faster: the page is gone with its segments
-        ledger_ids, size_bytes = (
-            [row.ledger_id for row in some],
-            sum(row.size_bytes for row in some),
-        )
-        await deleter.ledgers_of(store.stream_id, ledger_ids, reason, size_bytes=size_bytes)
-        behind, head_seq = some[-1].number + 1, some[-1].end_seq
-
-        def decide(chain: Chain, behind: int = behind, head_seq: int = head_seq) -> Chain:
-            return drop_deleted(chain, behind, head_seq)
-
-        known = await store.change(decide, known)
+        await deleter.ledgers_of(store.stream_id, some, (), reason)
+        last = some[-1]
+        dropped = partial(drop_deleted, below=last.number + 1, head_seq=last.end_seq)
+        known = await store.change(dropped, known)
         gone = {page.page for page in chain.pages} - {page.page for page in known.chain.pages}
         if gone:
             await delete_unnamed_pages(deleter.client, store, known)

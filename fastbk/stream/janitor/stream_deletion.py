@@ -7,6 +7,8 @@ writer is shut out by the chain, and finds its ledger gone; what it has under wa
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastbk.client.client import Client
 from fastbk.errors import MetadataConflict, StreamNotFound
 from fastbk.meta.records import Change
@@ -14,6 +16,7 @@ from fastbk.stream.chain.chain import NONE, Chain
 from fastbk.stream.chain.changes import condemn, drop_condemned, forget_deleted
 from fastbk.stream.chain.drafts import drafts_of, give_up
 from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.janitor.audit import Audit
 from fastbk.stream.janitor.segment_deletion import Deleter, delete_records
 from fastbk.stream.namespace.tree_records import StreamRecord, get
@@ -65,21 +68,11 @@ async def _delete_ledgers(
     while known.chain.pages:
         page = known.chain.pages[0]
         rows = [row for row in await store.page(page) if row.number >= known.chain.head]
-        ledger_ids, size_bytes = (
-            [row.ledger_id for row in rows],
-            sum(row.size_bytes for row in rows),
-        )
-        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON, size_bytes=size_bytes)
-
-        def decide(chain: Chain, behind: int = page.last + 1) -> Chain:
-            return drop_condemned(chain, behind)
-
-        known = await store.change(decide, known)
-    while ledger_ids := _named(known.chain):
+        await deleter.ledgers_of(store.stream_id, rows, (), REASON)
+        known = await store.change(partial(drop_condemned, below=page.last + 1), known)
+    while (others := _other_ledgers(known.chain)) or known.chain.rows:
         rows_end, doomed = known.chain.next_number, known.chain.doomed
-        size_bytes = sum(row.size_bytes for row in known.chain.rows)
-        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON, size_bytes=size_bytes)
-        deleter.orphans += len(ledger_ids) - len(known.chain.rows)
+        await deleter.ledgers_of(store.stream_id, known.chain.rows, others, REASON)
 
         def empty(chain: Chain, end: int = rows_end, gone: tuple[int, ...] = doomed) -> Chain:
             return forget_deleted(drop_condemned(chain, end), gone)
@@ -90,9 +83,8 @@ async def _delete_ledgers(
     return known
 
 
-def _named(chain: Chain) -> list[int]:
-    reserved = () if chain.reserved == NONE else (chain.reserved,)
-    return [*(row.ledger_id for row in chain.rows), *chain.doomed, *reserved]
+def _other_ledgers(chain: Chain) -> list[int]:
+    return [*chain.doomed, *([] if chain.reserved == NONE else [chain.reserved])]
 
 
 async def _delete_chain_and_record(client: Client, store: ChainStore) -> None:
@@ -110,8 +102,6 @@ async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
     client, folder = deleter.client, pages_path(stream_id)
     cursors = await client.records.children(cursors_path(stream_id))
     if cursors:
-        from fastbk.stream.cursor.store import delete_cursor
-
         for name in cursors:
             await deleter.audit.record(REASON, {"stream": stream_id, "cursor": name})
             await delete_cursor(client, stream_id, name)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from fastbk.errors import NoSuchLedger
 from fastbk.stream.chain import changes
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.context import ContextLike, StreamContext, context_of
+from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.search import resolve
 
 
-async def truncate(given: ContextLike, before: Start) -> DLSN:
+async def truncate(context: StreamContext, before: Start) -> DLSN:
     """Have all records before this position gone for readers; return the trim point that holds then.
 
     It never falls, and never goes beyond the end: of what is written now, that is behind the last record that is
     acknowledged and known to be. A repeat does nothing. Space comes back by whole segments, when a janitor gets to it.
     Raises StreamNotFound, MetadataUnavailable (it may have happened), and what reading raises.
     """
-    context = await context_of(given)
     wanted = await resolve(context, before)
     known = await context.store.read()
     if wanted <= known.chain.trim:

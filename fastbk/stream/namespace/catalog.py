@@ -37,7 +37,6 @@ from fastbk.stream.namespace.tree_records import (
     get,
 )
 from fastbk.stream.paths import entry_path, namespace_path, stream_path, usage_path
-from fastbk.stream.policy import StreamPolicy
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -207,11 +206,7 @@ class Catalog:
 
     def reading(self, stream_id: str, name: str) -> StreamContext:
         """Return what reads a stream of this id, wherever it is. It has no policy: nothing is written by it."""
-
-        async def no_policy() -> StreamPolicy:
-            raise Error(f"stream {name} is only read here")
-
-        return StreamContext(self.client, self._store_of(stream_id), name, no_policy)
+        return StreamContext(self.client, self._store_of(stream_id), name)
 
     # --- changing -----------------------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.stream.chain.chain import Chain, Segment
-from fastbk.stream.chain.changes import Contents, check_epoch, close_segment
+from fastbk.stream.chain.chain import Segment
+from fastbk.stream.chain.changes import Contents, close_segment
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error
@@ -284,14 +284,12 @@ async def end_segments(context: StreamContext, engine: AppendEngine, epoch: int)
     # Nothing was written to it: it goes, and its ledger is deleted as it is.
     unused = lifecycle.take().ledger
     unused.abandon(ClientClosed(f"{context.name}: the writer was closed"))
-
-    def decide(chain: Chain) -> Chain:
-        check_epoch(chain, epoch)
-        return close_segment(chain, unused.ledger_id, Contents(0))
-
     try:
         async with lifecycle.turn():
-            lifecycle.known = await context.store.change(decide, lifecycle.known)
+            lifecycle.known = await context.store.change(
+                lambda chain: close_segment(chain, unused.ledger_id, Contents(0), epoch),
+                lifecycle.known,
+            )
     except MetadataConflict as error:
         engine.fail(error)
         raise WriterFenced(

@@ -27,7 +27,7 @@ from fastbk.errors import (
     StreamSealed,
 )
 from fastbk.retry import Retry
-from fastbk.stream.chain.chain import Chain, Segment
+from fastbk.stream.chain.chain import Segment
 from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
 from fastbk.stream.chain.opening import create_ledger, delete_pending
 from fastbk.stream.chain.segment_slots import slots_of
@@ -285,10 +285,7 @@ class SegmentLifecycle:
             # Somebody recovers it: one who opens the stream, which ends us, or a person, which changes nothing: all
             # of it is acknowledged, so all of it stays.
             check_epoch((await self._context.store.read()).chain, self._epoch)
-        contents = segment.contents
-
-        def decide(chain: Chain) -> Chain:
-            check_epoch(chain, self._epoch)
-            return close_segment(chain, segment.ledger.ledger_id, contents)
-
-        self.known = await self._context.store.change(decide, self.known)
+        ledger_id, contents, epoch = segment.ledger.ledger_id, segment.contents, self._epoch
+        self.known = await self._context.store.change(
+            lambda chain: close_segment(chain, ledger_id, contents, epoch), self.known
+        )
