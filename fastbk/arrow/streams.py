@@ -64,7 +64,7 @@ def stream_batches(
 
     def read() -> Iterator[pa.RecordBatch]:
         with _reader(stream, first, end) as reader:
-            parts = _Parts(reader, end, rows_max, bytes_max, wait_s)
+            parts = _parts(reader, end, rows_max, bytes_max, wait_s)
             yield from _batches(stream.path, parts, found, on_gap, skip_gaps=skip_gaps)
 
     return read()
@@ -100,7 +100,7 @@ def read_stream(
             stream = client.namespace(namespace).stream(name)
             reader = held.enter_context(_reader(stream, start, end))
             yield None  # it is open: what is wrong with the arguments was told
-            parts = _Parts(reader, end, rows_max, BYTES_MAX, WAIT_S)
+            parts = _parts(reader, end, rows_max, BYTES_MAX, WAIT_S)
             yield from _batches(stream.path, parts, schema, on_gap, skip_gaps=skip_gaps)
 
     batches = read()
@@ -115,68 +115,47 @@ def _reader(stream: SyncStream, first: Start, end: Start | None) -> SyncStreamRe
     )
 
 
-class _Parts:
-    """What a reader gives, gathered to batches: lists of chunks, and gaps cut at the end."""
-
-    def __init__(
-        self,
-        reader: SyncStreamReader[Gap],
-        end: Start | None,
-        rows_max: int,
-        bytes_max: int,
-        wait_s: float,
-    ) -> None:
-        self._reader = reader
-        self._end = end if isinstance(end, DLSN) else None
-        self._rows_max = rows_max
-        self._bytes_max = bytes_max
-        self._wait_s = wait_s
-
-    def __iter__(self) -> Iterator[list[Chunk] | Gap]:
-        chunks: list[Chunk] = []
-        rows = size_bytes = 0
-        while True:
-            read_bytes = self._bytes_max - size_bytes
-            items = self._reader.read_chunks(self._rows_max - rows, read_bytes, self._wait_s)
-            for item in items:
-                if isinstance(item, Chunk):
-                    chunks.append(item)
-                    rows += len(item)
-                    size_bytes += item.entries_bytes
-                    if rows < self._rows_max and size_bytes < self._bytes_max:
-                        continue
-                if chunks:
-                    yield chunks
-                    chunks, rows, size_bytes = [], 0, 0
-                if isinstance(item, Gap):
-                    yield self._cut(item)
-            if not items:
-                if chunks:
-                    yield chunks
-                self._check_end()
-                return
-
-    def _cut(self, gap: Gap) -> Gap:
-        """A gap may reach beyond the range; who reads the next range is told of the rest."""
-        if self._end is None or gap.next <= self._end:
-            return gap
-        return Gap(gap.kind, gap.first, self._end)
-
-    def _check_end(self) -> None:
-        reader, end = self._reader, self._end
-        position = reader.position
-        if end is not None and position < end:
-            is_sealed = reader.is_at_end
-            why = "the stream is sealed" if is_sealed else f"nothing came for {self._wait_s:g} s"
-            raise NoSuchEntry(
-                f"{end} was to be the end, and nothing is published behind {position}: {why};"
-                " leave the end out to read what is there",
-                retryable=not is_sealed,
-            )
+def _parts(
+    reader: SyncStreamReader[Gap], end: Start | None, rows_max: int, bytes_max: int, wait_s: float
+) -> Iterator[list[Chunk] | Gap]:
+    """Yield what a reader gives, gathered to batches: lists of chunks, and gaps cut at the end."""
+    end = end if isinstance(end, DLSN) else None
+    chunks: list[Chunk] = []
+    rows = size_bytes = 0
+    while items := reader.read_chunks(rows_max - rows, bytes_max - size_bytes, wait_s):
+        for item in items:
+            if isinstance(item, Chunk):
+                chunks.append(item)
+                rows += len(item)
+                size_bytes += item.entries_bytes
+                if rows < rows_max and size_bytes < bytes_max:
+                    continue
+            if chunks:
+                yield chunks
+                chunks, rows, size_bytes = [], 0, 0
+            if isinstance(item, Gap):
+                # It may reach beyond the range; who reads the next range is told of the rest.
+                yield item if end is None or item.next <= end else Gap(item.kind, item.first, end)
+    if chunks:
+        yield chunks
+    position = reader.position
+    if end is not None and position < end:
+        is_sealed = reader.is_at_end
+        why = "the stream is sealed" if is_sealed else f"nothing came for {wait_s:g} s"
+        raise NoSuchEntry(
+            f"{end} was to be the end, and nothing is published behind {position}: {why};"
+            " leave the end out to read what is there",
+            retryable=not is_sealed,
+        )
 
 
 def _batches(
-    path: str, parts: _Parts, schema: pa.Schema, on_gap: OnGap | None, *, skip_gaps: bool
+    path: str,
+    parts: Iterator[list[Chunk] | Gap],
+    schema: pa.Schema,
+    on_gap: OnGap | None,
+    *,
+    skip_gaps: bool,
 ) -> Iterator[pa.RecordBatch]:
     for part in parts:
         if not isinstance(part, Gap):

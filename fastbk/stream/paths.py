@@ -1,18 +1,10 @@
 """Names of namespaces and streams, and the paths of their records in the metadata store. Pure.
 
-No other module writes such a path.
+No other module writes such a path. README.md lists them.
 
 ZooKeeper tells the names below a node in one answer, of about 1 MB at most. So whatever there may be any number of lies
 below many parents: ids by their first two digits, which are drawn, and the names of a namespace by a checksum of the
 name. Parents are made by the first record below them, and nobody lists more than one of ids at a time.
-
-| path | |
-|---|---|
-| `namespaces/<xx>/<id>` | a namespace; xx: the first two characters of the id |
-| `namespaces/<xx>/<id>/<part>/<name>` | what has this name in it; part: one of 64 |
-| `usage/<xx>/<id>` | counts of a namespace |
-| `stored/<xx>/<id>` | bytes of a namespace that has a quota of them |
-| `streams/<xx>/<id>` | a stream; its chain, pages, cursors and drafts lie below |
 """
 
 from __future__ import annotations

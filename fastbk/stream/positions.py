@@ -52,8 +52,6 @@ class DLSN(NamedTuple):
 
 FIRST = DLSN(1, 0, 0)
 """The position of a stream's first record."""
-EARLIEST = "earliest"
-LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ records of some hundreds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import Error
@@ -86,50 +87,47 @@ async def _found(
         if chain is not None:
             known = VersionedChain(get_chain(chain.value), chain.version)
         if record is not None:
-            patches = await namespaces.patches(record.namespace)
-            policy = effective([*patches, record.policy])
+            space = await namespaces.of(record.namespace)
+            policy = effective([*space.patches, record.policy])
     except Error as error:
         return StreamSnapshot(stream_id, record, known, None, error)
     if record is None:
         return StreamSnapshot(stream_id, record, known, policy)
-    counted_in = await namespaces.with_quota(record.namespace)
-    path = "/".join([*await namespaces.path(record.namespace), record.name])
-    return StreamSnapshot(stream_id, record, known, policy, None, counted_in, path)
+    path = "/".join([*space.path, record.name])
+    return StreamSnapshot(stream_id, record, known, policy, None, space.counted, path)
+
+
+class _Space(NamedTuple):
+    """What is known of one namespace; of each the outermost first."""
+
+    path: tuple[str, ...] = ()
+    patches: tuple[PolicyPatch, ...] = ()
+    """Those that hold in it."""
+    counted: tuple[str, ...] = ()
+    """Ids of the namespaces with a quota of bytes: of this one and those above it."""
 
 
 class Namespaces:
-    """Policies of namespaces, each read once."""
+    """What holds in namespaces, each read once."""
 
     def __init__(self, records: RecordCalls) -> None:
         self._records = records
-        self._patches: dict[str, list[PolicyPatch]] = {"": []}
-        self._counted: dict[str, tuple[str, ...]] = {"": ()}
-        self._paths: dict[str, tuple[str, ...]] = {"": ()}
+        self._known = {"": _Space()}
 
-    async def patches(self, namespace_id: str) -> Sequence[PolicyPatch]:
-        """Return the patches that hold in a namespace, the root's first."""
-        names: list[tuple[str, NamespaceRecord]] = []
-        while namespace_id not in self._patches and len(names) < NAMESPACES_DEEP_MAX:
+    async def of(self, namespace_id: str) -> _Space:
+        """Return what holds in a namespace. Raises MetadataUnavailable, StorageError."""
+        unknown: list[tuple[str, NamespaceRecord]] = []
+        while namespace_id not in self._known and len(unknown) < NAMESPACES_DEEP_MAX:
             path = namespace_path(namespace_id)
             raw = await self._records.read(path)
             record = NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, path)
-            names.append((namespace_id, record))
+            unknown.append((namespace_id, record))
             namespace_id = record.parent
-        held, counted = self._patches.get(namespace_id, []), self._counted.get(namespace_id, ())
-        above = self._paths.get(namespace_id, ())
-        for name, record in reversed(names):
-            held = [*held, record.policy]
-            counted = (*counted, name) if record.policy.bytes_max else counted
-            above = (*above, record.name) if record.name else above
-            self._patches[name], self._counted[name], self._paths[name] = held, counted, above
-        return held
-
-    async def path(self, namespace_id: str) -> tuple[str, ...]:
-        """Return the names of a namespace and those above it, the outermost first."""
-        await self.patches(namespace_id)
-        return self._paths.get(namespace_id, ())
-
-    async def with_quota(self, namespace_id: str) -> tuple[str, ...]:
-        """Return the ids of a namespace and those above it that have a quota of bytes, the outermost first."""
-        await self.patches(namespace_id)
-        return self._counted.get(namespace_id, ())
+        space = self._known.get(namespace_id, _Space())
+        for one_id, record in reversed(unknown):
+            space = self._known[one_id] = _Space(
+                (*space.path, record.name) if record.name else space.path,
+                (*space.patches, record.policy),
+                (*space.counted, one_id) if record.policy.bytes_max else space.counted,
+            )
+        return space

@@ -15,6 +15,7 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.context import clock_us
 from fastbk.stream.janitor.all_streams import StreamSnapshot, ids_below
+from fastbk.stream.namespace.catalog import Versioned, records_at
 from fastbk.stream.namespace.listing import kept_bytes
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
 from fastbk.stream.paths import STORED, namespace_path, stored_part_path, stored_path
@@ -47,18 +48,16 @@ class ByteCounts:
         counted = list(self._counts)
         for at in range(0, len(counted), COUNTS_AT_ONCE):
             some = counted[at : at + COUNTS_AT_ONCE]
-            found = await self._records.read_all([*map(stored_path, some)])
-            for namespace_id, raw in zip(some, found, strict=True):
-                where = stored_path(namespace_id)
-                before = StoredRecord() if raw is None else get(StoredRecord, raw.value, where)
+            paths = {one: stored_path(one) for one in some}
+            found = await records_at(self._records, StoredRecord, paths)
+            for namespace_id, where in paths.items():
+                before = found.get(namespace_id, Versioned(StoredRecord(), None))
                 size_bytes = self._counts[namespace_id]
-                is_same = raw is not None and before.size_bytes == size_bytes
-                if not is_same and before.counted_us < self._began_us:
+                is_same = before.version is not None and before.value.size_bytes == size_bytes
+                if not is_same and before.value.counted_us < self._began_us:
                     value = put(StoredRecord(size_bytes, self._began_us))
                     with suppress(MetadataConflict):  # another janitor has counted, too
-                        await self._records.change(
-                            Change(where, value, None if raw is None else raw.version)
-                        )
+                        await self._records.change(Change(where, value, before.version))
 
     async def _without_streams(self, namespace_ids: list[str]) -> None:
         """Count 0 for namespaces without streams; the record goes where there is no quota any more."""

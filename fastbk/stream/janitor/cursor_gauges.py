@@ -47,15 +47,15 @@ class CursorGauges:
         self.left_out = 0
         self._client = client
         self._limit = limit
-        self._known: dict[str, list[CursorGauge]] = {}
-        self._left_out: dict[str, int] = {}
+        self._known: dict[str, tuple[list[CursorGauge], int]] = {}
+        """By stream, of those that have cursors: what is told of, and how many are left out."""
         self._seen: set[str] = set()
         self._is_first = True
         self._is_away = False
 
     def all(self) -> list[CursorGauge]:
         """Return all of them, by stream and name."""
-        found = [one for some in self._known.values() for one in some]
+        found = [one for some, _ in self._known.values() for one in some]
         return sorted(found, key=lambda one: (one.stream, one.cursor))
 
     def begin(self) -> None:
@@ -65,36 +65,32 @@ class CursorGauges:
 
     def end(self) -> None:
         """A pass over all streams has ended: those that it did not see are gone."""
-        for stream_id in [one for one in self._known if one not in self._seen]:
-            del self._known[stream_id]
-        for stream_id in [one for one in self._left_out if one not in self._seen]:
-            del self._left_out[stream_id]
-        self.left_out = sum(self._left_out.values())
+        self._known = {one: held for one, held in self._known.items() if one in self._seen}
+        self.left_out = sum(left_out for _, left_out in self._known.values())
         self._is_first = False
 
     async def measure(self, found: StreamSnapshot, *, is_thorough: bool) -> None:
         """Look at a stream's cursors, if it has any or may have. Raises MetadataUnavailable, StorageError."""
         stream_id = found.stream_id
         self._seen.add(stream_id)
-        is_known = stream_id in self._known or stream_id in self._left_out
-        if not self._limit or not found.path or not (is_known or is_thorough or self._is_first):
+        is_due = stream_id in self._known or is_thorough or self._is_first
+        if not self._limit or not found.path or not is_due:
             return
         cursors = await cursors_of(self._client.records, stream_id)
-        others = sum(len(some) for one, some in self._known.items() if one != stream_id)
+        others = sum(len(some) for one, (some, _) in self._known.items() if one != stream_id)
         told = cursors[: max(0, self._limit - others)]
-        self._left_out.pop(stream_id, None)
-        if len(told) < len(cursors):
-            self._left_out[stream_id] = len(cursors) - len(told)
-        # Named before bookies are asked: others of this pass count it meanwhile.
-        now_us = clock_us()
-        self._known[stream_id] = [_gauge(found.path, one, None, now_us) for one in told]
-        if not told:
-            del self._known[stream_id]
+        left_out, now_us = len(cursors) - len(told), clock_us()
+        if not cursors:
+            self._known.pop(stream_id, None)
             return
-        backlogs = await self._backlogs(found, told)
-        self._known[stream_id] = [
-            _gauge(found.path, one, backlog, now_us) for one, backlog in backlogs
-        ]
+        # Named before bookies are asked: others of this pass count it meanwhile.
+        self._known[stream_id] = [_gauge(found.path, one, None, now_us) for one in told], left_out
+        if told:
+            gauges = [
+                _gauge(found.path, one, backlog, now_us)
+                for one, backlog in await self._backlogs(found, told)
+            ]
+            self._known[stream_id] = gauges, left_out
 
     async def _backlogs(
         self, found: StreamSnapshot, cursors: list[CursorInfo]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -258,11 +258,19 @@ async def entries_at(
     records: RecordCalls, namespace_id: str, names: Sequence[str]
 ) -> dict[str, Versioned[EntryRecord]]:
     """Return what names in a namespace stand for, by name; those are left out that stand for nothing."""
-    paths = [entry_path(namespace_id, name) for name in names]
-    found = zip(names, paths, await records.read_all(paths), strict=True)
+    return await records_at(
+        records, EntryRecord, {name: entry_path(namespace_id, name) for name in names}
+    )
+
+
+async def records_at(
+    records: RecordCalls, kind: type[Tree], paths: Mapping[str, str]
+) -> dict[str, Versioned[Tree]]:
+    """Return the records at these paths, by the keys given; those are left out that are not there."""
+    found = await records.read_all([*paths.values()]) if paths else []
     return {
-        name: Versioned(get(EntryRecord, raw.value, path), raw.version)
-        for name, path, raw in found
+        key: Versioned(get(kind, raw.value, path), raw.version)
+        for (key, path), raw in zip(paths.items(), found, strict=True)
         if raw is not None
     }
 

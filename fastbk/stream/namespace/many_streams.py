@@ -8,7 +8,7 @@ from contextlib import suppress
 from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import gathered
-from fastbk.stream.namespace.catalog import Catalog, Place, Versioned, entries_at, label
+from fastbk.stream.namespace.catalog import Catalog, Place, entries_at, label, records_at
 from fastbk.stream.namespace.listing import entries_of
 from fastbk.stream.namespace.tree_changes import namespace_deleted, patches, streams_unnamed
 from fastbk.stream.namespace.tree_records import (
@@ -58,11 +58,13 @@ async def unname(
                 raise StreamNotFound(f"there is no stream {label((*path, name))}: it was renamed")
             del seen[name]
         if versions:
-            records = await _records_of(catalog, [seen[name] for name in versions])
-            found = {
-                name: (versions[name], seen[name], record)
-                for name, record in zip(versions, records, strict=True)
-            }
+            paths = {name: stream_path(seen[name]) for name in versions}
+            records = await records_at(catalog.records, StreamRecord, paths)
+            for name in versions.keys() - records.keys():
+                raise MetadataConflict(
+                    f"record {paths[name]} is gone, and a name still stands for it"
+                )
+            found = {name: (versions[name], seen[name], records[name]) for name in versions}
             await catalog.records.change(*streams_unnamed(place, found))
         return seen
 
@@ -75,23 +77,9 @@ async def _renamed(catalog: Catalog, names: Sequence[str], ids: dict[str, str]) 
     Of the others the streams are deleted: by an attempt of ours whose answer was lost, or by somebody else, which is
     the same.
     """
-    paths = [stream_path(ids[name]) for name in names]
-    found = await catalog.records.read_all(paths) if paths else []
-    return [
-        name
-        for name, raw, where in zip(names, found, paths, strict=True)
-        if raw is not None and not get(StreamRecord, raw.value, where).deleting
-    ]
-
-
-async def _records_of(catalog: Catalog, ids: Sequence[str]) -> list[Versioned[StreamRecord]]:
-    found: list[Versioned[StreamRecord]] = []
-    paths = [stream_path(one) for one in ids]
-    for raw, where in zip(await catalog.records.read_all(paths), paths, strict=True):
-        if raw is None:
-            raise MetadataConflict(f"record {where} is gone, and a name still stands for it")
-        found.append(Versioned(get(StreamRecord, raw.value, where), raw.version))
-    return found
+    paths = {name: stream_path(ids[name]) for name in names}
+    found = await records_at(catalog.records, StreamRecord, paths)
+    return [name for name, record in found.items() if not record.value.deleting]
 
 
 async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from fastbk.errors import DataLost, Error, NoSuchLedger, StreamNotFound
 from fastbk.stream.chain.chain import NONE, Chain, Segment, get_chain
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.context import StreamContext, gathered
-from fastbk.stream.namespace.catalog import Catalog, entries_at, label
+from fastbk.stream.namespace.catalog import Catalog, entries_at, label, records_at
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
-from fastbk.stream.namespace.tree_records import UsageRecord, get
+from fastbk.stream.namespace.tree_records import UsageRecord
 from fastbk.stream.paths import chain_path, split_path, usage_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.search import first_from, tail_position
@@ -162,10 +162,10 @@ class StreamRanges:
         found: list[_Listing] = []
         for at in range(0, len(namespace_ids), STREAMS_AT_ONCE):
             some = namespace_ids[at : at + STREAMS_AT_ONCE]
-            records = [usage_path(one) for one in some]
-            read = await self._catalog.records.read_all(records)
-            for one, record, raw in zip(some, records, read, strict=True):
-                changes = 0 if raw is None else get(UsageRecord, raw.value, record).changes
+            paths = {one: usage_path(one) for one in some}
+            usages = await records_at(self._catalog.records, UsageRecord, paths)
+            for one in some:
+                changes = usages[one].value.changes if one in usages else 0
                 known = self._listed.get(one)
                 if known is None or known.changes != changes:
                     # The count is older than the listing: what changes meanwhile is listed again.
