@@ -9,23 +9,13 @@ import pytest
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Record
-from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.fixtures.fake_ledgers import Cluster, Counting
 from tests.fixtures.streams import context_of, filled, new_stream, plain
 
 
 async def all_of(reader: StreamReader) -> list[Record]:
     async with reader:
         return [one async for one in reader if isinstance(one, Record)]
-
-
-class Counting(Plan):
-    """Counts what is asked for."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, int] = {}
-
-    async def before(self, client: FakeClient, what: str) -> None:
-        self.calls[what] = self.calls.get(what, 0) + 1
 
 
 @pytest.mark.parametrize(
@@ -55,4 +45,4 @@ async def test_nothing_behind_the_end_is_read_ahead(
     for _ in range(100):
         await asyncio.sleep(0)
     # Entries come by seven, and a closed segment needs nothing else.
-    assert (plan.calls.get("open", 0), plan.calls.get("read", 0)) == (opens, reads)
+    assert (plan.calls["open"], plan.calls["read"]) == (opens, reads)

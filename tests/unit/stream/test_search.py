@@ -16,18 +16,10 @@ from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, to_time
 from fastbk.stream.reader import search
+from fastbk.stream.reader.search import segments_of
 from fastbk.stream.records import Record
-from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.fixtures.fake_ledgers import Cluster, Counting
 from tests.fixtures.streams import filled, new_stream, plain, records_of, truncated_to, writer_of
-
-
-class Counting(Plan):
-    """Counts reads of entries."""
-
-    reads = 0
-
-    async def before(self, client: FakeClient, what: str) -> None:
-        self.reads += what == "read"
 
 
 @asynccontextmanager
@@ -101,13 +93,13 @@ async def test_an_index_finds_in_two_reads_and_heads_in_few() -> None:
     plan = Counting()
     async with a_stream(Cluster(plan), True) as (context, records):
         third = [one for one in records if one.dlsn.segment == 3]
-        plan.reads = 0
+        plan.taken()
         assert await search.find(context, seq=third[50].seq) == third[50].dlsn
-        assert plan.reads == 2, "the index entry, and the entry"
+        assert plan.calls["read"] == 2, "the index entry, and the entry"
         killed = [one for one in records if one.dlsn.segment == 5]
-        plan.reads = 0
+        plan.taken()
         assert await search.find(context, seq=killed[17].seq) == killed[17].dlsn
-        assert plan.reads <= 2 * 7 + 1
+        assert plan.calls["read"] <= 2 * 7 + 1
 
 
 async def test_what_is_truncated_is_not_found() -> None:
@@ -181,3 +173,24 @@ async def test_rows_in_pages_are_found_too(monkeypatch: pytest.MonkeyPatch) -> N
     for seq in range(len(records)):
         assert await search.find(context, seq=seq) == records[seq].dlsn
         assert await search.find(context, txid=records[seq].txid) == records[seq].dlsn
+
+
+async def test_segments_say_what_they_hold_and_the_open_one_only_where_it_begins() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    records = await filled(cluster, [5, 1, 40], 2)
+    writer = writer_of(cluster)
+    await writer.open()
+    await writer.append(b"open")
+    found = await segments_of(context, 1)
+    for one in (one for one in found if not one.is_open):
+        inside = [record for record in records if record.dlsn.segment == one.number]
+        assert (one.first_seq, one.records) == (inside[0].seq, len(inside))
+        assert one.last_entry_id == inside[-1].dlsn.entry
+        assert (one.first_time_us, one.last_time_us) == (inside[0].time_us, inside[-1].time_us)
+        assert one.size_bytes > 0
+    assert [one.number for one in found] == [1, 2, 3, 4]
+    assert (found[3].is_open, found[3].first_seq) == (True, len(records))
+    assert [one.number for one in await segments_of(context, 3)] == [3, 4]
+    writer.abort()
+    await asyncio.sleep(0)

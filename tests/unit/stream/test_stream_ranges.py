@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
@@ -12,22 +11,8 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.stream_writer import StreamWriter
-from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.fixtures.fake_ledgers import Cluster, Counting
 from tests.fixtures.fake_streams import as_client
-
-
-class Counting(Plan):
-    """Counts calls by what they are."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-
-    async def before(self, client: FakeClient, what: str) -> None:
-        self.calls[what] += 1
-
-    def taken(self) -> Counter[str]:
-        calls, self.calls = self.calls, Counter()
-        return calls
 
 
 class Harness:

@@ -1,4 +1,7 @@
-"""Turns of one client's streams at making segments, and what an outage of metadata means to those who wait for one."""
+"""Turns of one client's streams at making segments, and what an outage of metadata means to those who wait for one.
+
+A thousand streams that roll at once: only some segments are made at a time, and no append waits for it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,18 @@ from contextlib import AsyncExitStack
 import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
+from fastbk.meta.records import Change
 from fastbk.stream.chain import segment_slots
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.chain.segment_slots import SLOTS_MAX, SegmentSlots, slots_of
+from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import chain_path
+from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, Harness
 
 
@@ -63,3 +75,46 @@ async def test_thousands_that_try_in_vain_are_a_line_a_second(
     lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert [(one["stream"], one["others"]) for one in lines] == [("many/s0", 0), ("many/last", 999)]
     assert lines[0]["reason"] == "away"
+
+
+STREAMS = 300
+
+
+class Counting(Plan):
+    """Counts creations that go on beside each other."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.all = 0
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if what == "create":
+            self.now += 1
+            self.all += 1
+            self.most = max(self.most, self.now)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def after(self, client: FakeClient, what: str) -> None:
+        self.now -= what == "create"
+
+
+async def test_only_some_segments_are_made_at_once() -> None:
+    plan = Counting()
+    client = Cluster(plan).client()
+
+    async def policy() -> StreamPolicy:
+        return StreamPolicy(roll_bytes=1000)
+
+    async def one(at: int) -> None:
+        stream_id = f"{at:04x}"
+        await client.records.change(Change(chain_path(stream_id), put_chain(Chain(stream_id))))
+        store = ChainStore(client.records, stream_id, 10.0)  # type: ignore[arg-type]
+        context = StreamContext(client, store, stream_id, policy)  # type: ignore[arg-type]
+        async with StreamWriter(context, WriterOptions()) as writer:
+            for _ in range(4):
+                await writer.append(bytes(600))
+                await writer.roll()
+
+    await asyncio.wait_for(asyncio.gather(*map(one, range(STREAMS))), 60)
+    assert plan.all >= 4 * STREAMS
+    assert 1 < plan.most <= SLOTS_MAX
