@@ -39,12 +39,12 @@ class StreamContext:
         return self.store.stream_id
 
 
+@dataclass(frozen=True, slots=True)
 class LateContext:
     """A context that is not known before the first I/O: awaiting it finds the stream. Awaited as often as one likes."""
 
-    def __init__(self, name: str, find: Callable[[], Awaitable[StreamContext]]) -> None:
-        self.name = name
-        self._find = find
+    name: str
+    _find: Callable[[], Awaitable[StreamContext]]
 
     def __await__(self) -> Generator[object, None, StreamContext]:
         return self._find().__await__()

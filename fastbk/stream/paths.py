@@ -56,17 +56,12 @@ def stored_path(namespace_id: str) -> str:
     return _by_id(STORED, namespace_id)
 
 
-def stored_part_path(part: str) -> str:
-    """Return what the counts of bytes lie below of namespaces whose ids begin so; the parts are below `STORED`."""
-    return f"{STORED}/{part}"
-
-
 # --- streams ----------------------------------------------------------------------------------------------------
 
 
-def streams_path(part: str) -> str:
-    """Return what the streams lie below whose ids begin so; the parts are below `STREAMS`."""
-    return f"{STREAMS}/{part}"
+def part_path(folder: str, part: str) -> str:
+    """Return what lies below of STREAMS or STORED whose ids begin so; the parts are below the folder."""
+    return f"{folder}/{part}"
 
 
 def stream_path(stream_id: str) -> str:

@@ -55,19 +55,15 @@ class Stream:
     ) -> None:
         """`context`: of the stream, where it is known by other means than its name."""
         self._catalog = catalog
-        self._namespace = namespace
-        self._name = name
-        self._context = context
-
-    @property
-    def name(self) -> str:
+        self.namespace = namespace
+        self.name = name
         """The name that the handle was made with."""
-        return self._name
+        self._context = context
 
     @property
     def path(self) -> str:
         """Namespace and name, with slashes between them."""
-        return label((*self._namespace, self._name))
+        return label((*self.namespace, self.name))
 
     def __repr__(self) -> str:
         return f"<Stream {self.path}>"
@@ -75,7 +71,7 @@ class Stream:
     async def context(self) -> StreamContext:
         """Return what writers, readers and cursors of the stream share. Raises StreamNotFound, MetadataUnavailable."""
         if self._context is None:
-            self._context = await self._catalog.context(self._namespace, self._name)
+            self._context = await self._catalog.context(self.namespace, self.name)
         return self._context
 
     def _late(self) -> LateContext:
@@ -84,7 +80,7 @@ class Stream:
     async def exists(self) -> bool:
         """Return whether there is a stream of this name now."""
         try:
-            await self._catalog.context(self._namespace, self._name)
+            await self._catalog.context(self.namespace, self.name)
         except StreamNotFound:
             return False
         return True
@@ -103,8 +99,8 @@ class Stream:
         from fastbk.stream.writer.stream_writer import StreamWriter
 
         async def made() -> StreamContext:
-            namespace = Namespace(self._catalog, "/".join(self._namespace))
-            await namespace.create_stream(self._name, exist_ok=True)
+            namespace = Namespace(self._catalog, "/".join(self.namespace))
+            await namespace.create_stream(self.name, exist_ok=True)
             return await self.context()
 
         late = LateContext(self.path, made) if create else self._late()
@@ -252,7 +248,7 @@ class Stream:
     async def info(self) -> StreamInfo:
         """Return what metadata says of it: one request, nothing is asked of bookies. Raises StreamNotFound."""
         stream_id = (await self.context()).stream_id
-        found = await infos_of(self._catalog.records, self._namespace, [stream_id])
+        found = await infos_of(self._catalog.records, self.namespace, [stream_id])
         if not found:
             raise StreamNotFound(f"there is no stream {self.path}: it was deleted")
         return found[0]
@@ -283,7 +279,7 @@ class Stream:
         async def attempt() -> None:
             stream_id = (await self.context()).stream_id
             record = await self._catalog.stream_record(stream_id, self.path)
-            place = await self._catalog.place(self._namespace, record.value.name)
+            place = await self._catalog.place(self.namespace, record.value.name)
             entry = place.leaf.value
             if entry is None or entry.id != stream_id:
                 raise StreamNotFound(f"stream {self.path} is not in its namespace any more")

@@ -1,9 +1,7 @@
 """Drafts: ledgers that are written to be attached later, named below their stream before they exist (INV-S8).
 
 A draft belongs to the key and number under which its ledgers are to be attached; several attempts at the same number
-make a draft each, and one of them is attached. Its record decides what becomes of it: attaching deletes the record in
-the same change that puts the ledgers into the chain, giving up marks it before any ledger is touched. So the ledgers of
-a draft that is there are in no chain, and those of a marked one never will be, whoever is slow (INV-S13).
+make a draft each, and one of them is attached. The draft's record decides which (INV-S13): see README.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import pairwise
 
 from fastbk.client.entries import Entry
@@ -24,14 +24,13 @@ async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> 
     last_entry_id = reader.metadata.last_entry_id
     if last_entry_id is None or last_entry_id < 0:
         return Contents(0)
-    read = _heads_of(reader)
-    head, entry_id, index_entry_id = await read(last_entry_id), last_entry_id, NONE
+    head, entry_id, index_entry_id = await _head(reader, last_entry_id), last_entry_id, NONE
     if head.kind == KIND_INDEX:
         index_entry_id, entry_id = last_entry_id, last_entry_id - 1
         if entry_id < 0:
             return Contents(0)
-        head = await read(entry_id)
-    first = head if entry_id == 0 else await read(0)
+        head = await _head(reader, entry_id)
+    first = head if entry_id == 0 else await _head(reader, 0)
     if KIND_INDEX in (head.kind, first.kind):
         raise StorageError(f"ledger {reader.ledger_id} is no segment: an index lies before its end")
     return Contents(
@@ -46,12 +45,9 @@ async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> 
     )
 
 
-def _heads_of(reader: LedgerReader) -> Callable[[int], Awaitable[Head]]:
-    async def read(entry_id: int) -> Head:
-        (entry,) = [one async for one in reader.read(entry_id, entry_id)]
-        return head_of(entry)
-
-    return read
+async def _head(reader: LedgerReader, entry_id: int) -> Head:
+    (entry,) = [one async for one in reader.read(entry_id, entry_id)]
+    return head_of(entry)
 
 
 def head_of(entry: Entry) -> Head:

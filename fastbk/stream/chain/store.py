@@ -62,17 +62,12 @@ class ChainStore:
         self.stream_id = stream_id
         self._records = records
         self._timeout_s = timeout_s
-        self._path = chain_path(stream_id)
+        self.path = chain_path(stream_id)
         self._pages: OrderedDict[int, tuple[Segment, ...]] = OrderedDict()
-
-    @property
-    def path(self) -> str:
-        """Where the chain is."""
-        return self._path
 
     async def read(self) -> VersionedChain:
         """Return the chain. Raises StreamNotFound, MetadataUnavailable."""
-        return self._known(await self._records.read(self._path))
+        return self._known(await self._records.read(self.path))
 
     def _known(self, found: VersionedRecord | None) -> VersionedChain:
         if found is None:
@@ -104,7 +99,7 @@ class ChainStore:
                 if wanted == known.chain:
                     return known
                 wanted = await self._spilled(wanted)
-                change = Change(self._path, put_chain(wanted), known.version)
+                change = Change(self.path, put_chain(wanted), known.version)
                 version, *_ = await self._records.change(change, *also)
                 return VersionedChain(wanted, version)
             except MetadataConflict as error:
@@ -132,7 +127,7 @@ class ChainStore:
         """
 
         def named(ledger_id: int) -> Change:
-            return Change(self._path, put_chain(decide(known.chain, ledger_id)), known.version)
+            return Change(self.path, put_chain(decide(known.chain, ledger_id)), known.version)
 
         if len(known.chain.rows) <= ROWS_MAX:
             try:
@@ -200,5 +195,5 @@ class ChainStore:
 
     async def follow(self) -> AsyncGenerator[VersionedChain, None]:
         """Yield the chain now and after changes, of which several may be told as one. Raises StreamNotFound."""
-        async for found in self._records.follow(self._path):
+        async for found in self._records.follow(self.path):
             yield self._known(found)

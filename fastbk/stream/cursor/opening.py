@@ -1,8 +1,7 @@
 """Taking a cursor over: its former holder is fenced, what it kept is found, and a new epoch begins (INV-S10).
 
-What the former holder was told is kept is found: in the record, which changes by compare-and-set, or in the ledger
-that the record names, which is fenced first. A ledger that cannot be read now makes this fail, and not go back to the
-record's older state.
+What the former holder was told is kept is in the record, or in the ledger that the record names, which is fenced
+first. A ledger that cannot be read now makes this fail, and not go back to the record's older state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where a cursor's states are kept: in its record of metadata, or, while they are many, in a ledger of its own.
 
-A ledger is drawn and named in the record (`reserved`), created, and named again as the one with the state (`ledger`);
-only then a state in it counts. So whoever opens the cursor finds by the record where the latest state is (INV-S10),
-and no ledger is ever without a record that names it (INV-S8).
+The record says where the latest state is (INV-S10), and no ledger is without a record that names it (INV-S8): see
+README.md, "Where states are stored".
 """
 
 from __future__ import annotations

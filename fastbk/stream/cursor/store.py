@@ -153,21 +153,16 @@ async def delete_cursor(
     raise MetadataUnavailable(f"cursor {name}: others change it again and again", retryable=True)
 
 
+@dataclass(slots=True)
 class CursorStore:
-    """The record of a cursor that is held.
+    """The record of a cursor that is held."""
 
-    Attributes:
-        record: as it was last written.
-    """
-
-    def __init__(
-        self, records: RecordCalls, path: str, name: str, record: CursorRecord, version: int
-    ) -> None:
-        self.record = record
-        self._records = records
-        self._path = path
-        self._name = name
-        self._version = version
+    _records: RecordCalls
+    _path: str
+    _name: str
+    record: CursorRecord
+    """As it was last written."""
+    _version: int
 
     async def write(self, record: CursorRecord) -> None:
         """Replace the record (INV-S10: of this holder only).

@@ -6,7 +6,7 @@ records of some hundreds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from fastbk.meta.records import VersionedRecord
 from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StreamRecord, get
-from fastbk.stream.paths import STREAMS, chain_path, namespace_path, stream_path, streams_path
+from fastbk.stream.paths import STREAMS, chain_path, namespace_path, part_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 
 STREAMS_AT_ONCE = 200
@@ -48,7 +48,7 @@ class StreamSnapshot:
 async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapshot], None]:
     """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
     namespaces = Namespaces(records)
-    async for stream_ids in ids_below(records, STREAMS, streams_path):
+    async for stream_ids in ids_below(records, STREAMS):
         for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
             some = stream_ids[at : at + STREAMS_AT_ONCE]
             paths = [*map(stream_path, some), *map(chain_path, some)]
@@ -57,17 +57,14 @@ async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapsho
             yield [await _found(namespaces, *pair) for pair in pairs]
 
 
-async def ids_below(
-    records: RecordCalls, folder: str, path_of: Callable[[str], str]
-) -> AsyncGenerator[list[str], None]:
+async def ids_below(records: RecordCalls, folder: str) -> AsyncGenerator[list[str], None]:
     """Yield the ids that lie in the parts of a folder, part by part; many parts at once where each has few."""
     parts, at, together = await records.children(folder), 0, 1
     while at < len(parts):
         some = parts[at : at + together]
         at += len(some)
-        found = [
-            one for listed in await records.children_of([*map(path_of, some)]) for one in listed
-        ]
+        listed = await records.children_of([part_path(folder, part) for part in some])
+        found = [one for ids in listed for one in ids]
         together = max(together // 2, 1) if len(found) > FEW_IDS else min(2 * together, PARTS_MAX)
         yield found
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -30,11 +31,11 @@ def log_lines(events: Sequence[Event]) -> None:
         _log.info("janitor.deletes", **event)
 
 
+@dataclass(frozen=True, slots=True)
 class AuditFile:
     """A file that events are appended to, durably. Several processes may write to the same one."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    _path: Path
 
     def __call__(self, events: Sequence[Event]) -> None:
         """Append a line an event. Raises OSError: then what they announce must not be done."""

@@ -18,7 +18,7 @@ from fastbk.stream.janitor.all_streams import StreamSnapshot, ids_below
 from fastbk.stream.namespace.catalog import Versioned, records_at
 from fastbk.stream.namespace.listing import kept_bytes
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
-from fastbk.stream.paths import STORED, namespace_path, stored_part_path, stored_path
+from fastbk.stream.paths import STORED, namespace_path, stored_path
 
 COUNTS_AT_ONCE = 200
 
@@ -41,7 +41,7 @@ class ByteCounts:
 
     async def write(self) -> None:
         """Write all counts, those of namespaces too that have no stream any more; all streams must have been met."""
-        async for known in ids_below(self._records, STORED, stored_part_path):
+        async for known in ids_below(self._records, STORED):
             missing = [one for one in known if one not in self._counts]
             for at in range(0, len(missing), COUNTS_AT_ONCE):
                 await self._without_streams(missing[at : at + COUNTS_AT_ONCE])

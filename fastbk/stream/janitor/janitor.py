@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from fastbk.client.client import Client
 from fastbk.errors import (
@@ -105,7 +105,7 @@ class Counts:
 
     def as_dict(self) -> dict[str, int]:
         """Return all of it by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
 
 class Janitor:

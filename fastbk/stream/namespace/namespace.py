@@ -137,7 +137,7 @@ class Namespace:
             if place.here.id != seen:
                 raise StreamNotFound(f"there is no namespace {label(self._path)}: it was deleted")
             if new != self._path:
-                if await self._id_at(new) is not None:
+                if (await self._catalog.place(new[:-1], new[-1])).leaf.value is not None:
                     raise StreamExists(f"the name {label(new)} is taken")
                 await tries.change(namespace_renamed(place, name))
 
@@ -148,10 +148,6 @@ class Namespace:
         where = namespace_path(namespace_id)
         raw = await self._catalog.records.read(where)
         return raw is not None and get(NamespaceRecord, raw.value, where).name != self._path[-1]
-
-    async def _id_at(self, path: tuple[str, ...]) -> str | None:
-        entry = (await self._catalog.place(path[:-1], path[-1])).leaf.value
-        return None if entry is None else entry.id
 
     async def delete(self, *, recursive: bool = False) -> None:
         """Delete the namespace. Raises NamespaceNotEmpty, unless `recursive`: then all in it goes first.

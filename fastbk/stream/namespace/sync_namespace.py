@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking, blocking_as
@@ -47,12 +48,12 @@ class SyncStreamRanges:
             self._loop.call(self._made.close)
 
 
+@dataclass(frozen=True, slots=True)
 class SyncCursorPositions:
     """Moves marks of one cursor in many streams; made by `Namespace.marks` of `fastbk.sync`."""
 
-    def __init__(self, loop: LoopThread[Client], inner: CursorPositions) -> None:
-        self._loop = loop
-        self._inner = inner
+    _loop: LoopThread[Client]
+    _inner: CursorPositions
 
     def _call(self, act: Callable[[CursorPositions], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner))

@@ -35,6 +35,7 @@ class ReadPlan:
 
     Attributes:
         segment, entry: the next entry to be read.
+        base_seq: the number of the segment's first record, NONE while it is not known.
         next_seq: the sequence number behind the last record read, NONE where that is not known.
     """
 
@@ -44,7 +45,7 @@ class ReadPlan:
         self.next_seq = NONE
         self._slot = position.slot
         self._ledger_id = NONE
-        self._base_seq = NONE
+        self.base_seq = NONE
         self._records: int | None = 0
         self._empty: tuple[int, int] | None = None
 
@@ -78,22 +79,17 @@ class ReadPlan:
             self._records = 0 if self.entry == 0 else None
         self._empty = None
         if row.base_seq != NONE:
-            self._base_seq = row.base_seq
+            self.base_seq = row.base_seq
         if row.is_open or self.entry <= row.last_entry_id:
             return True
         self._records = row.records
         self.completed(row.number, row.ledger_id)
         return False
 
-    @property
-    def base_seq(self) -> int:
-        """The number of the segment's first record, NONE while it is not known."""
-        return self._base_seq
-
     def found_base(self, number: int, base_seq: int) -> None:
         """The number of that segment's first record was found out."""
-        if number == self.segment and self._base_seq == NONE:
-            self._base_seq = base_seq
+        if number == self.segment and self.base_seq == NONE:
+            self.base_seq = base_seq
 
     def read(
         self, number: int, ledger_id: int, first_entry: int, last_entry: int, records: int
@@ -103,8 +99,8 @@ class ReadPlan:
             return False
         self.entry, self._slot = last_entry + 1, 0
         self._records = records
-        if self._base_seq != NONE:
-            self.next_seq = self._base_seq + records
+        if self.base_seq != NONE:
+            self.next_seq = self.base_seq + records
         return True
 
     def lost(self, number: int, ledger_id: int, entry: int) -> None:
@@ -126,10 +122,10 @@ class ReadPlan:
         """All of that segment was read; it has records."""
         if not self._is_about(number, ledger_id):
             return
-        known = self._base_seq != NONE and self._records is not None
+        known = self.base_seq != NONE and self._records is not None
         self.segment, self.entry, self._slot = number + 1, 0, 0
-        self._base_seq = self._base_seq + (self._records or 0) if known else NONE
-        self.next_seq = self._base_seq
+        self.base_seq = self.base_seq + (self._records or 0) if known else NONE
+        self.next_seq = self.base_seq
         self._ledger_id, self._records = NONE, 0
 
     def was_empty(self, number: int, ledger_id: int) -> None:

@@ -112,14 +112,12 @@ async def find(
 
     Name exactly one. What was truncated is not found: the result is at or behind the trim point.
     """
-    if sum(one is not None for one in (txid, time, seq)) != 1:
+    keys = [] if txid is None else [Key("txid", txid)]
+    keys += [] if time is None else [Key("time", to_us(time))]
+    keys += [] if seq is None else [Key("seq", seq)]
+    if len(keys) != 1:
         raise ConfigError("find() takes exactly one of txid, time and seq")
-    if txid is not None:
-        return await find_key(context, Key("txid", txid))
-    if time is not None:
-        return await find_key(context, Key("time", to_us(time)))
-    assert seq is not None
-    return await find_key(context, Key("seq", seq))
+    return await find_key(context, keys[0])
 
 
 async def find_key(context: StreamContext, key: Key) -> DLSN | None:

@@ -1,13 +1,10 @@
 """When a stream rolls to a new segment, and which segment a writer's next records go to.
 
-A segment rolls when `roll_bytes` of it are used, when it is older than `roll_age_s`, or when `StreamWriter.roll` asks
-for it. The next segment is created ahead, when half of the size or 50 to 80 % of the age is used
-(`segment_lifecycle.py`). The writer goes over to it when all that it sent to the old one is acknowledged; then the old
-one is ended in the background. An idle stream without a writer is rolled by the janitor (`janitor/idle_rolling.py`).
+A segment rolls by its size, by its age, or when `StreamWriter.roll` is called: README.md, "The life of a segment".
+`segment_lifecycle.py` creates the next one and ends the last one; `janitor/idle_rolling.py` rolls idle streams.
 
 By age each segment rolls in the last tenth of it, by its ledger's id: else thousands of streams that began together
-would be due in the same moment, again and again, and the end of a segment is an append, a close and a change of the
-chain.
+would be due in the same moment, again and again.
 """
 
 from __future__ import annotations

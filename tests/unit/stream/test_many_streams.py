@@ -77,7 +77,7 @@ def test_all_ids_are_listed_in_answers_of_some_kilobytes(
     async def run() -> None:
         found: list[str] = []
         async with fastbk.connect(store) as client:
-            async for some in ids_below(client.records, paths.STREAMS, paths.streams_path):
+            async for some in ids_below(client.records, paths.STREAMS):
                 assert len(some) < IDS / 20, "bounded memory: some parts at a time"
                 found += some
         assert len(found) == len(set(found)) and set(ids) <= set(found)
