@@ -78,26 +78,23 @@ class Client:
     # --- ledgers ----------------------------------------
 
     create_ledger = blocking_as(AsyncClient.create_ledger, _writer)
-    check_bookies = blocking(AsyncClient.check_bookies)
-
     open_ledger = blocking_as(AsyncClient.open_ledger, _reader)
+    check_bookies = blocking(AsyncClient.check_bookies)
     delete_ledger = blocking(AsyncClient.delete_ledger)
+    ledger_info = blocking(AsyncClient.ledger_info)
+    is_closed = blocking(AsyncClient.is_closed)
+    edit_metadata = blocking(AsyncClient.edit_metadata)
+    run_procedure = blocking(AsyncClient.run_procedure)
+    call_store = blocking(AsyncClient.call_store)
+    list_bookies = blocking(AsyncClient.list_bookies)
 
     def list_ledgers(self) -> Iterator[LedgerInfo]:
         """Yield all ledgers by id."""
         return self._thread.iterate(lambda: self._inner().list_ledgers(), _LISTED_AT_ONCE)
 
-    ledger_info = blocking(AsyncClient.ledger_info)
-    is_closed = blocking(AsyncClient.is_closed)
-
     def watch_ledger(self, ledger_id: LedgerId) -> Iterator[LedgerInfo]:
         """Yield a ledger's metadata now and after changes; ends when the ledger is deleted."""
         return self._thread.iterate(lambda: self._inner().watch_ledger(ledger_id))
-
-    edit_metadata = blocking(AsyncClient.edit_metadata)
-    run_procedure = blocking(AsyncClient.run_procedure)
-    call_store = blocking(AsyncClient.call_store)
-    list_bookies = blocking(AsyncClient.list_bookies)
 
     @property
     def repairs(self) -> CopyRepairs:

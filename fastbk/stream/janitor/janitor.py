@@ -42,7 +42,7 @@ from fastbk.stream.janitor.segment_deletion import (
     finish_deleting,
 )
 from fastbk.stream.janitor.stream_deletion import delete_leftovers, delete_stream
-from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.policy import DEFAULT_POLICY, StreamPolicy
 from fastbk.stream.positions import DLSN
 
 _log = LibraryLog("fastbk.stream.janitor")
@@ -289,7 +289,7 @@ class Janitor:
     ) -> VersionedChain:
         """Delete the segments that end before T (INV-S9); look at cursors where something depends on them."""
         chain, now_us = known.chain, clock_us()
-        policy = policy or KEEP_ALL
+        policy = policy or DEFAULT_POLICY  # not known: only what was cut off explicitly goes
         if is_thorough:
             await self._cursor_marks(store.stream_id, now_us, counts)
         items = retention.items_of(chain)
@@ -319,10 +319,6 @@ class Janitor:
             if cursor.holds:
                 marks.append(cursor.mark)
         return marks
-
-
-KEEP_ALL = StreamPolicy()
-"""For a stream whose policy is not known: only what was cut off explicitly goes."""
 
 
 async def _below(store: ChainStore, chain: Chain, points: retention.Points) -> int:

@@ -212,7 +212,7 @@ async def get_many(context: StreamContext, wanted: Sequence[DLSN | AtSeq]) -> li
     Payloads are copies: a small record keeps no large entry in memory.
     """
     chain = (await context.store.read()).chain
-    places = [await _place(context, chain, one) for one in wanted]
+    places = [await _place(context, one) for one in wanted]
     by_segment: dict[int, dict[int, set[int]]] = {}
     for place in places:
         if place < chain.trim:
@@ -254,7 +254,7 @@ def _copied(chunk: Chunk, slots: set[int]) -> dict[DLSN, Record]:
     }
 
 
-async def _place(context: StreamContext, chain: Chain, where: DLSN | AtSeq) -> DLSN:
+async def _place(context: StreamContext, where: DLSN | AtSeq) -> DLSN:
     if isinstance(where, DLSN):
         return where
     if where.seq < 0:
