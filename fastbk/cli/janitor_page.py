@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fastbk.observe.prometheus import family, quoted, single
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
@@ -48,24 +49,16 @@ def text_of(janitor: Janitor, clock: Callable[[], float] = time.monotonic) -> st
 def _cursor_lines(gauges: CursorGauges) -> list[str]:
     """Return a series for each cursor: of a bounded number (`--cursor-series`)."""
     lines: list[str] = []
-    known = gauges.all()
+    known = [(_labels(one), one) for one in gauges.all()]
     for name, (text, value_of) in CURSOR_TEXTS.items():
-        lines += [f"# HELP fastbk_cursor_{name} {text}", f"# TYPE fastbk_cursor_{name} gauge"]
-        for one in known:
-            labels = f'stream="{_quoted(one.stream)}",cursor="{_quoted(one.cursor)}"'
-            labels += f',by="{_quoted(one.by)}"'
-            lines.append(f"fastbk_cursor_{name}{{{labels}}} {value_of(one)}")
+        series = [(labels, value_of(one)) for labels, one in known]
+        lines += family(f"fastbk_cursor_{name}", "gauge", text, series)
     text = "cursors that have no series, since there are more than --cursor-series"
-    return [
-        *lines,
-        f"# HELP fastbk_cursors_left_out {text}",
-        "# TYPE fastbk_cursors_left_out gauge",
-        f"fastbk_cursors_left_out {gauges.left_out}",
-    ]
+    return lines + single("fastbk_cursors_left_out", "gauge", text, gauges.left_out)
 
 
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _labels(one: CursorGauge) -> str:
+    return f'stream="{quoted(one.stream)}",cursor="{quoted(one.cursor)}",by="{quoted(one.by)}"'
 
 
 def _of_backlog(one: CursorGauge, what: str) -> str:
@@ -94,8 +87,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _lines(name: str, kind: str, text: str, value: str) -> list[str]:
-    metric = f"fastbk_janitor_{name}"
-    return [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value}"]
+    return single(f"fastbk_janitor_{name}", kind, text, value)
 
 
 async def serve(

@@ -186,7 +186,7 @@ class Supervisor:
                 self._life.go(State.STARTING, str(error), time.monotonic())
                 self._membership.mark_not_writable()
                 kill_point("supervisor.before_restart")
-                self._lifeline.tell({"type": "down", "reason": str(error)})
+                self._lifeline.send({"type": "down", "reason": str(error)})
                 pause_s = await self._what_next(error, was_serving=was_serving)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -212,7 +212,7 @@ class Supervisor:
         )
         self._watch = watch = ChildEvents(boot)
         kill_point("supervisor.after_spawn")
-        self._lifeline.tell({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
+        self._lifeline.send({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
         try:
             # The children import meanwhile; what they say waits in the queue.
             service = await self._membership.join(self._bookie_id)
@@ -227,8 +227,8 @@ class Supervisor:
                 refuses_adds=bool(self._read_only.reason),
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
-            told = {"disk": self._disks.told, "gc_status": self._gc.told}
-            asked = {"digests_wanted": self._digests.asked}
+            told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status}
+            asked = {"digests_wanted": self._digests.request}
             self._digests.attach(boot)
             sequence = BootOrder(boot, watch, self._config, facts, told, asked)
             if self._stop_reason is not None:
@@ -270,7 +270,7 @@ class Supervisor:
             damage=sum(len(each.damage) for each in replayed),
             **sequence.properties,
         )
-        self._lifeline.tell(
+        self._lifeline.send(
             {
                 "type": "ready",
                 "bookie_id": self._bookie_id,
@@ -344,7 +344,7 @@ class Supervisor:
 
     async def _ask_read_only(self, read_only: bool) -> None:
         """Have normal adds refused, or taken again; returns when journals and metadata know, within a few seconds."""
-        await self._read_only.ask(self._metrics, read_only=read_only)
+        await self._read_only.request(self._metrics, read_only=read_only)
         await self._look_at_limits()
 
     def pids(self) -> dict[str, int]:

@@ -25,13 +25,6 @@ LEFT = {
     "fastbk/gc/compaction.py: ask",
     "fastbk/gc/compaction.py: is_asked",
     "fastbk/meta/polling_watches.py: tell",
-    "fastbk/server/disks/disk_reports.py: told",
-    "fastbk/server/index/digests.py: told",
-    "fastbk/server/index/holdings_check.py: ask",
-    "fastbk/server/supervision/digest_service.py: asked",
-    "fastbk/server/supervision/gc_admin.py: told",
-    "fastbk/server/supervision/child_events.py: tell",
-    "fastbk/server/supervision/read_only_admin.py: ask",
 }
 
 

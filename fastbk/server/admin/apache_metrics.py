@@ -8,16 +8,17 @@ from collections import deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import SLOTS, Histogram, bucket_from
+from fastbk.native.stats import SLOTS, Histogram
 from fastbk.native.worker import PLACED_MAX
 from fastbk.observe.apache_names import COMPACTIONS, OF_ONE_PAIR, SUMMARIES, TOTALS, VALUES, Value
+from fastbk.observe.prometheus import family, heading, number, quoted
+from fastbk.server.admin.metrics import added, role_of
 from fastbk.server.process_table import worker_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from fastbk.native.stats import Stats
-    from fastbk.observe.apache_names import Scope, Summary, Total
+    from fastbk.observe.apache_names import Kind, Scope, Summary, Total
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.disks.disk_reports import DiskReports
@@ -61,9 +62,9 @@ class ApacheMetrics:
         lines: list[str] = []
         now = self._histograms()
         for summary in SUMMARIES:
-            lines += [f"# HELP {summary.metric} {summary.text}", f"# TYPE {summary.metric} summary"]
-            for label, key in self._sources(summary):
-                if key not in now:
+            lines += heading(summary.metric, "summary", summary.text)
+            for label, pair in self._series(summary.scope, role_of(summary.slot_name)):
+                if (key := (summary.slot_name, pair)) not in now:
                     continue
                 if summary.has_quantiles:
                     lines += _quantile_lines(summary, label, self._window.recent(key, now[key]))
@@ -75,7 +76,8 @@ class ApacheMetrics:
         if len(self._journals) == 1:
             for value in OF_ONE_PAIR:
                 lines += self._value_lines(value)
-        self._add_others(lines)
+        for each in self._others():
+            lines += family(*each)
         return lines
 
     def _sums(self, one: Summary, label: str, now: Histogram) -> list[str]:
@@ -91,141 +93,100 @@ class ApacheMetrics:
         return lines
 
     def _total_lines(self, total: Total) -> list[str]:
-        role = total.done[0].split("_")[2].lower()
+        role = role_of(total.done[0])
         if not self._metrics.stats(role):
             return []
-        lines = [f"# HELP {total.metric} {total.text}", f"# TYPE {total.metric} summary"]
-        for label, pair in self._total_series(total.scope, role):
-            ends = (("true", total.done), ("false", total.failed))
-            for success, slots in ends:
+        lines = heading(total.metric, "summary", total.text)
+        for label, pair in self._series(total.scope, role):
+            for success, slots in (("true", total.done), ("false", total.failed)):
                 if slots is not None:
                     count, amount = (self._sum((slot,), pair) for slot in slots)
-                    scaled = amount * total.scale
-                    lines += _sum_lines(total.metric, label, success, count, scaled)
+                    lines += _sum_lines(total.metric, label, success, count, amount * total.scale)
         return lines
 
-    def _total_series(self, scope: Scope, role: str) -> list[tuple[str, int | None]]:
+    def _series(self, scope: Scope, role: str) -> list[tuple[str, int | None]]:
         """Return labels and pair (None: all) of each series. Workers and gc count over all pairs."""
         pairs = range(len(self._journals))
         if scope != "bookie" and role in ("journal", "index"):
             return [(self._label(scope, pair), pair) for pair in pairs]
         if scope == "storage":
-            return [(self._whole_label(scope), None)]
+            return [(self._whole_label(), None)]
         return [('journalIndex="0"' if scope == "journal" and len(pairs) == 1 else "", None)]
 
     def _histograms(self) -> dict[Hashable, Histogram]:
         found: dict[Hashable, Histogram] = {}
         for slot_name in {summary.slot_name for summary in SUMMARIES}:
-            role = slot_name.split("_")[2].lower()
+            role = role_of(slot_name)
             parts = [one.histogram(SLOTS[slot_name]) for one in self._metrics.stats(role)]
             if parts:
-                found[slot_name, None] = _added(parts)
-                found.update({(slot_name, number): part for number, part in enumerate(parts)})
+                found[slot_name, None] = added(parts)
+                found.update({(slot_name, pair): part for pair, part in enumerate(parts)})
         return found
-
-    def _sources(self, summary: Summary) -> list[tuple[str, tuple[str, int | None]]]:
-        """Return labels and histogram of each series. What workers measure is not told apart by journals."""
-        is_of_pairs = summary.scope != "bookie" and not summary.slot_name.startswith("FBK_H_WORKER")
-        if not is_of_pairs:
-            is_one = len(self._journals) == 1 and summary.scope == "journal"
-            return [('journalIndex="0"' if is_one else "", (summary.slot_name, None))]
-        return [
-            (self._label(summary.scope, pair), (summary.slot_name, pair))
-            for pair in range(len(self._journals))
-        ]
 
     def _label(self, scope: Scope, pair: int) -> str:
         if scope == "journal":
             return f'journalIndex="{pair}"'
-        directory = _escaped(self._ledgers[pair])
+        directory = quoted(self._ledgers[pair])
         return f'ledgerDir="{directory}",indexDir="{directory}"'
 
     def _value_lines(self, value: Value) -> list[str]:
-        roles = {name.split("_")[2].lower() for name in value.plus + value.minus}
+        roles = {role_of(name) for name in value.plus + value.minus}
         if not all(self._metrics.stats(role) for role in roles):
             return []
-        series: list[tuple[str, int]] = []
-        if value.scope == "bookie":
-            series.append(("", self._sum(value.plus)))
-        elif roles <= {"journal", "index"}:
-            series += [
-                (self._label(value.scope, pair), self._sum(value.plus, pair))
-                for pair in range(len(self._journals))
-            ]
-        else:
-            series.append(
-                (
-                    self._whole_label(value.scope),
-                    max(0, self._sum(value.plus) - self._sum(value.minus)),
-                )
-            )
+        series: list[tuple[str, object]] = []
+        for label, pair in self._series(value.scope, role_of(value.plus[0])):
+            # Counters of two processes were not read at one instant.
+            amount = max(0, self._sum(value.plus, pair) - self._sum(value.minus, pair))
+            series.append((label, amount if value.scale == 1.0 else number(amount * value.scale)))
         names = [value.metric, value.legacy] if value.legacy and self._legacy else [value.metric]
-        scale = value.scale
-        scaled = [(label, amount if scale == 1.0 else amount * scale) for label, amount in series]
-        return [line for name in names for line in _lines(name, value.kind, value.text, scaled)]
+        return [line for name in names for line in family(name, value.kind, value.text, series)]
 
-    def _whole_label(self, scope: Scope) -> str:
-        """Return the label of what gc and workers count over all pairs."""
-        if scope == "journal":
-            return 'journalIndex="0"'
-        directories = _escaped(",".join(self._ledgers))
+    def _whole_label(self) -> str:
+        """Return the label of what is counted over all ledger directories."""
+        directories = quoted(",".join(self._ledgers))
         return f'ledgerDir="{directories}",indexDir="{directories}"'
 
     def _sum(self, slot_names: tuple[str, ...], pair: int | None = None) -> int:
-        total = 0
-        for slot_name in slot_names:
-            found: list[Stats] = self._metrics.stats(slot_name.split("_")[2].lower())
-            chosen = found if pair is None else found[pair : pair + 1]
-            total += sum(one.counters()[SLOTS[slot_name]] for one in chosen)
-        return total
+        every = (self._metrics.values(slot_name) for slot_name in slot_names)
+        return sum(sum(one if pair is None else one[pair : pair + 1]) for one in every)
 
-    def _add_others(self, lines: list[str]) -> None:
+    def _others(self) -> Iterator[tuple[str, Kind, str, Iterable[tuple[str, object]]]]:
+        """Yield name, kind, text and series of what comes from the configuration and the supervisor."""
         pairs = range(len(self._journals))
+        nothing = [(self._label("journal", pair), 0) for pair in pairs]
         text = "Bytes that the write caches may hold, both of each pair."
-        lines += _lines("bookie_write_cache_max_size", "gauge", text, [("", self._cache_bytes)])
-        rings = [(self._label("journal", pair), self._rings_bytes) for pair in pairs]
+        yield "bookie_write_cache_max_size", "gauge", text, [("", self._cache_bytes)]
         text = "Bytes of the rings that workers put adds into."
-        lines += _lines("bookie_journal_JOURNAL_MEMORY_MAX", "gauge", text, rings)
-        lines += _lines(
-            "bookie_JOURNAL_DIRS", "gauge", "Journal directories.", [("", len(self._journals))]
-        )
+        rings = [(label, self._rings_bytes) for label, _ in nothing]
+        yield "bookie_journal_JOURNAL_MEMORY_MAX", "gauge", text, rings
+        yield "bookie_JOURNAL_DIRS", "gauge", "Journal directories.", [("", len(pairs))]
         text = "Requests that the rings may hold unanswered."
-        lines += _lines("bookie_JOURNAL_QUEUE_MAX_SIZE", "gauge", text, [("", self._requests_max)])
-        queues = [(self._label("journal", pair), 0) for pair in pairs]
+        yield "bookie_JOURNAL_QUEUE_MAX_SIZE", "gauge", text, [("", self._requests_max)]
         text = "There is no such queue: what is written is durable when the write ends."
-        lines += _lines("bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE", "gauge", text, queues)
-        text = "No batch waits for a clock."
+        yield "bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE", "gauge", text, nothing
         name = "bookie_journal_JOURNAL_NUM_FLUSH_MAX_WAIT"
-        lines += _lines(name, "counter", text, queues)
+        yield name, "counter", "No batch waits for a clock.", nothing
         if self._legacy:
             text = "Gone from Apache's bookies, but not from dashboards: answers wait in no queue."
-            lines += _lines("bookie_journal_JOURNAL_CB_QUEUE_SIZE", "gauge", text, queues)
+            yield "bookie_journal_JOURNAL_CB_QUEUE_SIZE", "gauge", text, nothing
         text = "No add is refused for want of room in the write cache: its connection waits."
         waits = [(self._label("storage", pair), 0) for pair in pairs]
-        lines += _lines("bookie_rejected_write_requests", "counter", text, waits)
+        yield "bookie_rejected_write_requests", "counter", text, waits
         for kind, names in COMPACTIONS.items():
-            series = [(self._whole_label("storage"), self._gc.compactions_ended(kind))]
+            ended = self._gc.compactions_ended(kind)
             for name in names if self._legacy else names[:1]:
-                lines += _lines(
-                    name, "counter", f"Looks of {kind} compaction that have ended.", series
-                )
-        self._add_directories(lines)
-
-    def _add_directories(self, lines: list[str]) -> None:
+                text = f"Looks of {kind} compaction that have ended."
+                yield name, "counter", text, [(self._whole_label(), ended)]
         reports = [one for one in self._disks.reports() if one.role == "ledger"]
         if not reports:
             return
         writable = sum(one.takes == "all" for one in reports)
-        lines += _lines(
-            "bookie_ledger_num_dirs", "gauge", "Ledger directories.", [("", len(reports))]
-        )
-        lines += _lines(
-            "bookie_ledger_writable_dirs", "gauge", "Those that take adds.", [("", writable)]
-        )
+        yield "bookie_ledger_num_dirs", "gauge", "Ledger directories.", [("", len(reports))]
+        yield "bookie_ledger_writable_dirs", "gauge", "Those that take adds.", [("", writable)]
         for report in reports:
             name = f"bookie_ledger_dir_{_name_of(report.directory)}_usage"
-            percent = [("", round(100 * report.used_ratio, 3))]
-            lines += _lines(name, "gauge", "Percent of the disk that is used.", percent)
+            percent = number(round(100 * report.used_ratio, 3))
+            yield name, "gauge", "Percent of the disk that is used.", [("", percent)]
 
 
 def _quantile_lines(summary: Summary, label: str, recent: Histogram) -> list[str]:
@@ -234,45 +195,18 @@ def _quantile_lines(summary: Summary, label: str, recent: Histogram) -> list[str
     for share in QUANTILES:
         labels = f'success="true",quantile="{share}"{after}'
         value = quantile(recent, share) * summary.scale
-        lines.append(f"{summary.metric}{{{labels}}} {_number(value)}")
+        lines.append(f"{summary.metric}{{{labels}}} {number(value)}")
     return lines
 
 
 def _sum_lines(metric: str, label: str, success: str, count: int, amount: float) -> list[str]:
     labels = f'success="{success}",{label}' if label else f'success="{success}"'
-    return [f"{metric}_count{{{labels}}} {count}", f"{metric}_sum{{{labels}}} {_number(amount)}"]
-
-
-def _lines(
-    metric: str, kind: str, text: str, series: list[tuple[str, float]] | list[tuple[str, int]]
-) -> list[str]:
-    lines = [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
-    for label, value in series:
-        shown = value if isinstance(value, int) else _number(value)
-        lines.append(f"{metric}{{{label}}} {shown}" if label else f"{metric} {shown}")
-    return lines
-
-
-def _added(histograms: list[Histogram]) -> Histogram:
-    return Histogram(
-        sum(one.count for one in histograms),
-        sum(one.sum for one in histograms),
-        max(one.max for one in histograms),
-        [sum(times) for times in zip(*(one.buckets for one in histograms), strict=True)],
-    )
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return [f"{metric}_count{{{labels}}} {count}", f"{metric}_sum{{{labels}}} {number(amount)}"]
 
 
 def _name_of(directory: str) -> str:
     """Return a directory as Apache has it in a metric's name; what no name may have becomes `_`, too."""
     return "".join(one if one.isascii() and one.isalnum() else "_" for one in directory)
-
-
-def _number(value: float) -> str:
-    return "NaN" if math.isnan(value) else f"{value:.15g}"
 
 
 PARTS = 6
@@ -311,15 +245,4 @@ class RollingWindow:
 
 def quantile(histogram: Histogram, share: float) -> float:
     """Return a stored value that `share` of all values do not exceed (at most 12.5 % too high); NaN of none."""
-    total = sum(histogram.buckets)
-    if not total:
-        return float("nan")
-    seen = 0
-    found = 0
-    for bucket, times in enumerate(histogram.buckets):
-        if times:
-            seen += times
-            found = bucket
-            if seen >= share * total:
-                break
-    return float(min(bucket_from(found + 1) - 1, histogram.max))
+    return float(histogram.percentile(100 * share)) if any(histogram.buckets) else math.nan

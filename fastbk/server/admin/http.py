@@ -23,6 +23,7 @@ import msgspec
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
+from fastbk.observe.prometheus import family
 from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.supervision.lifecycle import reasons_of
@@ -267,9 +268,9 @@ class AdminServer(PageServer):
         return self._page(path)
 
     def _exposition(self, names: str | None) -> Response:
-        for family in (None, *FAMILIES):
-            if names == family:
-                return 200, METRICS, self._metrics.text(family).encode()
+        for known in (None, *FAMILIES):
+            if names == known:
+                return 200, METRICS, self._metrics.text(known).encode()
         return 400, TEXT, f"names: one of {', '.join(FAMILIES)}\n".encode()
 
     def _page(self, path: str) -> Response:
@@ -302,10 +303,8 @@ def refused_lines(metric: str, refused: dict[str, int]) -> list[str]:
     if not refused:
         return []
     text = "HTTP requests and connections that a limit refused or closed, by limit."
-    lines = [f"# HELP {metric}_total {text}", f"# TYPE {metric}_total counter"]
-    return lines + [
-        f'{metric}_total{{limit="{limit}"}} {count}' for limit, count in sorted(refused.items())
-    ]
+    series = [(f'limit="{limit}"', count) for limit, count in sorted(refused.items())]
+    return family(f"{metric}_total", "counter", text, series)
 
 
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")

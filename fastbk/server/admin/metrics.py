@@ -1,5 +1,4 @@
-"""Prometheus text of a bookie: exact values, read from the segments of its processes when asked
-for.
+"""Prometheus text of a bookie: exact values, read from the segments of its processes at each request.
 
 Counters of several workers are added up: one series a bookie (a dashboard that sums quantiles or
 counters by bookie must not count twice). Journals and indexes of several pairs have a series each, with
@@ -16,6 +15,7 @@ import fastbk
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
 from fastbk.observe.names import NAMES, Name
+from fastbk.observe.prometheus import family, heading, single
 from fastbk.server.supervision.lifecycle import State
 
 if TYPE_CHECKING:
@@ -82,13 +82,16 @@ class Metrics:
 
     def value(self, slot_name: str) -> int:
         """Return a counter or gauge, added up over the processes of its role; 0 when none runs."""
-        role = slot_name.split("_")[2].lower()
-        return sum(stats.counters()[SLOTS[slot_name]] for stats in self._stats.get(role, []))
+        return sum(self.values(slot_name))
+
+    def values(self, slot_name: str) -> list[int]:
+        """Return a counter or gauge of each process of its role."""
+        slot = SLOTS[slot_name]
+        return [stats.counters()[slot] for stats in self.stats(role_of(slot_name))]
 
     def journals_refusing(self) -> int:
         """Return how many journals refuse normal adds now."""
-        slot = SLOTS["FBK_C_JOURNAL_LIMIT"]
-        return sum(stats.counters()[slot] > 0 for stats in self._stats.get("journal", []))
+        return sum(value > 0 for value in self.values("FBK_C_JOURNAL_LIMIT"))
 
     def reads_only(self) -> bool:
         """Whether the index or the journal refuses normal adds now."""
@@ -99,11 +102,12 @@ class Metrics:
         names = names or self._names
         lines: list[str] = []
         if names != "fastbk":
-            self._status(lines)
+            lines += self._status()
             for source in self._sources["apache"]:
                 lines += source()
         if names != "apache":
-            self._own(lines)
+            for metric, kind, text, labels, value in self._own():
+                lines += family(f"fastbk_{metric}", kind, text, [(labels, value)])
             for source in self._sources["fastbk"]:
                 lines += source()
             self._counted(lines)
@@ -120,54 +124,44 @@ class Metrics:
                 continue
             if name.is_limit and self.value(name.slot_name) == 0:
                 continue
-            lines += [f"# HELP {name.metric} {name.text}", f"# TYPE {name.metric} {name.kind}"]
-            for one in series[name.role]:
-                if name.kind == "histogram":
+            if name.kind == "histogram":
+                lines += heading(name.metric, name.kind, name.text)
+                for one in series[name.role]:
                     lines += _histogram_lines(name, one.histogram(slot), one.label)
-                else:
-                    labels = f"{{{one.label}}}" if one.label else ""
-                    value = one.counters[slot]
-                    shown = value if name.scale == 1.0 else _number(value * name.scale)
-                    lines.append(f"{name.metric}{labels} {shown}")
+                continue
+            values = [(one.label, one.counters[slot]) for one in series[name.role]]
+            if name.scale != 1.0:
+                values = [(label, _number(value * name.scale)) for label, value in values]
+            lines += family(name.metric, name.kind, name.text, values)
 
-    def _status(self, lines: list[str]) -> None:
-        lines += _lines(
-            "bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.",
-            _STATE_VALUES.get(self._life.state, -1),
-        )  # fmt: skip
+    def _status(self) -> list[str]:
+        value = _STATE_VALUES.get(self._life.state, -1)
+        return single("bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.", value)
 
-    def _own(self, lines: list[str]) -> None:
-        state = self._life.state
-        lines += _lines(
-            "fastbk_build_info", "gauge", "The version that runs.", 1,
-            f'{{version="{fastbk.__version__}"}}',
-        )  # fmt: skip
-        lines += _lines(
-            "fastbk_supervisor_restarts_total", "counter",
-            "Boots that ended because a child died.", self._budget.total,
-        )  # fmt: skip
-        lines += _lines(
-            "fastbk_supervisor_reads_only", "gauge",
-            "1 after a crash loop: only reads are served until a restart by hand.",
-            int(bool(self._life.crash_loop)),
-        )  # fmt: skip
-        lines += _lines(
-            "fastbk_supervisor_metadata_on_hold", "gauge",
-            "1 while metadata is on hold: nothing is deleted until `fastbk metadata confirm`.",
-            int(bool(self._life.metadata_hold)),
-        )  # fmt: skip
-        lines += _lines(
-            "fastbk_supervisor_start_time_seconds", "gauge",
-            "When the supervisor started, seconds since 1970.", round(self._began_s, 3),
-        )  # fmt: skip
-        lines += _lines(
-            "fastbk_supervisor_state_seconds", "gauge", "How long the bookie has been in its state.",
-            round(time.monotonic() - self._life.since_s, 3), f'{{state="{state.value}"}}',
-        )  # fmt: skip
+    def _own(self) -> Iterator[tuple[str, str, str, str, object]]:
+        """Yield name, kind, text, labels and value of each metric of the supervisor's own."""
+        life = self._life
+        yield "build_info", "gauge", "The version that runs.", f'version="{fastbk.__version__}"', 1
+        text = "Boots that ended because a child died."
+        yield "supervisor_restarts_total", "counter", text, "", self._budget.total
+        text = "1 after a crash loop: only reads are served until a restart by hand."
+        yield "supervisor_reads_only", "gauge", text, "", int(bool(life.crash_loop))
+        text = "1 while metadata is on hold: nothing is deleted until `fastbk metadata confirm`."
+        yield "supervisor_metadata_on_hold", "gauge", text, "", int(bool(life.metadata_hold))
+        text = "When the supervisor started, seconds since 1970."
+        yield "supervisor_start_time_seconds", "gauge", text, "", round(self._began_s, 3)
+        text, lasted_s = "How long the bookie has been in its state.", time.monotonic() - life.since_s
+        labels = f'state="{life.state.value}"'
+        yield "supervisor_state_seconds", "gauge", text, labels, round(lasted_s, 3)
 
 
 _ROLES_OF_PAIRS = ("journal", "index")
 _REFUSING = ("FBK_C_JOURNAL_LIMIT", "FBK_C_INDEX_READS_ONLY")
+
+
+def role_of(slot_name: str) -> str:
+    """Return the role whose processes have this slot: `journal` of `FBK_C_JOURNAL_BATCHES`."""
+    return slot_name.split("_")[2].lower()
 
 
 class _Series:
@@ -182,7 +176,7 @@ class _Series:
 
     def histogram(self, slot: int) -> Histogram:
         """Return a histogram as it is now."""
-        return _added(one.histogram(slot) for one in self._stats)
+        return added(one.histogram(slot) for one in self._stats)
 
 
 def _series(role: str, stats: list[Stats]) -> Iterator[_Series]:
@@ -193,11 +187,7 @@ def _series(role: str, stats: list[Stats]) -> Iterator[_Series]:
         yield _Series(stats)
 
 
-def _lines(metric: str, kind: str, text: str, value: float, labels: str = "") -> list[str]:
-    return [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric}{labels} {value}"]
-
-
-def _added(histograms: Iterable[Histogram]) -> Histogram:
+def added(histograms: Iterable[Histogram]) -> Histogram:
     """Return the histogram of all values of several ones."""
     many = list(histograms)
     return Histogram(
@@ -223,12 +213,10 @@ def _histogram_lines(name: Name, histogram: Histogram, label: str) -> list[str]:
 
 
 def cumulative(histogram: Histogram, scale: float) -> list[tuple[int, int]]:
-    """Return (bound, values below it) for a fixed set of bounds, each a power of two of the stored
-    unit.
+    """Return (bound, values below it) for bounds that are powers of two of the stored unit.
 
-    Fixed by the unit, not by what was seen: a series must not come and go. Times are shown from
-    about 16 us to 8 s, other values from 16 to 4 Mi. A stored time is cut to whole units, so below the
-    bound and up to it are the same.
+    The unit fixes them, not the values: a series must not come and go. Times are shown from about 16 us to 8 s, other
+    values from 16 to 4 Mi. A stored time is cut to whole units, so below the bound and up to it are the same.
     """
     first = 4
     if scale < 1.0:

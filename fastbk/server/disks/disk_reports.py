@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fastbk.observe.prometheus import family
 from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.storage.disk_health import DiskState, Takes
 
@@ -14,13 +16,19 @@ if TYPE_CHECKING:
 
 _ALL = Takes.ALL.name.lower()
 
-_METRICS = (
-    ("state", "gauge", "0 ok, 1 warn, 2 full, 3 exhausted, 4 failed, 5 read-only, 6 gone."),
-    ("slow", "gauge", "1 while commits or flushes take longer than they should."),
-    ("refuses", "gauge", "What is refused for this disk: 0 nothing, 1 normal adds, 2 all that would be written."),
-    ("used_ratio", "gauge", "Share of the file system that is used, of what an ordinary user may use."),
-    ("free_bytes", "gauge", "Bytes that may still be written, less what is set aside for the bookie's own journal."),
-    ("errors_total", "counter", "Flushes that failed in all their attempts since the processes started."),
+_METRICS: tuple[tuple[str, str, str, Callable[[DiskReport], float]], ...] = (
+    ("state", "gauge", "0 ok, 1 warn, 2 full, 3 exhausted, 4 failed, 5 read-only, 6 gone.",
+     lambda report: DiskState(report.state).severity),
+    ("slow", "gauge", "1 while commits or flushes take longer than they should.",
+     lambda report: int(bool(report.slow))),
+    ("refuses", "gauge", "What is refused for this disk: 0 nothing, 1 normal adds, 2 all that would be written.",
+     lambda report: int(Takes[report.takes.upper()])),
+    ("used_ratio", "gauge", "Share of the file system that is used, of what an ordinary user may use.",
+     lambda report: report.used_ratio),
+    ("free_bytes", "gauge", "Bytes that may still be written, less what is set aside for the bookie's own journal.",
+     lambda report: report.free_bytes),
+    ("errors_total", "counter", "Flushes that failed in all their attempts since the processes started.",
+     lambda report: report.errors),
 )  # fmt: skip
 
 
@@ -32,7 +40,7 @@ class DiskReports:
         self._life = life
         self._reports: dict[tuple[str, int], DiskReport] = {}
 
-    def told(self, message: dict[str, Any]) -> None:
+    def take_message(self, message: dict[str, Any]) -> None:
         """Take a child's `disk` message in."""
         self.put(msgspec.convert(message, DiskReport))
 
@@ -64,27 +72,12 @@ class DiskReports:
     def metric_lines(self) -> list[str]:
         """Return the metrics of all directories in Prometheus' text format."""
         lines = []
-        reports = self.reports()
-        for name, kind, text in _METRICS if reports else ():
-            metric = f"fastbk_disk_{name}"
-            lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
-            for report in reports:
-                labels = f'{{role="{report.role}",pair="{report.pair}"}}'
-                lines.append(f"{metric}{labels} {_value(report, name)}")
+        reports = [(f'role="{one.role}",pair="{one.pair}"', one) for one in self.reports()]
+        for name, kind, text, value_of in _METRICS if reports else ():
+            series = [(labels, value_of(report)) for labels, report in reports]
+            lines += family(f"fastbk_disk_{name}", kind, text, series)
         return lines
 
 
 def _sentence(report: DiskReport) -> str:
     return f"{report.role} directory {report.directory}: {report.reason or report.state}"
-
-
-def _value(report: DiskReport, name: str) -> float:
-    values: dict[str, float] = {
-        "state": DiskState(report.state).severity,
-        "slow": int(bool(report.slow)),
-        "refuses": Takes[report.takes.upper()],
-        "used_ratio": report.used_ratio,
-        "free_bytes": report.free_bytes,
-        "errors_total": report.errors,
-    }
-    return values[name]

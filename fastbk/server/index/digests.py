@@ -64,7 +64,7 @@ class DigestTypes:
 
     # ---- main loop
 
-    def told(self, digests: Sequence[Sequence[int | str | None]]) -> None:
+    def put_answers(self, digests: Sequence[Sequence[int | str | None]]) -> None:
         """Take an answer: pairs of ledger and type, or key in hex."""
         with self._change:
             for ledger_id, kind in digests:

@@ -137,7 +137,7 @@ class GcPort:
             count, _ = self._index.limbo_over(request.ids, fenced=request.fenced)
             return {"type": "limbo_over", "count": count}
         if request.type == "holds" and request.ids:
-            answer = self._held.ask(request.ids[0], request.shares)
+            answer = self._held.check(request.ids[0], request.shares)
             return {"type": "holds", "count": int(bool(answer)), "accepted": answer is None}
         if request.type == "delete_ledgers":
             count = self._flusher.delete_ledgers(request.ids, request.reason)

@@ -86,7 +86,7 @@ class HeldCheck:
         self._asked: tuple[int, Sequence[Share]] | None = None
         self._answer: bool | None = None
 
-    def ask(self, ledger_id: int, shares: Sequence[Share]) -> bool | None:
+    def check(self, ledger_id: int, shares: Sequence[Share]) -> bool | None:
         """Return the answer, None while it is being found out: ask again for it, with the same words."""
         asked = (ledger_id, shares)
         if self._asked is None:
@@ -96,7 +96,7 @@ class HeldCheck:
             return None
         found, was = self._answer, self._asked
         self._asked = None
-        return found if was == asked else self.ask(ledger_id, shares)
+        return found if was == asked else self.check(ledger_id, shares)
 
     def _find_out(self) -> None:
         asked = self._asked

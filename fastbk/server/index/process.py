@@ -272,7 +272,7 @@ class IndexLoop:
             if message.get("type") == "drain":
                 self.is_draining = True
             elif message.get("type") == "digests_known":
-                self.digests.told(message["digests"])
+                self.digests.put_answers(message["digests"])
 
     def drain(self) -> None:
         """Take all in (workers and journal are gone), then leave nothing to replay."""

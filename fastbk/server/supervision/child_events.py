@@ -112,7 +112,7 @@ class Lifeline:
             self._end.setblocking(False)
             asyncio.get_running_loop().add_reader(self._end, self._read, self._end, on_end)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message; what does not fit, or nobody reads, is lost."""
         if self._end is not None:
             with contextlib.suppress(OSError):

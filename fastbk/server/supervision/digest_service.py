@@ -81,7 +81,7 @@ class DigestService:
         if self._thread is not None:
             self._thread.shutdown(wait=False)
 
-    def asked(self, process: Process, message: dict[str, Any]) -> None:
+    def request(self, process: Process, message: dict[str, Any]) -> None:
         """Answer what is known, and have the rest read."""
         ledgers = message.get("ledgers")
         if not isinstance(ledgers, list):

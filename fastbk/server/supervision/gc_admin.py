@@ -63,7 +63,7 @@ class GcAdmin:
         """The boot is over."""
         self._send = None
 
-    def told(self, message: dict[str, Any]) -> None:
+    def take_status(self, message: dict[str, Any]) -> None:
         """Keep what gc told of itself."""
         status = message.get("status")
         if isinstance(status, dict):

@@ -63,7 +63,7 @@ class ReadOnlyAdmin:
         """The boot is over."""
         self._boot = None
 
-    async def ask(self, metrics: Metrics, *, read_only: bool) -> None:
+    async def request(self, metrics: Metrics, *, read_only: bool) -> None:
         """Have the journals refuse normal adds, or take them again; returns once they do, or after ASKED_WAIT_S.
 
         What a full disk refuses stays refused. Raises ConfigError, OSError.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fastbk.native import flight
 from fastbk.native.flight import SlowRecord
 from fastbk.observe import logs
+from fastbk.observe.prometheus import family
 
 SHOWN_MAX = 64
 """Records kept for `/slow`, over all processes."""
@@ -89,15 +90,10 @@ class SlowReports:
 
     def metric_lines(self) -> list[str]:
         """Return the counts in Prometheus' text format: two series, since users pay by the series."""
-        metric = "fastbk_supervisor_slow_total"
         text = "Commits, answers and waits for room over 10 ms, slowed by the disk or otherwise: /slow."
         disk = self.counts["disk"]
-        return [
-            f"# HELP {metric} {text}",
-            f"# TYPE {metric} counter",
-            f'{metric}{{cause="disk"}} {disk}',
-            f'{metric}{{cause="other"}} {sum(self.counts.values()) - disk}',
-        ]
+        series = [('cause="disk"', disk), ('cause="other"', sum(self.counts.values()) - disk)]
+        return family("fastbk_supervisor_slow_total", "counter", text, series)
 
 
 def _stages_ms(record: SlowRecord) -> dict[str, float]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, BEAT_LOOP
 from fastbk.observe import logs
+from fastbk.observe.prometheus import single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -174,12 +175,9 @@ class Watchdog:
 
     def metric_lines(self) -> list[str]:
         """Return the watchdog's metrics in Prometheus' text format."""
-        gauge, counter = "fastbk_supervisor_frozen", "fastbk_supervisor_freezes_total"
+        now = "Processes and threads of the bookie that stand still now."
+        text = "Times that a process or thread of the bookie stood still."
         return [
-            f"# HELP {gauge} Processes and threads of the bookie that stand still now.",
-            f"# TYPE {gauge} gauge",
-            f"{gauge} {len(self._frozen)}",
-            f"# HELP {counter} Times that a process or thread of the bookie stood still.",
-            f"# TYPE {counter} counter",
-            f"{counter} {self.freezes}",
+            *single("fastbk_supervisor_frozen", "gauge", now, len(self._frozen)),
+            *single("fastbk_supervisor_freezes_total", "counter", text, self.freezes),
         ]

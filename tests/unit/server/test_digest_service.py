@@ -62,7 +62,7 @@ class Harness:
         self.service.attach(cast("Any", SimpleNamespace(children=children)))
 
     def ask(self, process: Process, *ledgers: object) -> None:
-        self.service.asked(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
+        self.service.request(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
 
     def create(self, *digest_types: DigestType | None) -> list[int]:
         made = []
@@ -185,7 +185,7 @@ async def test_all_that_can_grow_has_a_bound(
         assert here.told[worker(1)] == {99: None}, "the others may ask again"
         assert max(map(len, here.reads)) == digest_service.READ_AT_ONCE_MAX
         assert len(here.service._answers) == 10
-        here.service.asked(worker(0), {"type": "digests_wanted"})
+        here.service.request(worker(0), {"type": "digests_wanted"})
 
 
 async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:

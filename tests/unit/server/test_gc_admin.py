@@ -35,7 +35,7 @@ def test_orders_reach_the_process_and_its_word_is_shown() -> None:
         {"type": "gc_run", "what": ["ledgers"], "force": False, "number": 1},
         {"type": "gc_run", "what": ["minor"], "force": True, "number": 2},
     ]
-    admin.told({"type": "gc_status", "status": {"run_done": 1, "doing": "x"}})
+    admin.take_status({"type": "gc_status", "status": {"run_done": 1, "doing": "x"}})
     status = answer(admin.status({}))
     assert (status["running"], status["runs_asked"], status["run_done"], status["runs_lost"]) == (
         True,

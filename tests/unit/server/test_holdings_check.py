@@ -91,14 +91,14 @@ def test_one_question_at_a_time(harness: StoreHarness) -> None:
     assert harness.life is not None
     jobs: list[Callable[[], None]] = []
     held = HeldCheck(harness.life.store, jobs.append)
-    assert held.ask(1, [of(0, 4)]) is None
-    assert held.ask(1, [of(0, 4)]) is None
-    assert held.ask(2, [of(0, 4)]) is None, "the first is being found out"
+    assert held.check(1, [of(0, 4)]) is None
+    assert held.check(1, [of(0, 4)]) is None
+    assert held.check(2, [of(0, 4)]) is None, "the first is being found out"
     jobs.pop()()
     assert not jobs
-    assert held.ask(2, [of(0, 4)]) is None, "that was the answer to another question"
+    assert held.check(2, [of(0, 4)]) is None, "that was the answer to another question"
     jobs.pop()()
-    assert held.ask(2, [of(0, 4)]) is False
-    assert held.ask(1, [of(0, 4)]) is None
+    assert held.check(2, [of(0, 4)]) is False
+    assert held.check(1, [of(0, 4)]) is None
     jobs.pop()()
-    assert held.ask(1, [of(0, 4)]) is True
+    assert held.check(1, [of(0, 4)]) is True

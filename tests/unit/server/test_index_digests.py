@@ -42,7 +42,7 @@ def test_what_is_not_known_is_asked_for_once_and_kept() -> None:
     assert harness.types.want([1, 2])
     assert harness.types.want([1, 2])
     assert harness.asked == [[1, 2]]
-    harness.types.told([[1, 3], [2, None]])
+    harness.types.put_answers([[1, 3], [2, None]])
     assert not harness.types.want([1, 2])
     assert harness.types.known([1, 2, 5]) == {1: 3, 2: NO_TYPE}
     assert harness.types.want([1, 5])
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_asked_for_once_and_kept() -> None:
 
 def test_a_key_comes_in_hex_and_is_kept_as_it_is() -> None:
     harness = Harness()
-    harness.types.told([[1, bytes(range(20)).hex()], [2, 2]])
+    harness.types.put_answers([[1, bytes(range(20)).hex()], [2, 2]])
     assert harness.types.known([1, 2]) == {1: bytes(range(20)), 2: 2}
 
 
@@ -61,7 +61,7 @@ def test_patience_ends_and_is_short_while_nobody_answers() -> None:
     assert harness.waits_s(1) == 0, "asked in vain a moment ago"
     assert harness.waits_s(1, 2) == pytest.approx(digests.PATIENCE_QUIET_S, abs=0.1)
     assert harness.asked == [[1], [2]], "and asked all the same"
-    harness.types.told([[2, 1]])
+    harness.types.put_answers([[2, 1]])
     assert harness.types.known([1, 2]) == {2: 1}
     assert harness.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), "somebody is there again"
     harness.now_s += digests.PAUSE_S
@@ -72,12 +72,12 @@ def test_patience_ends_and_is_short_while_nobody_answers() -> None:
 def test_one_that_nobody_can_tell_of_does_not_cost_the_others_theirs() -> None:
     harness = Harness()
     assert harness.types.want([1, 2])
-    harness.types.told([[2, 3]])
+    harness.types.put_answers([[2, 3]])
     harness.waits_s(1, 2)
     assert harness.types.want([1, 3])
     harness.now_s += digests.PATIENCE_S / 2
     assert harness.types.want([1, 3]), "something was heard in that wait: patience is whole"
-    harness.types.told([[3, 3]])
+    harness.types.put_answers([[3, 3]])
     assert not harness.types.want([1, 3])
 
 
@@ -87,7 +87,7 @@ def test_answers_that_come_one_by_one_are_waited_for() -> None:
     for ledger_id in wanted:
         assert harness.types.want(wanted)
         harness.now_s += 0.9 * digests.PATIENCE_S
-        harness.types.told([[ledger_id, 3]])
+        harness.types.put_answers([[ledger_id, 3]])
     assert not harness.types.want(wanted)
     assert len(harness.asked) == 1
 
@@ -107,7 +107,7 @@ def test_messages_and_memory_are_bounded() -> None:
     assert harness.types.want(many)
     assert harness.types.want(many)
     assert [len(one) for one in harness.asked] == [digests.ASKED_MAX, 10]
-    harness.types.told([[ledger_id, 3] for ledger_id in many])
+    harness.types.put_answers([[ledger_id, 3] for ledger_id in many])
     known = harness.types.known(many)
     assert list(known) == many[-100:]
     assert harness.types.want([many[0]]), "forgotten: asked again"
@@ -115,10 +115,10 @@ def test_messages_and_memory_are_bounded() -> None:
 
 def test_ids_may_get_other_ledgers() -> None:
     harness = Harness()
-    harness.types.told([[1, 3], [2, None]])
+    harness.types.put_answers([[1, 3], [2, None]])
     harness.types.begin_cycle()
     assert harness.types.known([1, 2]) == {}
-    harness.types.told([[1, 1]])
+    harness.types.put_answers([[1, 1]])
     harness.now_s += digests.AGE_S_MAX + 1
     assert harness.types.want([1])
 
@@ -132,7 +132,7 @@ def test_an_answer_wakes_who_waits() -> None:
         return True
 
     def answer() -> None:
-        types.told([[7, 3]])
+        types.put_answers([[7, 3]])
         told.set()
 
     types = DigestTypes(ask)

@@ -57,13 +57,13 @@ async def test_the_last_one_to_ask_is_heard_on_disk_and_in_memory(
     life = Lifecycle(0.0)
     metrics = Metrics(life, RestartBudget(5, 60.0))
     admin, disk = desk_of(tmp_path), SlowDisk(monkeypatch)
-    first = asyncio.create_task(admin.ask(metrics, read_only=True))
+    first = asyncio.create_task(admin.request(metrics, read_only=True))
     assert await asyncio.to_thread(disk.begun.wait, 10)
     if is_given_up:
         first.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await first
-    second = asyncio.create_task(admin.ask(metrics, read_only=False))
+    second = asyncio.create_task(admin.request(metrics, read_only=False))
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(second), 0.1)  # it has every chance to be too early
     disk.go_on.set()
@@ -71,5 +71,5 @@ async def test_the_last_one_to_ask_is_heard_on_disk_and_in_memory(
     if not is_given_up:
         await first
     assert (written(tmp_path), admin.reason) == (False, "")
-    await admin.ask(metrics, read_only=True)
+    await admin.request(metrics, read_only=True)
     assert (written(tmp_path), admin.reason) == (True, ASKED)
