@@ -108,14 +108,11 @@ class ScrubPage:
         bad_digests: list[dict[str, Any]] = []
         is_cut = is_bad_digests_cut = False
         for number, directory in enumerate(self._directories):
-            disk = Disk(directory, "plain", only_reads=True)
-            try:
+            with Disk(directory, "plain", only_reads=True) as disk:
                 identity = read_identity(disk, directory)
                 if identity is None:
                     continue  # not born yet
                 state = read_scrub_state(disk, directory, identity.incarnation_number)
-            finally:
-                disk.destroy()
             fields = msgspec.to_builtins(state)
             quarantined += fields.pop("quarantined")
             is_cut |= fields.pop("is_cut")

@@ -48,11 +48,8 @@ class ReadOnlyAdmin:
         """Take up what was asked before the last restart. With the directory locked. Raises StorageError, OSError."""
         if not self._persists:
             return
-        disk = Disk(self._directory, "plain", only_reads=True)
-        try:
+        with Disk(self._directory, "plain", only_reads=True) as disk:
             self._is_asked = small_files.is_read_only_requested(disk, self._directory)
-        finally:
-            disk.destroy()
 
     def attach(self, boot: Boot) -> None:
         """Speak to the journals of a boot whose journals are ready."""
@@ -89,11 +86,8 @@ class ReadOnlyAdmin:
             self._order()
 
     def _write(self, read_only: bool) -> None:
-        disk = Disk(self._directory, "plain")
-        try:
+        with Disk(self._directory, "plain") as disk:
             small_files.write_read_only_request(disk, self._directory, is_read_only=read_only)
-        finally:
-            disk.destroy()
 
     def _order(self) -> None:
         if self._boot is None:

@@ -98,8 +98,5 @@ def begin_life(
 def end_life(directories: Sequence[str]) -> None:
     """Note that this life stopped cleanly: drained, flushed. Raises OSError."""
     for directory in directories:
-        disk = Disk(directory, "plain")
-        try:
+        with Disk(directory, "plain") as disk:
             remove_unclean(disk, directory)
-        finally:
-            disk.destroy()
