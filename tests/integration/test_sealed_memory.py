@@ -16,6 +16,8 @@ from fastbk.native.hashes import crc32c
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 
+KIND_ADD = 1  # FBK_KIND_ADD of base/layout.h
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
@@ -71,12 +73,17 @@ def rings_of(pid: int) -> Iterator[tuple[int, int]]:
 
 
 def record_in(content: bytes, ledger_id: int, entry_id: int) -> int:
-    """Return where the record of an entry begins, -1 if it is not there: other bytes may spell the same two ids."""
+    """Return where the record of an add begins, -1 if it is not there.
+
+    Other bytes may spell the same two ids, so the header's checksum must be right. A client that is idle also writes
+    its last add confirmed: a record of another kind (FBK_KIND_WRITE_LAC) with the same two ids.
+    """
     ids = struct.pack("<qq", ledger_id, entry_id)
     at = content.find(ids)
     while at >= 0:
         header = content[at - 16 : at + 80]
-        if at >= 16 and struct.unpack_from("<I", header, 92) == (crc32c(header[:92]),):
+        is_add = at >= 16 and header[8] == KIND_ADD
+        if is_add and struct.unpack_from("<I", header, 92) == (crc32c(header[:92]),):
             return at - 16
         at = content.find(ids, at + 1)
     return -1
