@@ -10,7 +10,9 @@ from fastbk.errors import Error
 from fastbk.model.ids import LedgerId
 from fastbk.observe.library_log import LibraryLog
 
-Subject = LedgerId | str | None  # text: of records (`fastbk.meta.records`); None: the set of bookies
+Subject = (
+    LedgerId | str | None
+)  # text: of records (`fastbk.meta.records`); None: the set of bookies
 _log = LibraryLog("fastbk.meta")
 
 
@@ -45,13 +47,11 @@ def tell(handle: WatchHandle) -> None:
 class Watcher:
     """Calls back when `look` gives another answer than before; its thread lives while there are watches.
 
-    `look(subjects)` returns anything comparable for each subject; it runs in the watcher's thread, and once in
-    the caller's when a watch is added, so that no change after `add` returned is missed.
+    `look(subject)` returns anything comparable; it runs in the watcher's thread, and once in the caller's when a watch
+    is added, so that no change after `add` returned is missed.
     """
 
-    def __init__(
-        self, look: Callable[[list[Subject]], dict[Subject, object]], interval_s: float
-    ) -> None:
+    def __init__(self, look: Callable[[Subject], object], interval_s: float) -> None:
         self._look = look
         self._interval_s = interval_s
         self._lock = threading.Lock()
@@ -62,10 +62,10 @@ class Watcher:
     def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
         """Subscribe `callback` to changes of `subject`."""
         handle = WatchHandle(self, subject, callback)
-        now = self._look([subject])
+        now = self._look(subject)
         with self._lock:
             # A watch that is there already may still have to tell of an older state: leave what it saw.
-            self._seen.setdefault(subject, now[subject])
+            self._seen.setdefault(subject, now)
             self._handles.append(handle)
             if self._stop is None:
                 self._stop = threading.Event()
@@ -97,7 +97,7 @@ class Watcher:
             with self._lock:
                 subjects = list(self._seen)
             try:
-                now = self._look(subjects)
+                now = {subject: self._look(subject) for subject in subjects}
             except Error as error:
                 # The store is away or closed; what changed meanwhile is told when it is back.
                 _log.debug("metadata.watch_waits", reason=str(error))

@@ -1,8 +1,9 @@
 """The metadata store of one machine: a sqlite file that several processes share.
 
-WAL mode with synchronous=FULL: a call that returned survives a power cut, and readers never wait for a writer.
 Leases are compared by the machine's own monotonic clock, which all its processes share; after a reboot (another
-boot id) every lease has run out. Watches are served by one thread that looks at sqlite's change counter.
+boot id) every lease has run out. Watches are served by one thread that compares versions.
+
+`MemoryStore` is the same without a file.
 """
 
 from __future__ import annotations
@@ -11,16 +12,12 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
-from fastbk.errors import (
-    MetadataConflict,
-    NoSuchLedger,
-    StorageError,
-)
+from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
     BookieIdentity,
@@ -33,8 +30,7 @@ from fastbk.meta.api import (
     deleted_before,
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.local_store import LocalStore, StoreLease, identity_conflict
-from fastbk.meta.polling_watches import Watcher
+from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
@@ -43,7 +39,8 @@ from fastbk.model.ledger import LedgerMetadata
 
 LEASE_S = 10.0
 WATCH_INTERVAL_S = 0.1
-_VARIABLES_MAX = 500
+MEMORY_WATCH_INTERVAL_S = 0.01
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def _boot_id() -> str:
@@ -53,18 +50,55 @@ def _boot_id() -> str:
         return "unknown"
 
 
-class SqliteStore(LocalStore):
+class SqliteLease:
+    """A lease while it is held. `session` tells one registration of a bookie from an earlier or later one."""
+
+    def __init__(
+        self, store: SqliteStore, bookie_id: BookieId, session: str, renew_interval_s: float
+    ) -> None:
+        self.renew_interval_s = renew_interval_s
+        self._store = store
+        self._bookie_id = bookie_id
+        self._session = session
+        self._closed = False
+
+    def renew(self) -> None:
+        """Push the end of the lease."""
+        self._store.renew_lease(self._bookie_id, self._session, None)
+
+    def set_writable(self, writable: bool) -> None:
+        """Say whether normal adds are taken."""
+        self._store.renew_lease(self._bookie_id, self._session, writable)
+
+    def close(self) -> None:
+        """Deregister."""
+        if not self._closed:
+            self._closed = True
+            self._store.end_lease(self._bookie_id, self._session)
+
+
+class SqliteStore:
     """A `MetadataStore` in the file at `path` (made when it is not there and `may_make`). See `fastbk.meta.api`."""
 
     def __init__(
-        self, path: str, timeout_s: float = 10.0, lease_s: float = LEASE_S, *, may_make: bool = True
+        self,
+        path: str,
+        timeout_s: float = 10.0,
+        lease_s: float = LEASE_S,
+        *,
+        may_make: bool = True,
+        in_memory: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.uri = f"sqlite:{path}"
+        self.uri = f"{'memory' if in_memory else 'sqlite'}:{path}"
         self._lease_s = lease_s
+        self._clock = clock
         self._boot_id = _boot_id()
-        self._file = SqliteFile(path, timeout_s, may_make=may_make)
-        self._watcher = Watcher(self._snapshot, WATCH_INTERVAL_S)
-        self.records: SqliteRecords = SqliteRecords(self._file, lambda: self._watcher)
+        self._file = SqliteFile(path, timeout_s, may_make=may_make, in_memory=in_memory)
+        self._watcher = Watcher(
+            self._state_of, MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
+        )
+        self.records = SqliteRecords(self._file, self._watcher)
         self.marks = ReplicaMarks(self.records)
 
     def group(self) -> AbstractContextManager[None]:
@@ -75,8 +109,7 @@ class SqliteStore(LocalStore):
 
     def instance_id(self) -> str:
         """Return the cluster's id."""
-        with self._file.reading() as db:
-            return str(db.execute("SELECT instance_id FROM cluster").fetchone()[0])
+        return str(self._file.row("SELECT instance_id FROM cluster")[0])
 
     def next_ledger_id(self) -> LedgerId:
         """Draw the next ledger id."""
@@ -87,8 +120,7 @@ class SqliteStore(LocalStore):
 
     def highest_drawn_id(self) -> LedgerId:
         """Return the last id drawn, or a higher one that was chosen."""
-        with self._file.reading() as db:
-            return int(db.execute("SELECT next_ledger_id FROM cluster").fetchone()[0]) - 1
+        return int(self._file.row("SELECT next_ledger_id FROM cluster")[0]) - 1
 
     def move_ids_above(self, ledger_id: LedgerId) -> None:
         """Move the counter (INV-M3)."""
@@ -120,27 +152,21 @@ class SqliteStore(LocalStore):
 
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata and version."""
-        with self._file.reading() as db:
-            row = db.execute(
-                "SELECT metadata, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
-            ).fetchone()
-        if row is None:
+        (found,) = self.read_ledgers([ledger_id])
+        if found is None:
             raise _no_such_ledger(ledger_id)
-        return VersionedLedger(LedgerMetadata.from_bytes(row[0]), row[1])
+        return found
 
     def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
         """Return several ledgers' metadata."""
         found: dict[LedgerId, VersionedLedger] = {}
-        with self._file.reading() as db:
-            for at in range(0, len(ledger_ids), _VARIABLES_MAX):
-                some = ledger_ids[at : at + _VARIABLES_MAX]
-                marks = ",".join("?" * len(some))
-                rows = db.execute(
-                    f"SELECT ledger_id, metadata, version FROM ledgers WHERE ledger_id IN ({marks})",  # noqa: S608
-                    some,
-                )
-                for ledger_id, raw, version in rows:
-                    found[ledger_id] = VersionedLedger(LedgerMetadata.from_bytes(raw), version)
+        rows = self._file.rows(
+            "SELECT ledger_id, metadata, version FROM ledgers"
+            " WHERE ledger_id IN (SELECT value FROM json_each(?))",
+            json.dumps(list(ledger_ids)),
+        )
+        for ledger_id, raw, version in rows:
+            found[ledger_id] = VersionedLedger(LedgerMetadata.from_bytes(raw), version)
         return [found.get(ledger_id) for ledger_id in ledger_ids]
 
     def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
@@ -180,16 +206,16 @@ class SqliteStore(LocalStore):
         self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT
     ) -> list[LedgerId]:
         """Return one page of ids."""
-        with self._file.reading() as db:
-            rows = db.execute(
-                "SELECT ledger_id FROM ledgers WHERE ledger_id > ? ORDER BY ledger_id LIMIT ?",
-                (after, count_max),
-            ).fetchall()
+        rows = self._file.rows(
+            "SELECT ledger_id FROM ledgers WHERE ledger_id > ? ORDER BY ledger_id LIMIT ?",
+            after,
+            count_max,
+        )
         return [row[0] for row in rows]
 
     # --- bookies -----------------------------------------------------------------------------------------------
 
-    def register_bookie(self, service: BookieService, *, writable: bool) -> StoreLease[str]:
+    def register_bookie(self, service: BookieService, *, writable: bool) -> SqliteLease:
         """Announce a bookie, taking over a lease of the same incarnation."""
         check_bookie_id(service.bookie_id)
         session = uuid.uuid4().hex
@@ -216,51 +242,39 @@ class SqliteStore(LocalStore):
                     json.dumps(asdict(service)),
                     writable,
                     self._boot_id,
-                    time.monotonic() + self._lease_s,
+                    self._clock() + self._lease_s,
                 ),
             )
-            self._bookies_changed(db)
-        return StoreLease(self, service.bookie_id, session, self._lease_s / 3)
+        return SqliteLease(self, service.bookie_id, session, self._lease_s / 3)
 
     def _alive(self, boot_id: str, expires_s: float) -> bool:
-        return boot_id == self._boot_id and expires_s > time.monotonic()
+        return boot_id == self._boot_id and expires_s > self._clock()
 
     def renew_lease(self, bookie_id: BookieId, session: str, writable: bool | None) -> None:
-        """Push a lease's end; used by `StoreLease`."""
+        """Push a lease's end; used by `SqliteLease`."""
         with self._file.transaction() as db:
-            row = db.execute(
-                "SELECT session, writable FROM bookies WHERE bookie_id = ?", (bookie_id,)
-            ).fetchone()
-            if row is None or row[0] != session:
+            renewed = db.execute(
+                "UPDATE bookies SET expires_s = ?, writable = coalesce(?, writable)"
+                " WHERE bookie_id = ? AND session = ?",
+                (self._clock() + self._lease_s, writable, bookie_id, session),
+            ).rowcount
+            if renewed != 1:
                 raise MetadataConflict(
                     f"another process holds the registration of bookie {bookie_id}"
                 )
-            db.execute(
-                "UPDATE bookies SET expires_s = ?, writable = coalesce(?, writable) WHERE bookie_id = ?",
-                (time.monotonic() + self._lease_s, writable, bookie_id),
-            )
-            if writable is not None and bool(row[1]) != writable:
-                self._bookies_changed(db)
 
     def end_lease(self, bookie_id: BookieId, session: str) -> None:
-        """Deregister if the lease is still `session`'s; used by `StoreLease`."""
+        """Deregister if the lease is still `session`'s; used by `SqliteLease`."""
         with self._file.transaction() as db:
-            ended = db.execute(
+            db.execute(
                 "DELETE FROM bookies WHERE bookie_id = ? AND session = ?", (bookie_id, session)
-            ).rowcount
-            if ended:
-                self._bookies_changed(db)
-
-    @staticmethod
-    def _bookies_changed(db: sqlite3.Connection) -> None:
-        db.execute("UPDATE cluster SET bookies_version = bookies_version + 1")
+            )
 
     def list_bookies(self) -> list[BookieRegistration]:
         """Return the live bookies."""
-        with self._file.reading() as db:
-            rows = db.execute(
-                "SELECT service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
-            ).fetchall()
+        rows = self._file.rows(
+            "SELECT service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
+        )
         return [
             BookieRegistration(_service(service), bool(writable))
             for service, writable, boot_id, expires_s in rows
@@ -271,10 +285,9 @@ class SqliteStore(LocalStore):
 
     def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
         """Return a bookie's identity."""
-        with self._file.reading() as db:
-            row = db.execute(
-                "SELECT identity, version FROM identities WHERE bookie_id = ?", (bookie_id,)
-            ).fetchone()
+        row = self._file.row(
+            "SELECT identity, version FROM identities WHERE bookie_id = ?", bookie_id
+        )
         return None if row is None else VersionedIdentity(_identity(row[0]), row[1])
 
     def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
@@ -298,14 +311,14 @@ class SqliteStore(LocalStore):
                         "INSERT INTO identities VALUES (?, 0, ?)", (identity.bookie_id, text)
                     )
                 except sqlite3.IntegrityError:
-                    raise identity_conflict(identity.bookie_id) from None
+                    raise _identity_conflict(identity.bookie_id) from None
                 return 0
             changed = db.execute(
                 "UPDATE identities SET identity = ?, version = version + 1 WHERE bookie_id = ? AND version = ?",
                 (text, identity.bookie_id, version),
             ).rowcount
             if changed != 1:
-                raise identity_conflict(identity.bookie_id)
+                raise _identity_conflict(identity.bookie_id)
             return version + 1
 
     def delete_identity(self, bookie_id: BookieId, version: int) -> None:
@@ -315,21 +328,31 @@ class SqliteStore(LocalStore):
                 "DELETE FROM identities WHERE bookie_id = ? AND version = ?", (bookie_id, version)
             ).rowcount
             if deleted != 1:
-                raise identity_conflict(bookie_id)
+                raise _identity_conflict(bookie_id)
 
     def list_identities(self) -> list[BookieIdentity]:
         """Return all identities."""
-        with self._file.reading() as db:
-            rows = db.execute("SELECT identity FROM identities ORDER BY bookie_id").fetchall()
+        rows = self._file.rows("SELECT identity FROM identities ORDER BY bookie_id")
         return [_identity(row[0]) for row in rows]
 
     # --- watches -----------------------------------------------------------------------------------------------
 
-    def _ledger_version(self, ledger_id: LedgerId) -> object:
-        with self._file.reading() as db:
-            return db.execute(
-                "SELECT version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
-            ).fetchone()
+    def watch_ledger(
+        self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
+    ) -> WatchHandle:
+        """Report changes of one ledger."""
+        return self._watcher.add(ledger_id, lambda: callback(ledger_id))
+
+    def watch_bookies(self, callback: Callable[[], None]) -> WatchHandle:
+        """Report changes of the set of live bookies; a lease that runs out is one."""
+        return self._watcher.add(None, callback)
+
+    def _state_of(self, subject: Subject) -> object:
+        if subject is None:
+            return [(one.service, one.writable) for one in self.list_bookies()]
+        if isinstance(subject, int):
+            return self._file.row("SELECT version FROM ledgers WHERE ledger_id = ?", subject)
+        return self.records.state_of(subject)
 
     # --- connection --------------------------------------------------------------------------------------------
 
@@ -339,8 +362,27 @@ class SqliteStore(LocalStore):
         self._file.close()
 
 
+class MemoryStore(SqliteStore):
+    """A store in the memory of this process, for tests and simulation.
+
+    Stores of one name share what they hold while at least one of them is open. A `clock` that is handed in lets leases
+    run out when a test says so.
+    """
+
+    def __init__(
+        self, name: str = "", lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(name, lease_s=lease_s, in_memory=True, clock=clock)
+
+
 def _no_such_ledger(ledger_id: LedgerId) -> NoSuchLedger:
     return NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+
+
+def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
+    return MetadataConflict(
+        f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
+    )
 
 
 def _service(text: str) -> BookieService:
@@ -361,6 +403,3 @@ def _identity(text: str) -> BookieIdentity:
         return BookieIdentity(**fields, directories=directories)
     except _DAMAGED as error:
         raise StorageError(f"a bookie's identity in sqlite is damaged: {error!r}") from error
-
-
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)

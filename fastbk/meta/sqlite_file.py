@@ -1,4 +1,4 @@
-"""The sqlite file behind `SqliteStore`: opening, format, transactions, errors. One connection, used in turn.
+"""The sqlite database behind `SqliteStore`: opening, format, transactions, errors. One connection, used in turn.
 
 WAL mode with synchronous=FULL: a transaction that returned survives a power cut, and readers never wait for a writer.
 """
@@ -12,6 +12,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import quote
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, StorageError
 from fastbk.private_files import FILE_MODE, tighten
@@ -62,12 +64,18 @@ INSERT OR IGNORE INTO records_version VALUES (1, 0);
 
 
 class SqliteFile:
-    """The file at `path`, made when it is not there and `may_make`. Safe to use from any thread."""
+    """The file at `path`, made when it is not there and `may_make`. Safe to use from any thread.
 
-    def __init__(self, path: str, timeout_s: float, *, may_make: bool = True) -> None:
+    `in_memory`: `path` names memory of this process instead, which lasts while it is open under that name.
+    """
+
+    def __init__(
+        self, path: str, timeout_s: float, *, may_make: bool = True, in_memory: bool = False
+    ) -> None:
         self._path = path
         self._timeout_s = timeout_s
         self._may_make = may_make
+        self._in_memory = in_memory
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._is_group = self._is_begun = False
@@ -81,21 +89,24 @@ class SqliteFile:
     def _connect(self) -> sqlite3.Connection:
         if not self._may_make and not os.path.lexists(self._path):
             raise self._no_cluster("no such file")
-        if self._may_make:
+        place = self._path
+        if self._in_memory:
+            place = f"file:/fastbk/{quote(place, safe='')}?vfs=memdb"
+        elif self._may_make:
             self._keep_private()
         try:
-            connection = sqlite3.connect(
-                self._path,
+            return sqlite3.connect(
+                place,
                 timeout=self._timeout_s,
                 isolation_level=None,
                 check_same_thread=False,
+                uri=self._in_memory,
             )
         except sqlite3.Error as error:
             raise MetadataUnavailable(
                 f"{self._path}: {error}; does its directory exist and may it be written?",
                 outcome="not_written",
             ) from error
-        return connection
 
     def _keep_private(self) -> None:
         """Make the file, if it is not there, for its owner alone: it holds ledgers' passwords.
@@ -172,6 +183,16 @@ class SqliteFile:
         """Give the connection for reading."""
         with self._lock, self._errors():
             yield self._open_connection()
+
+    def row(self, select: str, *values: object) -> Any:  # noqa: ANN401 -- as the columns are
+        """Return the first row that a statement finds, None if there is none."""
+        with self.reading() as db:
+            return db.execute(select, values).fetchone()
+
+    def rows(self, select: str, *values: object) -> list[Any]:
+        """Return all rows that a statement finds."""
+        with self.reading() as db:
+            return db.execute(select, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -1,45 +1,38 @@
-"""Records in a sqlite file: see `fastbk.meta.records`. Names below a path are found by the index of parents."""
+"""Records in sqlite: see `fastbk.meta.records`. Names below a path are found by the index of paths."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from fastbk.meta.local_store import LocalRecords
-from fastbk.meta.polling_watches import Watcher
+from fastbk.meta.polling_watches import Watcher, WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
     check_path,
+    children_subject,
     conflict,
     has_some_below,
+    record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
 
-_READ_AT_ONCE = 500
 
-
-class SqliteRecords(LocalRecords):
+class SqliteRecords:
     """One store's way to its records."""
 
-    def __init__(self, file: SqliteFile, watcher: Callable[[], Watcher]) -> None:
+    def __init__(self, file: SqliteFile, watcher: Watcher) -> None:
         self._file = file
-        super().__init__(watcher)
+        self._watcher = watcher
 
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records."""
-        found: dict[str, VersionedRecord] = {}
-        with self._file.reading() as db:
-            for at in range(0, len(paths), _READ_AT_ONCE):
-                some = [check_path(path) for path in paths[at : at + _READ_AT_ONCE]]
-                marks = ",".join("?" * len(some))
-                rows = db.execute(
-                    f"SELECT path, value, version FROM records WHERE path IN ({marks})",  # noqa: S608
-                    some,
-                )
-                found.update(
-                    (path, VersionedRecord(value, version)) for path, value, version in rows
-                )
+        rows = self._file.rows(
+            "SELECT path, value, version FROM records WHERE path IN (SELECT value FROM json_each(?))",
+            json.dumps([check_path(path) for path in paths]),
+        )
+        found = {path: VersionedRecord(value, version) for path, value, version in rows}
         return [found.get(path) for path in paths]
 
     def change(self, changes: Sequence[Change]) -> list[int]:
@@ -50,56 +43,52 @@ class SqliteRecords(LocalRecords):
             return [self._change(db, change) for change in changes]
 
     def _change(self, db: sqlite3.Connection, change: Change) -> int:
-        row = db.execute("SELECT version FROM records WHERE path = ?", (change.path,)).fetchone()
+        path = change.path
+        row = db.execute("SELECT version FROM records WHERE path = ?", (path,)).fetchone()
         if (None if row is None else row[0]) != change.version:
-            raise conflict(change.path)
+            raise conflict(path)
         if change.value is None:
-            if self._names(db, change.path, 1):
-                raise has_some_below(change.path)
-            db.execute("DELETE FROM records WHERE path = ?", (change.path,))
+            below = (f"{path}/", f"{path}0")  # "0" follows "/"
+            if db.execute("SELECT 1 FROM records WHERE path > ? AND path < ?", below).fetchone():
+                raise has_some_below(path)
+            db.execute("DELETE FROM records WHERE path = ?", (path,))
             return 0
         (version,) = db.execute(
             "UPDATE records_version SET version = version + 1 RETURNING version"
         ).fetchone()
-        db.execute(
-            "INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (change.path, version, change.value)
-        )
+        db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", (path, version, change.value))
         return int(version)
 
     def children(self, path: str) -> list[str]:
-        """Return the names below."""
+        """Return the names below: from each one found the search goes on behind all that lies below it."""
+        names: set[str] = set()
+        at, end = f"{check_path(path)}/", f"{path}0"
         with self._file.reading() as db:
-            return self._names(db, check_path(path), None)
-
-    @staticmethod
-    def _names(db: sqlite3.Connection, path: str, count_max: int | None) -> list[str]:
-        """Return names below: from each one found the search goes on behind all that lies below it."""
-        names: list[str] = []
-        at, end = f"{path}/", f"{path}0"  # "0" follows "/"
-        while count_max is None or len(names) < count_max:
-            row = db.execute(
+            while row := db.execute(
                 "SELECT path FROM records WHERE path > ? AND path < ? ORDER BY path LIMIT 1",
                 (at, end),
-            ).fetchone()
-            if row is None:
-                break
-            name = str(row[0])[len(path) + 1 :].partition("/")[0]
-            names.append(name)
-            at = f"{path}/{name}"
-            below = db.execute(
-                "SELECT path FROM records WHERE path >= ? AND path < ? ORDER BY path DESC LIMIT 1",
-                (f"{at}/", f"{at}0"),
-            ).fetchone()
-            if below is not None and "/" in str(row[0])[len(path) + 1 :]:
-                at = str(below[0])
-        return sorted(set(names))
+            ).fetchone():
+                name, slash, _ = str(row[0])[len(path) + 1 :].partition("/")
+                names.add(name)
+                # No name holds \x7f, and it sorts behind every character that one may hold.
+                at = f"{path}/{name}/\x7f" if slash else f"{path}/{name}"
+        return sorted(names)
 
     def children_of(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names below several paths."""
         return [self.children(path) for path in paths]
 
-    def version_of(self, path: str) -> int | None:
-        """Return a record's version."""
-        with self._file.reading() as db:
-            row = db.execute("SELECT version FROM records WHERE path = ?", (path,)).fetchone()
-        return None if row is None else int(row[0])
+    def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Report changes of a record."""
+        return self._watcher.add(record_subject(path), callback)
+
+    def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Report names that are added or removed."""
+        return self._watcher.add(children_subject(path), callback)
+
+    def state_of(self, subject: str) -> object:
+        """Return what a watch of `subject` compares: a record's version, or the names below a path."""
+        kind, path = subject[0], subject[1:]
+        if kind == "/":
+            return self.children(path)
+        return self._file.row("SELECT version FROM records WHERE path = ?", path)

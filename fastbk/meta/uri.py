@@ -154,7 +154,7 @@ def open_store(
 
         return SqliteStore(path, timeout_s=timeout_s, may_make=may_make)
     if scheme == "memory":
-        from fastbk.meta.memory import MemoryStore
+        from fastbk.meta.sqlite import MemoryStore
 
         return MemoryStore(rest)
     if is_zookeeper(uri):

@@ -10,7 +10,7 @@ import pytest
 from fastbk.cli.bookie.digests import READ_AT_ONCE_MAX, MetadataTypes
 from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta.api import VersionedLedger
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata

@@ -9,7 +9,7 @@ import pytest
 from fastbk.apache.http import client_pages, ledger_pages
 from fastbk.apache.http.answers import guarded, json_object, pretty, text
 from fastbk.errors import ConfigError
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.server.admin.http import Request, Response
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import fastbk
 from fastbk.client import Client
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie, fake_apache_bookies
 from tests.fixtures.fake_apache_frames import Asked
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import fastbk
 from fastbk.client import Client
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
 
 _names = itertools.count()

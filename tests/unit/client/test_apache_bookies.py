@@ -19,7 +19,7 @@ from fastbk.client.bookie_queries import bookie_info, stored_ranges
 from fastbk.errors import (
     LedgerFenced,
 )
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures import fake_apache_frames as frames
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie, fake_apache_bookies
 from tests.fixtures.fake_bookie import fake_bookies

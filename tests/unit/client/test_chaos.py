@@ -18,7 +18,7 @@ import fastbk
 import fastbk.sync
 from fastbk.client import Client, LedgerWriter
 from fastbk.errors import BufferFull, Error, MetadataUnavailable
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import EntryId
 from fastbk.sync import Pending
 from fastbk.wire.statuses import Status

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import fastbk.sync
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import sync_cluster

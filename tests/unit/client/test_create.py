@@ -15,7 +15,7 @@ from fastbk.errors import (
     MetadataConflict,
     NotEnoughBookies,
 )
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.fake_bookie import fake_bookies
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster

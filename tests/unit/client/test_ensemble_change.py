@@ -9,7 +9,7 @@ import pytest
 import fastbk
 from fastbk.client import Client
 from fastbk.errors import Error, LedgerClosed, LedgerFenced, MetadataUnavailable, NotEnoughBookies
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.placement.values import PlacementConfig

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 import fastbk
-from fastbk.meta.memory import MemoryStore
 from fastbk.meta.replica_marks import LedgerMark
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.missing_replica import MissingReplica
 from tests.fixtures.wait import wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fastbk.sync
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import FakeBookies, sync_cluster

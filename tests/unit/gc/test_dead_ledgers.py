@@ -12,8 +12,7 @@ from fastbk.errors import Error, MetadataUnavailable
 from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, DeadLedgers, Rules
 from fastbk.gc.ledger_listing import PAGE_IDS
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.meta.memory_records import MemoryRecords
-from fastbk.meta.records import Change
+from fastbk.meta.records import Change, RecordStore
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
 from fastbk.rate_limit import RateLimit
 from tests.fixtures.metadata import records_in_memory
@@ -46,7 +45,7 @@ class Metadata:
     fail_after: int = 1 << 30
     calls: int = 0
     hidden: set[int] = field(default_factory=set)
-    records: MemoryRecords = field(default_factory=records_in_memory)
+    records: RecordStore = field(default_factory=records_in_memory)
 
     def _called(self) -> None:
         self.calls += 1

@@ -13,7 +13,7 @@ from fastbk.gc.dead_ledgers import Cluster, Rules
 from fastbk.gc.over_replicated import CopiesWatch, is_over_replicated
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.meta.memory_records import MemoryRecords
+from fastbk.meta.records import RecordStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.rate_limit import RateLimit
@@ -57,7 +57,7 @@ class Harness:
     reads: list[int] = field(default_factory=list)
     fails: bool = False
     page: int = 3
-    records: MemoryRecords = field(default_factory=records_in_memory)
+    records: RecordStore = field(default_factory=records_in_memory)
 
     def settled(self, cursor: int) -> tuple[list[tuple[int, int]], int]:
         every = sorted(self.held.items())

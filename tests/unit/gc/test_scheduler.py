@@ -18,7 +18,7 @@ from fastbk.gc.over_replicated import CopiesCheck, CopiesWatch
 from fastbk.gc.scheduler import BUSY_SHARE, Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedCheck, UnconfirmedWatch
 from fastbk.meta.api import VersionedLedger
-from fastbk.meta.memory_records import MemoryRecords
+from fastbk.meta.records import RecordStore
 from fastbk.rate_limit import RateLimit
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR, LogUsage
 from tests.fixtures.metadata import records_in_memory
@@ -80,7 +80,7 @@ class Bookie:
     held: set[int] = field(default_factory=lambda: set(range(10)))
     listed: list[int] = field(default_factory=lambda: list(range(0, 10, 2)))
     deleted: list[int] = field(default_factory=list)
-    records: MemoryRecords = field(default_factory=records_in_memory)
+    records: RecordStore = field(default_factory=records_in_memory)
     dropped: list[int] = field(default_factory=list)
     on_list: Any = lambda: None
 

@@ -14,7 +14,7 @@ from fastbk.gc.dead_ledgers import Cluster
 from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedCheck, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.meta.memory_records import MemoryRecords
+from fastbk.meta.records import RecordStore
 from fastbk.model.entry import master_key
 from fastbk.model.ids import BookieId, creation_mark
 from fastbk.model.ledger import LedgerMetadata
@@ -43,7 +43,7 @@ class Harness:
     fails: bool = False
     now_s: float = 0.0
     instance: str = "cluster-1"
-    records: MemoryRecords = field(default_factory=records_in_memory)
+    records: RecordStore = field(default_factory=records_in_memory)
 
     def ids(self) -> array[int]:
         return array("q", sorted(self.confirmed))

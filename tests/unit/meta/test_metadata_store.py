@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, Endpoint
-from fastbk.meta.memory import MemoryStore
-from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite import MemoryStore, SqliteStore
 from fastbk.meta.zookeeper_paths import Layout
 from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.fork import exit_code_of_fork

@@ -13,7 +13,7 @@ import pytest
 from fastbk.errors import MetadataOnHold
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.native.disk import Disk

@@ -6,7 +6,7 @@ import pytest
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
-from fastbk.meta.memory import MemoryStore
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import (
