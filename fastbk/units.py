@@ -63,6 +63,16 @@ def format_span_s(span_s: float) -> str:
     return f"{span_s:g} s"
 
 
+def format_age_s(age_s: float) -> str:
+    """Return a time as people say it (`0.3 s`, `12 s`, `5 min`, `3.2 h`, `4.5 d`)."""
+    if age_s < 10:
+        return f"{max(0.0, age_s):.1f} s"
+    for unit, each_s, digits in (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1)):
+        if age_s < 100 * each_s:
+            return f"{age_s / each_s:.{digits}f} {unit}"
+    return f"{age_s / 86_400:.1f} d"
+
+
 def format_count(count: int, noun: str, plural: str | None = None) -> str:
     """Return `count` with its noun (`1 bookie`, `2,000 entries`); `plural` where it is more than an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

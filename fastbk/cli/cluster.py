@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_common,
     add_confirmation,
-    add_json,
-    add_metadata,
+    add_verb,
+    add_verbs,
     exit_without_consent,
     metadata_uri,
     note,
+    opened_store,
+    print_answer,
     print_json,
+    run_verb,
 )
 from fastbk.errors import ConfigError
 from fastbk.units import format_entries, format_size
@@ -25,93 +28,82 @@ if TYPE_CHECKING:
     from fastbk.admin.cluster import BookieState
     from fastbk.meta.hold import Hold
 
+run = run_verb
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    status = verbs.add_parser("status", help="how many bookies are up, and whether all is well")
-    bookies = verbs.add_parser("bookies", help="every bookie: state, address, disk, why not up")
-    lacking = verbs.add_parser(
-        "under-replicated", help="ledgers that miss copies: by marks and by bookies that are gone"
-    )
+    verbs = add_verbs(parser)
+    add_verb(verbs, "status", _status, "how many bookies are up, and whether all is well")
+    add_verb(verbs, "bookies", print_bookies, "every bookie: state, address, disk, why not up")
+    text = "ledgers that miss copies: by marks and by bookies that are gone"
+    lacking = add_verb(verbs, "under-replicated", _under_replicated, text)
     lacking.add_argument(
         "--verify",
         action="store_true",
         help="also ask every bookie which entries it holds (reads no data, but asks once a fragment and bookie)",
     )
-    cookies = verbs.add_parser("cookies", help="the bookies that the metadata knows; forget one")
-    _add_cookies_options(cookies)
-    for one in (status, bookies, lacking, cookies):
-        add_metadata(one)
-        add_json(one)
+    text = "the bookies that the metadata knows; forget one"
+    cookies = add_verb(verbs, "cookies", _cookies, text)
+    cookies.add_argument(
+        "--forget",
+        metavar="ID",
+        help="delete the cookie and identity of a bookie that does not run and that no ledger names",
+    )
+    cookies.add_argument(
+        "--even-if-named", action="store_true", help="with --forget: also when ledgers name it"
+    )
+    add_confirmation(cookies)
+    add_common(verbs)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run one verb."""
-    if options.verb == "cookies":
-        return _cookies(options)
-    if options.verb == "bookies":
-        return print_bookies(options)
-    verbs = {"status": _status, "under-replicated": _under_replicated}
-    return asyncio.run(verbs[options.verb](options))
-
-
-def print_bookies(options: argparse.Namespace) -> int:
-    """Print every bookie: `fastbk cluster bookies` and `fastbk bookie list`."""
-    return asyncio.run(_bookies(options))
-
-
-async def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None]:
+def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None]:
     """Return the state of every bookie, and the hold that metadata is on."""
     import fastbk
     from fastbk.admin.cluster import bookie_states
-    from fastbk.meta import open_store
     from fastbk.meta.hold import read_hold
 
     uri = metadata_uri(options)
-    store = open_store(uri, 10.0, may_make=False)
-    try:
-        identities = await asyncio.to_thread(store.list_identities)
-        hold = await asyncio.to_thread(read_hold, store)
-    finally:
-        store.close()
-    async with fastbk.connect(uri) as client:
-        return await bookie_states(client, identities), hold
+    with opened_store(uri) as store:
+        identities, hold = store.list_identities(), read_hold(store)
+
+    async def ask() -> list[BookieState]:
+        async with fastbk.connect(uri) as client:
+            return await bookie_states(client, identities)
+
+    return asyncio.run(ask()), hold
 
 
-async def _status(options: argparse.Namespace) -> int:
-    states, hold = await _states(options)
+def _status(options: argparse.Namespace) -> int:
+    states, hold = _states(options)
     counts = {name: 0 for name in ("up", "read-only", "frozen", "silent", "down")}
     for one in states:
         counts[one.state] += 1
     total = sum(one.info.disk_total_bytes for one in states if one.info)
     free = sum(one.info.disk_free_bytes for one in states if one.info)
     is_well = bool(states) and counts["up"] == len(states) and hold is None
-    if options.json:
-        print_json(
-            {
-                "bookies": counts,
-                "disk_total_bytes": total,
-                "disk_free_bytes": free,
-                "metadata_hold": None if hold is None else str(hold),
-                "is_well": is_well,
-            }
-        )
-        return 0 if is_well else 1
+    facts = {"bookies": counts, "disk_total_bytes": total, "disk_free_bytes": free}
+    facts |= {"metadata_hold": None if hold is None else str(hold), "is_well": is_well}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    print(f"bookies: {said or 'none'}")
+    lines = [f"bookies: {said or 'none'}"]
     if total:
-        share = 100 * (1 - free / total)
-        print(f"disks:   {format_size(total - free)} of {format_size(total)} used ({share:.0f} %)")
-    for one in states:
-        if one.state != "up":
-            print(f"{one.bookie_id} is {one.state}: {one.reason or 'not registered'}")
+        used = f"{format_size(total - free)} of {format_size(total)}"
+        lines.append(f"disks:   {used} used ({100 * (1 - free / total):.0f} %)")
+    lines += [
+        f"{one.bookie_id} is {one.state}: {one.reason or 'not registered'}"
+        for one in states
+        if one.state != "up"
+    ]
     if hold is not None:
-        print(f"metadata is on hold, nothing is deleted: {hold}; see `fastbk metadata status`")
+        text = f"metadata is on hold, nothing is deleted: {hold}; see `fastbk metadata status`"
+        lines.append(text)
+    print_answer(options, facts, *lines)
     return 0 if is_well else 1
 
 
-async def _bookies(options: argparse.Namespace) -> int:
-    states, _ = await _states(options)
+def print_bookies(options: argparse.Namespace) -> int:
+    """Print every bookie: `fastbk cluster bookies` and `fastbk bookie list`."""
+    states, _ = _states(options)
     if options.json:
         print_json([asdict(one) for one in states])
         return 0
@@ -134,7 +126,11 @@ async def _bookies(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _under_replicated(options: argparse.Namespace) -> int:
+def _under_replicated(options: argparse.Namespace) -> int:
+    return asyncio.run(_print_under_replicated(options))
+
+
+async def _print_under_replicated(options: argparse.Namespace) -> int:
     """Exit code 1 when anything misses copies, so that scripts can wait for the end of it."""
     import fastbk
     from fastbk.admin.cluster import under_replicated
@@ -154,10 +150,9 @@ async def _under_replicated(options: argparse.Namespace) -> int:
                     f" {one.reason}{many}"
                 )
     if unlisted:
-        print(
+        note(
             f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last entry of"
-            " each fragment was looked for; `fastbk ledger audit` reads all",
-            file=sys.stderr,
+            " each fragment was looked for; `fastbk ledger audit` reads all"
         )
     if options.json:
         print_json(found)
@@ -166,29 +161,14 @@ async def _under_replicated(options: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _add_cookies_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the verb."""
-    parser.add_argument(
-        "--forget",
-        metavar="ID",
-        help="delete the cookie and identity of a bookie that does not run and that no ledger names",
-    )
-    parser.add_argument(
-        "--even-if-named", action="store_true", help="with --forget: also when ledgers name it"
-    )
-    add_confirmation(parser)
-
-
 def _cookies(options: argparse.Namespace) -> int:
     """List, or forget one."""
     from fastbk.admin.cookies import forget, known_bookies
-    from fastbk.meta import open_store
     from fastbk.model.ids import BookieId
 
     if options.even_if_named and not options.forget:
         raise ConfigError("--even-if-named goes with --forget ID")
-    store = open_store(metadata_uri(options), 10.0, may_make=False)
-    try:
+    with opened_store(metadata_uri(options)) as store:
         if options.forget:
             action = f"delete the cookie and identity of bookie {options.forget}"
             if (code := exit_without_consent(options, action)) is not None:
@@ -198,15 +178,10 @@ def _cookies(options: argparse.Namespace) -> int:
             return 0
         found = known_bookies(store)
         instance_id = store.instance_id()
-    finally:
-        store.close()
-    if options.json:
-        print_json({"instance_id": instance_id, "bookies": [asdict(one) for one in found]})
-        return 0
-    print(f"cluster {instance_id or 'without an instance id'}")
+    lines = [f"cluster {instance_id or 'without an instance id'}"]
     for one in found:
         state = "running" if one.is_registered else "not running"
-        print(f"{one.bookie_id}  incarnation {one.incarnation}, {one.starts + 1} starts, {state}")
-        for directory in one.directories:
-            print(f"    {directory}")
-    return 0
+        lines.append(f"{one.bookie_id}  incarnation {one.incarnation}, {one.starts + 1} starts, {state}")
+        lines += [f"    {directory}" for directory in one.directories]
+    facts = {"instance_id": instance_id, "bookies": [asdict(one) for one in found]}
+    return print_answer(options, facts, *lines)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.options import add_verb, metadata_uri, note, print_answer
 from fastbk.cli.passwords import password_of
 from fastbk.cli.progress import ByteProgress
-from fastbk.cli.stream.options import START_HELP, add_verb_of_one, start_of
+from fastbk.cli.stream.options import LOST, add_on_gap, add_range, add_verb_of_one, range_of
+from fastbk.cli.stream.output import text_of_gap
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
-    import argparse
-
     from fastbk.arrow.files import Reader
     from fastbk.arrow.ledgers import EntryGap
-    from fastbk.cli.stream.options import Verbs
+    from fastbk.cli.options import Verbs
     from fastbk.stream.records import Gap
 
 _FILE_HELP = (
@@ -28,49 +28,30 @@ _FILE_HELP = (
 
 def add_ledger_verb(verbs: Verbs) -> argparse.ArgumentParser:
     """Declare `export` of a ledger; its password is the caller's to add."""
-    parser = verbs.add_parser(
-        "export", help="entries as a Parquet or Arrow file, for Polars, DuckDB"
-    )
+    text = "entries as a Parquet or Arrow file, for Polars, DuckDB"
+    parser = add_verb(verbs, "export", run_ledger, text)
     parser.add_argument("ledger_id", type=int, metavar="ID")
     parser.add_argument("file", type=Path, metavar="FILE", help=_FILE_HELP)
     parser.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     parser.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
-    _add_shared(parser, "entries are on no bookie")
+    add_on_gap(parser, "entries are on no bookie")
     return parser
 
 
 def add_stream_verb(verbs: Verbs) -> None:
     """Declare `export` of a stream."""
-    parser = add_verb_of_one(
-        verbs, "export", "records as a Parquet or Arrow file, for Polars, DuckDB", "STREAM"
-    )
+    text = "records as a Parquet or Arrow file, for Polars, DuckDB"
+    parser = add_verb_of_one(verbs, "export", run_stream, text)
     parser.add_argument("file", type=Path, metavar="FILE", help=_FILE_HELP)
-    parser.add_argument(
-        "--from", dest="start", default="earliest", metavar="POSITION",
-        help=f"where to begin (earliest): {START_HELP}",
-    )  # fmt: skip
-    parser.add_argument("--to", dest="end", metavar="POSITION", help="where to end, not with it")
-    _add_shared(parser, "records are gone (truncated, lost)")
-
-
-def _add_shared(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--on-gap", choices=["fail", "tell"], default="fail",
-        help=f"where {what}: fail, or tell of it and go on",
-    )  # fmt: skip
-    add_metadata(parser)
-    add_json(parser)
+    add_range(parser)
+    add_on_gap(parser, LOST)
 
 
 def run_ledger(options: argparse.Namespace) -> int:
     """Write a ledger's entries into a file; nobody is fenced."""
-    try:
-        from fastbk.arrow import read_ledger
-    except ImportError as error:
-        raise _needed(error) from error
-    from fastbk.arrow.files import check_suffix
+    _check_file(options)
+    from fastbk.arrow import read_ledger
 
-    check_suffix(options.file)
     gaps: list[str] = []
 
     def passed(gap: EntryGap) -> None:
@@ -86,44 +67,45 @@ def run_ledger(options: argparse.Namespace) -> int:
         digest=options.digest,
         password=password_of(options),
     )
-    return _write(reader, f"ledger {options.ledger_id}", "entries", gaps, options)
+    return _write(reader, f"ledger {options.ledger_id}", ("entry", "entries"), gaps, options)
 
 
 def run_stream(options: argparse.Namespace) -> int:
     """Write a stream's records, headers too, into a file; nobody is fenced."""
-    try:
-        from fastbk.arrow import read_stream
-    except ImportError as error:
-        raise _needed(error) from error
-    from fastbk.arrow.files import check_suffix
-    from fastbk.cli.stream.output import WORDS
+    _check_file(options)
+    from fastbk.arrow import read_stream
 
-    check_suffix(options.file)
     gaps: list[str] = []
 
     def passed(gap: Gap) -> None:
-        how_many = "some" if gap.records is None else f"{gap.records:,}"
-        gaps.append(f"{how_many} records from {gap.first} up to {gap.next} {WORDS[gap.kind]}")
+        gaps.append(text_of_gap(gap))
 
     reader = read_stream(
         metadata_uri(options),
         options.stream,
-        start_of(options.start),
-        None if options.end is None else start_of(options.end),
+        *range_of(options),
         headers=True,
         skip_gaps=options.on_gap == "tell",
         on_gap=passed,
     )
-    return _write(reader, options.stream, "records", gaps, options)
+    return _write(reader, options.stream, ("record", "records"), gaps, options)
+
+
+def _check_file(options: argparse.Namespace) -> None:
+    """Raise ConfigError when the file's name does not say a format, or the library is missing."""
+    try:
+        from fastbk.arrow import EntryGap  # noqa: F401 -- says what is missing
+    except ImportError as error:
+        raise ConfigError(f"export: {error}") from error
+    from fastbk.arrow.files import check_suffix
+
+    check_suffix(options.file)
 
 
 def _write(
-    reader: Reader,
-    what: str,
-    rows_are: str,
-    gaps: list[str],
-    options: argparse.Namespace,
+    reader: Reader, what: str, row: tuple[str, str], gaps: list[str], options: argparse.Namespace
 ) -> int:
+    """Write the file. `row`: what one of them is, and several."""
     from fastbk.arrow.files import write_file
 
     progress, began_s = ByteProgress(what), time.monotonic()
@@ -133,18 +115,9 @@ def _write(
         reader.close()
         progress.end()
     took_s = time.monotonic() - began_s
-    if options.json:
-        answer = {"file": str(options.file), rows_are: written.rows, "bytes": written.file_bytes}
-        print_json(answer | {"gaps": gaps, "seconds": round(took_s, 3)})
-        return 0
-    for gap in gaps:
+    facts = {"file": str(options.file), row[1]: written.rows, "bytes": written.file_bytes}
+    facts |= {"gaps": gaps, "seconds": round(took_s, 3)}
+    for gap in () if options.json else gaps:
         note(f"fastbk: {gap}")
-    singular = {"entries": "entry", "records": "record"}[rows_are]
-    print(
-        f"{options.file}: {format_count(written.rows, singular, rows_are)}, {format_size(written.file_bytes)}"
-    )
-    return 0
-
-
-def _needed(error: ImportError) -> ConfigError:
-    return ConfigError(f"export: {error}")
+    size = format_size(written.file_bytes)
+    return print_answer(options, facts, f"{options.file}: {format_count(written.rows, *row)}, {size}")

@@ -7,16 +7,20 @@ they work before the first bookie starts.
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_common,
     add_confirmation,
-    add_json,
-    add_metadata,
+    add_verb,
+    add_verbs,
     exit_without_consent,
     metadata_uri,
-    print_json,
+    opened_store,
+    print_answer,
+    run_verb,
 )
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.exit_codes import DONE, FAILED
@@ -24,38 +28,32 @@ from fastbk.exit_codes import DONE, FAILED
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.meta import MetadataStore
     from fastbk.meta.hold import Hold
     from fastbk.meta.uri import ZooKeeperLocation
 
+BY_HAND = "an operator ran `fastbk metadata hold`"
+run = run_verb
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    init = verbs.add_parser("init", help="make a new cluster; refuses where there is something")
-    formatting = verbs.add_parser(
-        "format", help="forget all ledgers and bookies in ZooKeeper and make a new cluster"
-    )
+    verbs = add_verbs(parser)
+    add_verb(verbs, "init", _init, "make a new cluster; refuses where there is something")
+    text = "forget all ledgers and bookies in ZooKeeper and make a new cluster"
+    formatting = add_verb(verbs, "format", _format, text)
     add_confirmation(formatting)
     formatting.add_argument(
         "--force", dest="yes", action="store_true", help="the same as --yes (deprecated)"
     )
-    show = verbs.add_parser("show", help="print which cluster it is and which bookies are up")
-    for verb in (init, formatting, show, *_add_hold_verbs(verbs)):
-        add_metadata(verb)
-        add_json(verb)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Do it. Raises Error."""
-    verbs = {
-        "init": _init,
-        "format": _format,
-        "show": _show,
-        "hold": _hold,
-        "status": _status,
-        "confirm": _confirm,
-    }
-    return verbs[options.verb](options)
+    add_verb(verbs, "show", _show, "print which cluster it is and which bookies are up")
+    text = "put metadata on hold: nothing is deleted by its word until `confirm`"
+    hold = add_verb(verbs, "hold", _hold, text)
+    hold.add_argument("--reason", default="", help="what other operators read")
+    text = "say whether metadata is on hold (exit code 1) and why"
+    add_verb(verbs, "status", _status, text)
+    text = "end the hold: what metadata does not list now may be deleted"
+    add_confirmation(add_verb(verbs, "confirm", _confirm, text))
+    add_common(verbs)
 
 
 def _init(options: argparse.Namespace) -> int:
@@ -96,26 +94,19 @@ def _show(options: argparse.Namespace) -> int:
     if location is None:
         facts = _facts_of_store(uri)
     else:
-        from dataclasses import asdict
-
         from fastbk.meta import zookeeper_admin
 
         facts = dict(asdict(zookeeper_admin.show(location)))
-    if options.json:
-        print_json(facts)
-        return 0
+    lines = []
     for name, value in facts.items():
         text = value if isinstance(value, str) else ", ".join(value) or "none"
-        print(f"{name.replace('_', ' '):<17} {text}")
-    return 0
+        lines.append(f"{name.replace('_', ' '):<17} {text}")
+    return print_answer(options, facts, *lines)
 
 
 def _made(options: argparse.Namespace, uri: str, instance_id: str) -> int:
-    if options.json:
-        print_json({"uri": uri, "instance_id": instance_id})
-    else:
-        print(f"{uri}: cluster {instance_id}")
-    return 0
+    found = {"uri": uri, "instance_id": instance_id}
+    return print_answer(options, found, f"{uri}: cluster {instance_id}")
 
 
 def _zookeeper(uri: str) -> ZooKeeperLocation | None:
@@ -157,37 +148,18 @@ def _facts_of_store(uri: str) -> dict[str, str | list[str]]:
         }
 
 
-BY_HAND = "an operator ran `fastbk metadata hold`"
-
-
-def _add_hold_verbs(verbs: argparse._SubParsersAction[Any]) -> list[argparse.ArgumentParser]:
-    """Declare the subcommands and return their parsers."""
-    hold = verbs.add_parser(
-        "hold", help="put metadata on hold: nothing is deleted by its word until `confirm`"
-    )
-    hold.add_argument("--reason", default="", help="what other operators read")
-    status = verbs.add_parser(
-        "status", help="say whether metadata is on hold (exit code 1) and why"
-    )
-    confirm = verbs.add_parser(
-        "confirm", help="end the hold: what metadata does not list now may be deleted"
-    )
-    add_confirmation(confirm)
-    return [hold, status, confirm]
-
-
 def _hold(options: argparse.Namespace) -> int:
     from fastbk.meta.hold import new_hold, place_hold
 
     reason = f"{BY_HAND}: {options.reason}" if options.reason else BY_HAND
-    with _store(options) as store:
+    with opened_store(metadata_uri(options)) as store:
         return _print(options, place_hold(store, new_hold(reason)), code=DONE)
 
 
 def _status(options: argparse.Namespace) -> int:
     from fastbk.meta.hold import read_hold
 
-    with _store(options) as store:
+    with opened_store(metadata_uri(options)) as store:
         hold = read_hold(store)
     return _print(options, hold, code=DONE if hold is None else FAILED)
 
@@ -195,7 +167,7 @@ def _status(options: argparse.Namespace) -> int:
 def _confirm(options: argparse.Namespace) -> int:
     from fastbk.meta.hold import confirm_hold, read_hold
 
-    with _store(options) as store:
+    with opened_store(metadata_uri(options)) as store:
         hold = read_hold(store)
         if hold is None:
             return _print(options, None, code=DONE)
@@ -210,25 +182,13 @@ def _confirm(options: argparse.Namespace) -> int:
     return _print(options, None, code=DONE)
 
 
-def _store(options: argparse.Namespace) -> closing[MetadataStore]:
-    from fastbk.meta import open_store
-
-    return closing(open_store(metadata_uri(options), 10.0, may_make=False))
-
-
 def _print(options: argparse.Namespace, hold: Hold | None, *, code: int) -> int:
     from fastbk.meta.hold import NEXT_STEP, when
 
-    if options.json:
-        facts = None
-        if hold is not None:
-            facts = {"id": hold.hold_id, "since_ms": hold.since_ms, "reasons": list(hold.reasons)}
-        print_json({"hold": facts})
-    elif hold is None:
-        print("metadata is not on hold")
-    else:
-        print(f"metadata is on hold since {when(hold)}:")
-        for reason in hold.reasons:
-            print(f"  {reason}")
-        print(f"{NEXT_STEP}.")
+    if hold is None:
+        print_answer(options, {"hold": None}, "metadata is not on hold")
+        return code
+    facts = {"id": hold.hold_id, "since_ms": hold.since_ms, "reasons": list(hold.reasons)}
+    lines = [f"metadata is on hold since {when(hold)}:", *(f"  {one}" for one in hold.reasons)]
+    print_answer(options, {"hold": facts}, *lines, f"{NEXT_STEP}.")
     return code

@@ -9,80 +9,77 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_common,
     add_confirmation,
-    add_json,
-    add_metadata,
+    add_verb,
+    add_verbs,
     exit_without_consent,
     note,
-    print_json,
+    print_answer,
 )
 from fastbk.cli.stream.options import (
     add_inherit,
     add_policy,
-    add_verb,
     add_verb_of_one,
     policy_facts,
     policy_lines,
     policy_of,
-    run_verb,
+    run_endless,
+    set_policy,
 )
-from fastbk.errors import ConfigError
 from fastbk.units import format_count
 
 if TYPE_CHECKING:
-    from fastbk.cli.stream.options import Verb
+    from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.namespace import Namespace
 
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    create = add_verb_of_one(
-        verbs, "create", "make a namespace, and those above it that are missing", "NAMESPACE"
-    )
+    verbs, one = add_verbs(parser), "NAMESPACE"
+    text = "make a namespace, and those above it that are missing"
+    create = add_verb_of_one(verbs, "create", _create, text, one)
     create.add_argument("--exist-ok", action="store_true", help="leave one that is there alone")
     add_policy(create)
-    listing = add_verb(verbs, "list", "print the namespaces below one")
-    listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
+    listing = _add_verb(verbs, "list", _list, "print the namespaces below one")
     listing.add_argument("--recursive", "-r", action="store_true", help="and those below them")
-    info = add_verb(verbs, "info", "print a namespace's policy, its own and what holds")
-    info.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
-    change = add_verb(
-        verbs, "set", "change a namespace's policy; its streams follow at their next segment"
-    )
+    _add_verb(verbs, "info", _info, "print a namespace's policy, its own and what holds")
+    text = "change a namespace's policy; its streams follow at their next segment"
+    change = add_verb(verbs, "set", _set, text)
     change.add_argument("namespace", metavar="NAMESPACE", help='such as shop/eu; "": the root')
     add_policy(change)
     add_inherit(change)
-    rename = add_verb_of_one(
-        verbs, "rename", "give a namespace another name; its streams go on", "NAMESPACE"
-    )
+    text = "give a namespace another name; its streams go on"
+    rename = add_verb_of_one(verbs, "rename", _rename, text, one)
     rename.add_argument("name", metavar="NAME", help="without slashes: it stays where it is")
-    delete = add_verb_of_one(verbs, "delete", "delete a namespace that is empty", "NAMESPACE")
+    delete = add_verb_of_one(verbs, "delete", _delete, "delete a namespace that is empty", one)
     delete.add_argument(
         "--recursive", "-r", action="store_true", help="and first all in it, for good"
     )
-    watch = add_verb(verbs, "watch", "print what is in a namespace, and what happens there")
-    watch.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
-    for one in (create, listing, info, change, rename, delete, watch):
-        add_metadata(one)
-        add_json(one)
+    _add_verb(verbs, "watch", _watch, "print what is in a namespace, and what happens there")
+    add_common(verbs)
     add_confirmation(delete)
+
+
+def _add_verb(verbs: Verbs, name: str, act: ClientVerb, text: str) -> argparse.ArgumentParser:
+    """Declare a verb that is about the root when no namespace is given."""
+    parser = add_verb(verbs, name, act, text)
+    parser.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
+    return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
     options.namespace = options.namespace.strip("/")
-    return run_verb(options, _VERBS)
+    return run_endless(options)
 
 
 async def _create(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace)
     await namespace.create(policy_of(options.set), exist_ok=options.exist_ok)
-    if options.json:
-        print_json(
-            {"namespace": options.namespace, "policy": policy_facts(await namespace.policy())}
-        )
-    return 0
+    facts = {"namespace": options.namespace, "policy": policy_facts(await namespace.policy())}
+    return print_answer(options, facts)
 
 
 async def _list(client: Client, options: argparse.Namespace) -> int:
@@ -95,13 +92,9 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
                 await collect(one)
 
     await collect(client.namespace(options.namespace))
-    if options.json:
-        print_json({"namespaces": found})
-        return 0
-    sys.stdout.writelines(f"{path}\n" for path in found)
-    if not found:
+    if not found and not options.json:
         note("no namespaces here; `fastbk namespace create NAME` makes one")
-    return 0
+    return print_answer(options, {"namespaces": found}, *found)
 
 
 async def _info(client: Client, options: argparse.Namespace) -> int:
@@ -109,73 +102,40 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     own = policy_facts(await namespace.policy())
     effective = policy_facts(await namespace.effective_policy())
     streams, size_bytes = await namespace.stream_count(), await namespace.stored_bytes()
-    if options.json:
-        print_json({"namespace": options.namespace, "streams": streams, "bytes": size_bytes,
-                    "policy": own, "effective": effective})  # fmt: skip
-        return 0
-    print(f"namespace  {options.namespace or '(the root)'}\nstreams    {streams:,}")
+    lines = [f"namespace  {options.namespace or '(the root)'}", f"streams    {streams:,}"]
     if size_bytes is not None:
-        print(f"bytes      {size_bytes:,} of {own['bytes_max']:,}, as the janitor counted last")
-    print("\n".join(policy_lines(effective, own)))
-    return 0
+        lines.append(f"bytes      {size_bytes:,} of {own['bytes_max']:,}, as the janitor counted last")
+    facts = {"namespace": options.namespace, "streams": streams, "bytes": size_bytes}
+    facts |= {"policy": own, "effective": effective}
+    return print_answer(options, facts, *lines, *policy_lines(effective, own))
 
 
 async def _set(client: Client, options: argparse.Namespace) -> int:
-    if not options.set and not options.inherit:
-        raise ConfigError("nothing to change: give --set FIELD=VALUE or --inherit FIELD")
-    namespace = client.namespace(options.namespace)
-    await namespace.set_policy(policy_of(options.set), inherit=options.inherit)
-    if options.json:
-        print_json(
-            {"namespace": options.namespace, "policy": policy_facts(await namespace.policy())}
-        )
-    return 0
+    policy = await set_policy(client.namespace(options.namespace), options)
+    return print_answer(options, {"namespace": options.namespace, "policy": policy})
 
 
 async def _rename(client: Client, options: argparse.Namespace) -> int:
     renamed = await client.namespace(options.namespace).rename(options.name)
-    if options.json:
-        print_json({"namespace": renamed.path})
-    else:
-        print(renamed.path)
-    return 0
+    return print_answer(options, {"namespace": renamed.path}, renamed.path)
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace)
     streams = await namespace.stream_count()
-    all_in_it = (
-        f" with the {format_count(streams, 'stream')} below it"
-        if options.recursive and streams
-        else ""
-    )
-    action = f"delete namespace {options.namespace}{all_in_it}"
+    action = f"delete namespace {options.namespace}"
+    if options.recursive and streams:
+        action += f" with the {format_count(streams, 'stream')} below it"
     if (code := exit_without_consent(options, action, {"streams": streams})) is not None:
         return code
     await namespace.delete(recursive=options.recursive)
-    if options.json:
-        print_json({"deleted": options.namespace})
-    return 0
+    return print_answer(options, {"deleted": options.namespace})
 
 
 async def _watch(client: Client, options: argparse.Namespace) -> int:
     async with aclosing(client.namespace(options.namespace).watch()) as events:
         async for event in events:
-            if options.json:
-                print_json(asdict(event))
-            else:
-                former = f" (was {event.former})" if event.former else ""
-                print(f"{event.kind:<8} {event.what:<9} {event.name}{former}")
+            former = f" (was {event.former})" if event.former else ""
+            print_answer(options, asdict(event), f"{event.kind:<8} {event.what:<9} {event.name}{former}")
             sys.stdout.flush()
     return 0
-
-
-_VERBS: dict[str, Verb] = {
-    "create": _create,
-    "list": _list,
-    "info": _info,
-    "set": _set,
-    "rename": _rename,
-    "delete": _delete,
-    "watch": _watch,
-}

@@ -7,17 +7,65 @@ it is about to do and waits for `yes`. Elsewhere it needs `--yes`, so that a scr
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastbk.errors import ConfigError
 from fastbk.exit_codes import DONE, FAILED
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from fastbk.meta import MetadataStore
+
+Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
+ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
+"""Of a ledger's client or a stream's."""
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
+METADATA_TIMEOUT_S = 10.0
+
+
+def add_verbs(parser: argparse.ArgumentParser) -> Verbs:
+    """Return what `add_verb` adds to; one of the verbs has to be given."""
+    return parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+
+def add_verb(
+    verbs: Verbs, name: str, act: Verb | ClientVerb, text: str, *aliases: str
+) -> argparse.ArgumentParser:
+    """Declare a verb that `act` runs; `text` stands in the list of verbs and in its own help."""
+    parser = verbs.add_parser(name, help=text, description=text, aliases=aliases)
+    parser.set_defaults(act=act)
+    return parser
+
+
+def run_verb(options: argparse.Namespace) -> int:
+    """Run the verb that was chosen; return its exit code."""
+    return int(options.act(options))
+
+
+def run_client_verb(options: argparse.Namespace) -> int:
+    """Connect to the cluster and run the verb that was chosen; return its exit code."""
+    import asyncio
+
+    import fastbk
+
+    async def connected() -> int:
+        async with fastbk.connect(metadata_uri(options)) as client:
+            return int(await options.act(client, options))
+
+    return asyncio.run(connected())
+
+
+def opened_store(uri: str) -> closing[MetadataStore]:
+    """Return a cluster's metadata store, closed at the end of `with`. Raises ConfigError where there is none."""
+    from fastbk.meta import open_store
+
+    return closing(open_store(uri, METADATA_TIMEOUT_S, may_make=False))
 
 
 def digest_name(text: str) -> str:
@@ -37,6 +85,13 @@ def add_metadata(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata", metavar="URI", help="which cluster; default: the variable FASTBK_METADATA"
     )
+
+
+def add_common(verbs: Verbs) -> None:
+    """Add --metadata and --json to all verbs."""
+    for verb in dict.fromkeys(verbs.choices.values()):  # an alias is the same verb
+        add_metadata(verb)
+        add_json(verb)
 
 
 def metadata_uri(options: argparse.Namespace) -> str:
@@ -60,6 +115,33 @@ def print_json(answer: object) -> None:
     import json
 
     print(json.dumps(answer, ensure_ascii=False))
+
+
+def print_answer(options: argparse.Namespace, facts: object, *lines: str) -> int:
+    """Print `facts` as JSON if that is wanted, else these lines; return the exit code of success."""
+    if options.json:
+        print_json(facts)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    return DONE
+
+
+def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Return rows as lines of aligned columns; `align` has `<` or `>` for each column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(map("{:{}{}}".format, row, align, widths)).rstrip() for row in rows
+    ]
+
+
+def text_or_base64(name: str, value: bytes) -> dict[str, str]:
+    """Return bytes for JSON, which has none: as text where they are text, else in base64."""
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What long commands share: a line of progress on stderr, and limits of rates."""
+"""What long commands share: a line of progress on stderr, sizes, and limits of rates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from fastbk.units import format_entries, format_size, parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
 def rate_of(text: str) -> float:
     """Return the bytes a second that --rate names; 0 = no limit. Raises ConfigError."""
-    if text == "0":
-        return 0.0
+    return 0.0 if text == "0" else float(size_of("--rate", text))
+
+
+def size_of(option: str, text: str) -> int:
+    """Return the bytes that the value of an option names. Raises ConfigError."""
     try:
-        return float(parse_size(text))
+        return parse_size(text)
     except ValueError as error:
-        raise ConfigError(f"--rate {text}: {error}") from error
+        raise ConfigError(f"{option} {text}: {error}") from error
 
 
 class ProgressLine:

@@ -6,21 +6,24 @@ import argparse
 import asyncio
 import sys
 import warnings
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO
 
 from fastbk.cli import export
 from fastbk.cli.ledger import audit
 from fastbk.cli.ledger.output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import (
     DIGESTS,
+    add_common,
     add_confirmation,
-    add_json,
-    add_metadata,
+    add_verb,
+    add_verbs,
     digest_name,
     exit_without_consent,
-    metadata_uri,
     note,
+    print_answer,
     print_json,
+    run_client_verb,
+    run_verb,
 )
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
@@ -28,12 +31,10 @@ from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
-    from fastbk.client import Client, LedgerWriter
-
-    Verbs: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
-    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
+    from fastbk.cli.options import ClientVerb, Verbs
+    from fastbk.client import Client, LedgerReader, LedgerWriter
 
 ENSEMBLE_DEFAULT = 3
 CHUNK_ENTRIES = 256
@@ -43,28 +44,24 @@ CHUNK_BYTES = 256 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    create = verbs.add_parser(
-        "create",
-        help="make an empty open ledger and print its id",
-        description="Make an empty ledger, leave it open, and print its id. Only the writer that made a ledger can"
+    verbs = add_verbs(parser)
+    create = add_verb(verbs, "create", _create, "make an empty open ledger and print its id")
+    create.description = (
+        "Make an empty ledger, leave it open, and print its id. Only the writer that made a ledger can"
         " append to it, and that one ends with this command: the ledger is there to try out `show`, `metadata`,"
-        " `tail`, `recover` (which closes it) and `delete`. To fill a ledger from the shell: `fastbk ledger write`.",
+        " `tail`, `recover` (which closes it) and `delete`. To fill a ledger from the shell: `fastbk ledger write`."
     )
     _add_shape(create)
 
-    write = verbs.add_parser(
-        "write", help="write a file or stdin into a new ledger, a line an entry, and close it"
-    )
+    text = "write a file or stdin into a new ledger, a line an entry, and close it"
+    write = add_verb(verbs, "write", _write, text)
     write.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: - (stdin)")
     write.add_argument(
         "--chunk-bytes", type=int, metavar="N", help="entries of N bytes instead of lines"
     )
     _add_shape(write)
 
-    read = verbs.add_parser("read", help="print a ledger's entries")
-    _add_id(read)
+    read = _add_verb_of_one(verbs, "read", _read, "print a ledger's entries")
     read.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     read.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
     read.add_argument(
@@ -77,83 +74,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fence and close an open ledger first; otherwise it is read as far as it is acknowledged",
     )
 
-    tail = verbs.add_parser("tail", help="print entries as they come, until the ledger is closed")
-    _add_id(tail)
+    text = "print entries as they come, until the ledger is closed"
+    tail = _add_verb_of_one(verbs, "tail", _tail, text)
     tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     tail.add_argument("--raw", action="store_true", help="exactly the entries' bytes")
-
     for reading in (read, tail, export.add_ledger_verb(verbs)):
         _add_secret(reading)
-    for one in (create, write, read, tail, *_add_verbs_about(verbs)):
-        add_metadata(one)
-        add_json(one)
+    _add_verbs_about(verbs)
+    add_common(verbs)
 
 
-def _add_verbs_about(verbs: Verbs) -> tuple[argparse.ArgumentParser, ...]:
+def _add_verbs_about(verbs: Verbs) -> None:
     """Declare the verbs that neither write nor print entries."""
-    listing = verbs.add_parser("list", help="print the ledgers' ids")
-    show = verbs.add_parser("show", aliases=["info"], help="print a ledger's metadata")
-    _add_id(show)
-    recover = verbs.add_parser(
-        "recover",
-        aliases=["close"],
-        help="fence and close ledgers whose writer is gone, behind everything acknowledged",
-    )
+    add_verb(verbs, "list", _list, "print the ledgers' ids")
+    _add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info")
+    text = "fence and close ledgers whose writer is gone, behind everything acknowledged"
+    recover = add_verb(verbs, "recover", _recover, text, "close")
     recover.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
     _add_secret(recover)
-    auditing = verbs.add_parser(
-        "audit", help="read every copy of every entry from every bookie, and compare them"
-    )
-    audit.add_arguments(auditing)
-    custom = verbs.add_parser("metadata", help="print or change a ledger's custom metadata")
-    _add_id(custom)
-    custom.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="may be given several times"
-    )
-    custom.add_argument(
-        "--remove", action="append", default=[], metavar="KEY", help="may be given several times"
-    )
-    delete = verbs.add_parser("delete", help="delete ledgers for good")
+    text = "read every copy of every entry from every bookie, and compare them"
+    audit.add_arguments(add_verb(verbs, "audit", audit.run, text))
+    text = "print or change a ledger's custom metadata"
+    custom = _add_verb_of_one(verbs, "metadata", _metadata, text)
+    for option, value in (("--set", "KEY=VALUE"), ("--remove", "KEY")):
+        custom.add_argument(
+            option, action="append", default=[], metavar=value, help="may be given several times"
+        )
+    delete = add_verb(verbs, "delete", _delete, "delete ledgers for good")
     delete.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
     add_confirmation(delete)
-
-    return listing, show, recover, auditing, custom, delete
 
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
-    if options.verb == "export":
-        return export.run_ledger(options)
-    verb = _VERBS[options.verb]
-    uri = metadata_uri(options)
-    return asyncio.run(_connected(uri, verb, options))
-
-
-async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
-    import fastbk
-
-    async with fastbk.connect(uri) as client:
-        return await verb(client, options)
+    return run_verb(options) if options.verb == "export" else run_client_verb(options)
 
 
 async def _create(client: Client, options: argparse.Namespace) -> int:
     """Leave the ledger open: its writer is not closed, it ends with the client."""
     ledger_id = (await _new(client, options)).ledger_id
-    if options.json:
-        print_json({"ledger_id": ledger_id, "state": "OPEN"})
-    else:
-        print(ledger_id)
+    if not options.json:
         note(
             f"ledger {ledger_id} is open and empty, and has no writer any more; `fastbk ledger recover"
             f" {ledger_id}` closes it"
         )
-    return 0
+    return print_answer(options, {"ledger_id": ledger_id, "state": "OPEN"}, str(ledger_id))
 
 
 async def _write(client: Client, options: argparse.Namespace) -> int:
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise ConfigError("--chunk-bytes must be 1 or more")
-    with _opened(options.file) as source:
+    with _source(options.file) as source:
         writer = await _new(client, options)
         progress = ByteProgress(f"ledger {writer.ledger_id}")
         entries = size_bytes = 0
@@ -167,24 +138,16 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
                     progress.moved(entries, size_bytes)
         finally:
             progress.end()
-    if options.json:
-        print_json({"ledger_id": writer.ledger_id, "entries": entries, "bytes": size_bytes})
-    else:
-        print(writer.ledger_id)
+    if not options.json:
         note(f"ledger {writer.ledger_id}: {format_entries(entries)}, {format_size(size_bytes)}")
-    return 0
+    found = {"ledger_id": writer.ledger_id, "entries": entries, "bytes": size_bytes}
+    return print_answer(options, found, str(writer.ledger_id))
 
 
 async def _read(client: Client, options: argparse.Namespace) -> int:
     if options.first < 0 or (options.last is not None and options.last < options.first):
         raise ConfigError("--first must be 0 or above, --last not below it")
-    reader = await client.open_ledger(
-        options.ledger_id,
-        recovery=options.recover,
-        digest=options.digest,
-        password=password_of(options),
-    )
-    async with reader:
+    async with await _opened(client, options, options.ledger_id, options.recover) as reader:
         last = await reader.last_add_confirmed()
         if options.last is not None:
             last = min(last, options.last)
@@ -199,57 +162,40 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _tail(client: Client, options: argparse.Namespace) -> int:
-    reader = await client.open_ledger(
-        options.ledger_id, recovery=False, digest=options.digest, password=password_of(options)
-    )
-    async with reader:
+    async with await _opened(client, options, options.ledger_id, recovery=False) as reader:
         async for entry in reader.tail(options.first):
             print_entry(entry.entry_id, entry.data, options)
             sys.stdout.flush()
     return 0
 
 
+async def _opened(
+    client: Client, options: argparse.Namespace, ledger_id: int, recovery: bool
+) -> LedgerReader:
+    return await client.open_ledger(
+        ledger_id, recovery=recovery, digest=options.digest, password=password_of(options)
+    )
+
+
 async def _list(client: Client, options: argparse.Namespace) -> int:
     ids = [info.ledger_id async for info in client.list_ledgers()]
-    if options.json:
-        print_json({"ledgers": ids})
-    else:
-        sys.stdout.writelines(f"{ledger_id}\n" for ledger_id in ids)
-    return 0
+    return print_answer(options, {"ledgers": ids}, *map(str, ids))
 
 
 async def _show(client: Client, options: argparse.Namespace) -> int:
-    info = await client.ledger_info(options.ledger_id)
-    found = facts(info)
-    if options.json:
-        print_json(found)
-    else:
-        width = max(map(len, found))
-        for name, value in found.items():
-            for number, line in enumerate(lines_of(value)):
-                print(f"{'' if number else name:<{width}}  {line}")
-    return 0
+    found = facts(await client.ledger_info(options.ledger_id))
+    return print_answer(options, found, *lines_of(found))
 
 
 async def _recover(client: Client, options: argparse.Namespace) -> int:
     done = []
     for ledger_id in options.ledger_id:
-        reader = await client.open_ledger(
-            ledger_id, digest=options.digest, password=password_of(options)
-        )
-        metadata = reader.metadata
-        await reader.close()
-        done.append(
-            {
-                "ledger_id": ledger_id,
-                "entries": metadata.last_entry_id + 1,
-                "bytes": metadata.length,
-            }
-        )
+        async with await _opened(client, options, ledger_id, recovery=True) as reader:
+            entries, size_bytes = reader.metadata.last_entry_id + 1, reader.metadata.length
+        done.append({"ledger_id": ledger_id, "entries": entries, "bytes": size_bytes})
         if not options.json:
-            entries = format_entries(metadata.last_entry_id + 1)
-            size = format_size(metadata.length)
-            print(f"ledger {ledger_id} is closed: {entries}, {size}", flush=True)
+            text = f"{format_entries(entries)}, {format_size(size_bytes)}"
+            print(f"ledger {ledger_id} is closed: {text}", flush=True)
     if options.json:
         print_json({"recovered": done})
     return 0
@@ -271,11 +217,8 @@ async def _metadata(client: Client, options: argparse.Namespace) -> int:
     else:
         info = await client.ledger_info(options.ledger_id)
     custom = {key: plain(value) for key, value in sorted(info.metadata.custom.items())}
-    if options.json:
-        print_json({"ledger_id": info.ledger_id, "metadata": custom})
-    else:
-        sys.stdout.writelines(f"{key}={value}\n" for key, value in custom.items())
-    return 0
+    lines = (f"{key}={value}" for key, value in custom.items())
+    return print_answer(options, {"ledger_id": info.ledger_id, "metadata": custom}, *lines)
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
@@ -291,29 +234,15 @@ async def _delete(client: Client, options: argparse.Namespace) -> int:
         return code
     for ledger_id in options.ledger_id:
         await client.delete_ledger(ledger_id)
-    if options.json:
-        print_json({"deleted": options.ledger_id})
-    return 0
+    return print_answer(options, {"deleted": options.ledger_id})
 
 
-_VERBS: dict[str, Verb] = {
-    "create": _create,
-    "write": _write,
-    "read": _read,
-    "tail": _tail,
-    "list": _list,
-    "show": _show,
-    "info": _show,
-    "recover": _recover,
-    "close": _recover,
-    "audit": audit.run,
-    "metadata": _metadata,
-    "delete": _delete,
-}
-
-
-def _add_id(parser: argparse.ArgumentParser) -> None:
+def _add_verb_of_one(
+    verbs: Verbs, name: str, act: ClientVerb, text: str, *aliases: str
+) -> argparse.ArgumentParser:
+    parser = add_verb(verbs, name, act, text, *aliases)
     parser.add_argument("ledger_id", type=int, metavar="ID")
+    return parser
 
 
 def _add_secret(parser: argparse.ArgumentParser) -> None:
@@ -367,7 +296,7 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
     return writer
 
 
-def _opened(name: str) -> BinaryIO:
+def _source(name: str) -> BinaryIO:
     if name == "-":
         return sys.stdin.buffer
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import print_json
+from fastbk.cli.options import print_json, table, text_or_base64
 
 if TYPE_CHECKING:
     import argparse
@@ -20,20 +20,10 @@ def print_entry(entry_id: int, data: memoryview, options: argparse.Namespace) ->
         out.write(data)
     elif options.json:
         sys.stdout.flush()
-        print_json({"entry_id": entry_id, **_as_json(bytes(data))})
+        print_json({"entry_id": entry_id, **text_or_base64("data", bytes(data))})
     else:
         text = bytes(data).decode("utf-8", "backslashreplace")
         out.write(f"{entry_id}\t{text.rstrip(chr(10))}\n".encode())
-
-
-def _as_json(data: bytes) -> dict[str, str]:
-    """Return an entry as text where it is text, else in base64: JSON has no bytes."""
-    try:
-        return {"data": data.decode("utf-8")}
-    except UnicodeDecodeError:
-        import base64
-
-        return {"data_base64": base64.b64encode(data).decode()}
 
 
 def facts(info: LedgerInfo) -> dict[str, object]:
@@ -64,13 +54,17 @@ def facts(info: LedgerInfo) -> dict[str, object]:
     return found
 
 
-def lines_of(value: object) -> list[str]:
-    """Return a fact for people: a fragment or a pair a line."""
-    if isinstance(value, list):
-        return [f"from {one['first_entry_id']}: {', '.join(one['bookies'])}" for one in value]
-    if isinstance(value, dict):
-        return [f"{key} = {text}" for key, text in value.items()] or ["-"]
-    return [str(value)]
+def lines_of(found: dict[str, object]) -> list[str]:
+    """Return facts for people: a fragment or a pair a line."""
+    rows = []
+    for name, value in found.items():
+        lines = [str(value)]
+        if isinstance(value, list):
+            lines = [f"from {one['first_entry_id']}: {', '.join(one['bookies'])}" for one in value]
+        elif isinstance(value, dict):
+            lines = [f"{key} = {text}" for key, text in value.items()] or ["-"]
+        rows += [("" if at else name, line) for at, line in enumerate(lines)]
+    return table(rows, "<<")
 
 
 def plain(value: bytes) -> str:

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli import export
 from fastbk.cli.options import (
+    add_common,
     add_confirmation,
-    add_json,
-    add_metadata,
+    add_verb,
+    add_verbs,
     exit_without_consent,
     note,
+    print_answer,
     print_json,
+    run_verb,
+    table,
 )
 from fastbk.cli.stream import append, read
 from fastbk.cli.stream.cursors import cursor_facts, cursor_lines
@@ -22,12 +26,12 @@ from fastbk.cli.stream.options import (
     START_HELP,
     add_inherit,
     add_policy,
-    add_verb,
     add_verb_of_one,
     policy_facts,
     policy_lines,
     policy_of,
-    run_verb,
+    run_endless,
+    set_policy,
     start_of,
     stream_of,
 )
@@ -38,7 +42,6 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.cli.stream.options import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.listing import StreamInfo
     from fastbk.stream.stream import Stream
@@ -48,80 +51,53 @@ DELETIONS_SHOWN_MAX = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    create = add_verb(verbs, "create", "make streams in a namespace that is there")
+    verbs = add_verbs(parser)
+    create = add_verb(verbs, "create", _create, "make streams in a namespace that is there")
     create.add_argument("streams", nargs="+", metavar="STREAM", help="such as shop/orders")
     create.add_argument("--exist-ok", action="store_true", help="leave those that are there alone")
     add_policy(create)
 
-    appending = add_verb_of_one(
-        verbs, "append", "append the lines of a file or stdin, a line a record", "STREAM"
-    )
-    append.add_arguments(appending)
-    reading = add_verb_of_one(verbs, "read", "print records", "STREAM")
-    read.add_read_arguments(reading)
-    tailing = add_verb_of_one(
-        verbs, "tail", "print the last records, and what comes, until Ctrl-C", "STREAM"
-    )
-    read.add_tail_arguments(tailing)
+    text = "append the lines of a file or stdin, a line a record"
+    append.add_arguments(add_verb_of_one(verbs, "append", append.append, text))
+    read.add_read_arguments(add_verb_of_one(verbs, "read", read.read, "print records"))
+    text = "print the last records, and what comes, until Ctrl-C"
+    read.add_tail_arguments(add_verb_of_one(verbs, "tail", read.tail, text))
 
     export.add_stream_verb(verbs)
-    info = add_verb_of_one(verbs, "info", "print what is known of a stream", "STREAM")
-    change = add_verb_of_one(
-        verbs, "set", "change a stream's own policy, from its next segment on", "STREAM"
-    )
+    add_verb_of_one(verbs, "info", _info, "print what is known of a stream")
+    text = "change a stream's own policy, from its next segment on"
+    change = add_verb_of_one(verbs, "set", _set, text)
     add_policy(change)
     add_inherit(change)
 
-    listing = add_verb(verbs, "list", "print the streams of a namespace, with sizes")
+    listing = add_verb(verbs, "list", _list, "print the streams of a namespace, with sizes")
     listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
     listing.add_argument("--prefix", default="", metavar="TEXT", help="names that begin with it")
     listing.add_argument(
         "--recursive", "-r", action="store_true", help="those of the namespaces below, too"
     )
 
-    truncate = add_verb_of_one(
-        verbs, "truncate", "cut off all records before a position, for good", "STREAM"
-    )
+    text = "cut off all records before a position, for good"
+    truncate = add_verb_of_one(verbs, "truncate", _truncate, text)
     truncate.add_argument("--before", required=True, metavar="POSITION", help=START_HELP)
-    rename = add_verb_of_one(
-        verbs, "rename", "give a stream another name in its namespace", "STREAM"
-    )
-    rename.add_argument("name", metavar="NAME")
-    cursors = add_verb_of_one(verbs, "cursors", "print a stream's durable cursors", "STREAM")
+    text = "give a stream another name in its namespace"
+    add_verb_of_one(verbs, "rename", _rename, text).add_argument("name", metavar="NAME")
+    cursors = add_verb_of_one(verbs, "cursors", _cursors, "print a stream's durable cursors")
     cursors.add_argument("--delete", metavar="CURSOR", help="delete this one instead")
-    seal = add_verb_of_one(
-        verbs, "seal", "end a stream for good: it can be read, not written any more", "STREAM"
-    )
-    delete = add_verb(verbs, "delete", "delete streams for good, data, cursors and all")
+    text = "end a stream for good: it can be read, not written any more"
+    seal = add_verb_of_one(verbs, "seal", _seal, text)
+    text = "delete streams for good, data, cursors and all"
+    delete = add_verb(verbs, "delete", _delete, text)
     delete.add_argument("streams", nargs="+", metavar="STREAM", help=EXAMPLES["STREAM"])
 
-    for one in (
-        create,
-        appending,
-        reading,
-        tailing,
-        info,
-        change,
-        listing,
-        truncate,
-        rename,
-        cursors,
-        seal,
-        delete,
-    ):
-        add_metadata(one)
-        add_json(one)
+    add_common(verbs)
     for final in (truncate, seal, delete, cursors):
         add_confirmation(final)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
-    if options.verb == "export":
-        return export.run_stream(options)
-    return run_verb(options, _VERBS)
+    return run_verb(options) if options.verb == "export" else run_endless(options)
 
 
 async def _create(client: Client, options: argparse.Namespace) -> int:
@@ -132,15 +108,13 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
         by_namespace.setdefault(namespace, []).append(name)
     for namespace, names in by_namespace.items():
         await client.namespace(namespace).create_streams(names, policy, exist_ok=options.exist_ok)
-    if options.json:
-        print_json({"created": options.streams})
-    return 0
+    return print_answer(options, {"created": options.streams})
 
 
 async def _info(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     info = await stream.info()
-    found = facts(info)
+    found = _facts(info)
     last = await stream.last_position()
     if last is not None:
         found |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
@@ -152,16 +126,15 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     if options.json:
         print_json(found | {"policy": effective, "cursors": cursors})
         return 0
-    print_facts(found)
-    print("policy")
-    print("\n".join(policy_lines(effective, policy_facts(await stream.policy()))))
+    lines = [*_lines(found), "policy"]
+    lines += policy_lines(effective, policy_facts(await stream.policy()))
     if cursors:
-        print("cursors")
-        print("\n".join(f"  {line}" for line in cursor_lines(cursors)))
+        lines += ["cursors", *(f"  {line}" for line in cursor_lines(cursors))]
+    print("\n".join(lines))
     return 0
 
 
-def facts(info: StreamInfo) -> dict[str, object]:
+def _facts(info: StreamInfo) -> dict[str, object]:
     """Return what metadata says of a stream, for JSON and for people."""
     return {
         "stream": info.path,
@@ -180,29 +153,21 @@ def facts(info: StreamInfo) -> dict[str, object]:
     }
 
 
-def print_facts(found: dict[str, object]) -> None:
-    """Print facts a line each."""
-    width = max(map(len, found))
-    for name, value in found.items():
-        text = "-" if value is None or value == "" else str(value)
-        print(f"{name:<{width}}  {text}")
+def _lines(found: dict[str, object]) -> list[str]:
+    """Return facts a line each."""
+    return table([(name, "-" if value in (None, "") else str(value)) for name, value in found.items()], "<<")
 
 
 async def _set(client: Client, options: argparse.Namespace) -> int:
-    if not options.set and not options.inherit:
-        raise ConfigError("nothing to change: give --set FIELD=VALUE or --inherit FIELD")
-    stream = stream_of(client, options.stream)
-    await stream.set_policy(policy_of(options.set), inherit=options.inherit)
-    if options.json:
-        print_json({"stream": options.stream, "policy": policy_facts(await stream.policy())})
-    return 0
+    policy = await set_policy(stream_of(client, options.stream), options)
+    return print_answer(options, {"stream": options.stream, "policy": policy})
 
 
 async def _list(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace.strip("/"))
     infos = [one async for one in namespace.streams(options.prefix, recursive=options.recursive)]
     if options.json:
-        print_json({"streams": [facts(info) for info in infos]})
+        print_json({"streams": [_facts(info) for info in infos]})
         return 0
     if not infos:
         note("no streams here; `fastbk namespace list` shows the namespaces")
@@ -212,12 +177,8 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
         mark = "sealed" if info.is_sealed else ("open" if info.open_segments else "")
         size = format_size(info.size_bytes)
         rows.append((info.path, f"{info.segments:,}", f"{info.records:,}", size, mark))
-    widths = [max(len(row[at]) for row in rows) for at in range(5)]
-    for name, *numbers, mark in rows:
-        cells = (f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=False))
-        print(f"{name:<{widths[0]}}  {'  '.join(cells)}  {mark}".rstrip())
-    open_ones = sum(info.open_segments > 0 for info in infos)
-    if open_ones:
+    print("\n".join(table(rows, "<>>><")))
+    if any(info.open_segments for info in infos):
         note("what open segments hold is counted when they are closed")
     return 0
 
@@ -234,20 +195,15 @@ async def _truncate(client: Client, options: argparse.Namespace) -> int:
     if (code := exit_without_consent(options, action)) is not None:
         return code
     trim = await truncate(await stream_of(client, options.stream).context(), before)
-    if options.json:
-        print_json({"stream": options.stream, "trim": str(trim)})
-    else:
-        print(trim)
+    if not options.json:
         note(f"{options.stream} begins at {trim}; the janitor deletes segments that lie before it")
-    return 0
+    return print_answer(options, {"stream": options.stream, "trim": str(trim)}, str(trim))
 
 
 async def _rename(client: Client, options: argparse.Namespace) -> int:
     namespace, name = split_stream_path(options.stream)
     renamed = await client.namespace(namespace).rename_stream(name, options.name)
-    if options.json:
-        print_json({"stream": renamed.path})
-    return 0
+    return print_answer(options, {"stream": renamed.path})
 
 
 async def _cursors(client: Client, options: argparse.Namespace) -> int:
@@ -258,17 +214,12 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
             return code
         if not await stream.delete_cursor(options.delete):
             raise StreamNotFound(f"{options.stream} has no cursor {options.delete}")
-        if options.json:
-            print_json({"deleted": options.delete})
-        return 0
+        return print_answer(options, {"deleted": options.delete})
     found = await _cursors_of(stream)
-    if options.json:
-        print_json({"stream": options.stream, "cursors": found})
-    elif found:
-        print("\n".join(cursor_lines(found)))
-    else:
+    if not found and not options.json:
         note(f"{options.stream} has no cursors")
-    return 0
+        return 0
+    return print_answer(options, {"stream": options.stream, "cursors": found}, *cursor_lines(found))
 
 
 async def _cursors_of(stream: Stream) -> list[dict[str, object]]:
@@ -284,17 +235,9 @@ async def _seal(client: Client, options: argparse.Namespace) -> int:
         return code
     async with stream_of(client, options.stream).writer(over_quota=True) as writer:
         last = await writer.seal()
-    if options.json:
-        print_json(
-            {
-                "stream": options.stream,
-                "sealed": True,
-                "last_dlsn": None if last is None else str(last),
-            }
-        )
-    elif last is not None:
-        print(last)
-    return 0
+    dlsn = None if last is None else str(last)
+    found = {"stream": options.stream, "sealed": True, "last_dlsn": dlsn}
+    return print_answer(options, found, *([dlsn] if dlsn else ()))
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
@@ -305,9 +248,7 @@ async def _delete(client: Client, options: argparse.Namespace) -> int:
     for path in options.streams:
         namespace, name = split_stream_path(path)
         await client.namespace(namespace).delete_stream(name)
-    if options.json:
-        print_json({"deleted": options.streams})
-    return 0
+    return print_answer(options, {"deleted": options.streams})
 
 
 def _deletion_of(infos: Sequence[StreamInfo]) -> str:
@@ -315,10 +256,9 @@ def _deletion_of(infos: Sequence[StreamInfo]) -> str:
         f"{one.path} ({format_count(one.segments, 'segment')}, {format_size(one.size_bytes)})"
         for one in infos[:DELETIONS_SHOWN_MAX]
     )
-    more = (
-        f" and {len(infos) - DELETIONS_SHOWN_MAX} more" if len(infos) > DELETIONS_SHOWN_MAX else ""
-    )
-    return f"delete {format_count(len(infos), 'stream')} with all data and cursors: {named}{more}"
+    if len(infos) > DELETIONS_SHOWN_MAX:
+        named += f" and {len(infos) - DELETIONS_SHOWN_MAX} more"
+    return f"delete {format_count(len(infos), 'stream')} with all data and cursors: {named}"
 
 
 def _sizes(infos: Sequence[StreamInfo]) -> dict[str, object]:
@@ -327,18 +267,3 @@ def _sizes(infos: Sequence[StreamInfo]) -> dict[str, object]:
     ]
     return {"streams": streams}
 
-
-_VERBS: dict[str, Verb] = {
-    "create": _create,
-    "append": append.append,
-    "read": read.read,
-    "tail": read.tail,
-    "info": _info,
-    "set": _set,
-    "list": _list,
-    "truncate": _truncate,
-    "rename": _rename,
-    "cursors": _cursors,
-    "seal": _seal,
-    "delete": _delete,
-}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.units import format_count
+from fastbk.cli.options import table
+from fastbk.units import format_age_s, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,37 +45,20 @@ def cursor_lines(found: Sequence[dict[str, object]]) -> list[str]:
     rows = [HEAD]
     for one in found:
         backlog, oldest = one["backlog"], one["oldest_ms"]
-        rows.append(
-            (
-                str(one["cursor"]),
-                str(one["mark"]),
-                "-" if backlog is None else format_count(int(str(backlog)), "record"),
-                "-" if not oldest else duration(int(str(oldest)) / 1000),
-                f"{duration(int(str(one['moved_ms_ago'])) / 1000)} ago",
-                "held" if one["holds"] else "not held",
-                _holder(one),
-            )
-        )
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
-    return [
-        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+        behind = "-" if backlog is None else format_count(int(str(backlog)), "record")
+        age = _age(oldest) if oldest else "-"
+        held = "held" if one["holds"] else "not held"
+        moved = f"{_age(one['moved_ms_ago'])} ago"
+        rows.append((str(one["cursor"]), str(one["mark"]), behind, age, moved, held, _holder(one)))
+    return table(rows, "<" * len(HEAD))
 
 
 def _holder(one: dict[str, object]) -> str:
     holder = str(one["holder"] or "-")
     if one["by"] != "spark":
         return holder
-    used = duration(int(str(one["used_ms_ago"])) / 1000)
-    return f"a query of Spark's, planned {used} ago: {holder}"
+    return f"a query of Spark's, planned {_age(one['used_ms_ago'])} ago: {holder}"
 
 
-def duration(seconds: float) -> str:
-    """Return a time as people say it: 0.3 s, 12 s, 5 min, 3.2 h, 4.5 d."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for unit, size, digits in (("s", 1, 0), ("min", 60, 0), ("h", 3600, 1)):
-        if seconds < 100 * size:
-            return f"{seconds / size:.{digits}f} {unit}"
-    return f"{seconds / 86_400:.1f} d"
+def _age(milliseconds: object) -> str:
+    return format_age_s(int(str(milliseconds)) / 1000)

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from fastbk.cli.options import digest_name, metadata_uri
+from fastbk.cli.options import add_verb, digest_name, run_client_verb
 from fastbk.errors import ConfigError, PolicyInvalid
+from fastbk.exit_codes import INTERRUPTED
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
+    from fastbk.cli.options import ClientVerb, Verb, Verbs
     from fastbk.stream.client import Client
+    from fastbk.stream.namespace.namespace import Namespace
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import Start
     from fastbk.stream.stream import Stream
 
-    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
-    Verbs: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
-
 START_HELP = "earliest, latest, a position (3.120.0), seq:N, txid:N, time:2026-01-31T12:00:00Z"
+LOST = "records are gone (truncated, lost)"
+
+
+def add_range(parser: argparse.ArgumentParser) -> None:
+    """Add --from and --to."""
+    parser.add_argument(
+        "--from", dest="start", default="earliest", metavar="POSITION",
+        help=f"where to begin (earliest): {START_HELP}",
+    )  # fmt: skip
+    parser.add_argument("--to", dest="end", metavar="POSITION", help="where to end, not with it")
+
+
+def add_on_gap(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --on-gap."""
+    text = f"where {what}: fail, or tell of it and go on"
+    parser.add_argument("--on-gap", choices=["fail", "tell"], default="fail", help=text)
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +57,16 @@ def add_inherit(parser: argparse.ArgumentParser) -> None:
         "--inherit", action="append", default=[], metavar="FIELD",
         help="take this field from the namespace above again; may be given several times",
     )  # fmt: skip
+
+
+async def set_policy(
+    what: Namespace | Stream, options: argparse.Namespace
+) -> dict[str, object]:
+    """Change a policy as --set and --inherit say; return its fields."""
+    if not options.set and not options.inherit:
+        raise ConfigError("nothing to change: give --set FIELD=VALUE or --inherit FIELD")
+    await what.set_policy(policy_of(options.set), inherit=options.inherit)
+    return policy_facts(await what.policy())
 
 
 def policy_of(pairs: Iterable[str]) -> PolicyPatch:
@@ -109,6 +134,11 @@ def _said(name: str, value: object) -> str:
     return format_span_s(value) if name.endswith("_s") else ""
 
 
+def range_of(options: argparse.Namespace) -> tuple[Start, Start | None]:
+    """Return what --from and --to name. Raises ConfigError."""
+    return start_of(options.start), None if options.end is None else start_of(options.end)
+
+
 def stream_of(client: Client, path: str) -> Stream:
     """Return the stream of this path. No I/O."""
     namespace, name = split_stream_path(path)
@@ -142,40 +172,30 @@ def _time(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def add_verb(verbs: Verbs, name: str, text: str) -> argparse.ArgumentParser:
-    """Declare a verb; `text` stands in the list of verbs and in its own help."""
-    return verbs.add_parser(name, help=text, description=text)
-
-
-def add_verb_of_one(verbs: Verbs, name: str, text: str, what: str) -> argparse.ArgumentParser:
-    """Declare a verb of one stream or namespace (`what`), its first argument."""
-    parser = add_verb(verbs, name, text)
-    parser.add_argument(what.lower(), metavar=what, help=EXAMPLES[what])
-    return parser
-
-
-ENDLESS = ("tail", "watch")
-"""Verbs that Ctrl-C is the usual end of: no failure, and nothing to be said."""
-EXIT_INTERRUPTED = 130
-"""What a shell says of a command that Ctrl-C ended."""
 EXAMPLES = {
     "STREAM": "namespace and name, such as shop/orders",
     "NAMESPACE": "such as shop/eu",
 }
 
 
-def run_verb(options: argparse.Namespace, verbs: Mapping[str, Verb]) -> int:
-    """Connect to the cluster and run the verb that was chosen; return its exit code."""
+def add_verb_of_one(
+    verbs: Verbs, name: str, act: Verb | ClientVerb, text: str, what: str = "STREAM"
+) -> argparse.ArgumentParser:
+    """Declare a verb of one stream or namespace (`what`), its first argument."""
+    parser = add_verb(verbs, name, act, text)
+    parser.add_argument(what.lower(), metavar=what, help=EXAMPLES[what])
+    return parser
+
+
+ENDLESS = ("tail", "watch")
+"""Verbs that Ctrl-C is the usual end of: no failure, and nothing to be said."""
+
+
+def run_endless(options: argparse.Namespace) -> int:
+    """Run the verb that was chosen on a client; return its exit code."""
     try:
-        return asyncio.run(_connected(metadata_uri(options), verbs[options.verb], options))
+        return run_client_verb(options)
     except KeyboardInterrupt:
         if options.verb not in ENDLESS:
             raise
-        return EXIT_INTERRUPTED
-
-
-async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
-    import fastbk
-
-    async with fastbk.connect(uri) as client:
-        return await verb(client, options)
+        return INTERRUPTED

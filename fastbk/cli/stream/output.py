@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastbk.cli.options import note, text_or_base64
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fastbk.stream.records import Gap, Record
 
 
-WORDS = {"trimmed": "were truncated", "lost": "are lost: no bookie gives them"}
+_WORDS = {"trimmed": "were truncated", "lost": "are lost: no bookie gives them"}
 
 
 def print_record(record: Record, options: argparse.Namespace) -> None:
@@ -34,21 +35,19 @@ def print_record(record: Record, options: argparse.Namespace) -> None:
 
 def print_gap(gap: Gap, options: argparse.Namespace) -> None:
     """Say that records are gone: in JSON a line of its own, else on stderr."""
-    how_many = "some" if gap.records is None else f"{gap.records:,}"
     if options.json:
-        found = {
-            "gap": gap.kind,
-            "first": str(gap.first),
-            "next": str(gap.next),
-            "records": gap.records,
-        }
-        sys.stdout.buffer.write(json.dumps(found).encode() + b"\n")
+        found = {"gap": gap.kind, "first": str(gap.first), "next": str(gap.next)}
+        line = json.dumps({**found, "records": gap.records})
+        sys.stdout.buffer.write(line.encode() + b"\n")
     else:
         sys.stdout.flush()
-        print(
-            f"fastbk: {how_many} records from {gap.first} up to {gap.next} {WORDS[gap.kind]}",
-            file=sys.stderr,
-        )
+        note(f"fastbk: {text_of_gap(gap)}")
+
+
+def text_of_gap(gap: Gap) -> str:
+    """Return which records are gone, and why."""
+    how_many = "some" if gap.records is None else f"{gap.records:,}"
+    return f"{how_many} records from {gap.first} up to {gap.next} {_WORDS[gap.kind]}"
 
 
 def as_json(record: Record) -> dict[str, object]:
@@ -59,24 +58,14 @@ def as_json(record: Record) -> dict[str, object]:
         "txid": record.txid,
         "time": record.time.isoformat().replace("+00:00", "Z"),
     }
-    _put(found, "payload", bytes(record.payload))
+    found |= text_or_base64("payload", bytes(record.payload))
     if record.key is not None:
-        _put(found, "key", record.key)
+        found |= text_or_base64("key", record.key)
     if record.headers:
-        headers = []
-        for name, value in record.headers:
-            header: dict[str, object] = {"name": name}
-            _put(header, "value", value)
-            headers.append(header)
-        found["headers"] = headers
+        found["headers"] = [
+            {"name": name, **text_or_base64("value", value)} for name, value in record.headers
+        ]
     return found
-
-
-def _put(into: dict[str, object], name: str, value: bytes) -> None:
-    try:
-        into[name] = value.decode()
-    except UnicodeDecodeError:
-        into[f"{name}_base64"] = base64.b64encode(value).decode()
 
 
 @dataclass(frozen=True, slots=True)

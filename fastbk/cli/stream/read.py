@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from fastbk.cli.stream.options import START_HELP, start_of, stream_of
+from fastbk.cli.stream.options import LOST, add_on_gap, add_range, range_of, stream_of
 from fastbk.cli.stream.output import print_gap, print_record
 from fastbk.errors import ConfigError
 
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 def add_read_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `read` takes, beside the stream."""
-    parser.add_argument(
-        "--from", dest="start", default="earliest", metavar="POSITION",
-        help=f"where to begin (earliest): {START_HELP}",
-    )  # fmt: skip
-    parser.add_argument("--to", dest="end", metavar="POSITION", help="where to end, not with it")
+    add_range(parser)
     parser.add_argument("--max", type=int, metavar="N", help="at most so many records")
     _add_manner(parser)
 
@@ -41,17 +37,14 @@ def _add_manner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--payload", action="store_true", help="the payloads alone, each with a line end"
     )
-    parser.add_argument(
-        "--on-gap", choices=["fail", "tell"], default="fail",
-        help="where records are gone (truncated, lost): fail, or tell of it and go on",
-    )  # fmt: skip
+    add_on_gap(parser, LOST)
 
 
 async def read(client: Client, options: argparse.Namespace) -> int:
     """Print records from one position up to another, or up to the last that is visible."""
     stream = stream_of(client, options.stream)
-    end = None if options.end is None else start_of(options.end)
-    return await _print(stream, start_of(options.start), options, end=end, tail=False)
+    start, end = range_of(options)
+    return await _print(stream, start, options, end=end, tail=False)
 
 
 async def tail(client: Client, options: argparse.Namespace) -> int:
