@@ -1,4 +1,7 @@
-"""`fastbk dev`: a whole service on this machine, in one folder, until Ctrl-C."""
+"""`fastbk dev`: a whole service on this machine, in one folder, until Ctrl-C.
+
+Not `./dev`, the script for those who work on fastbk: its `./dev run` is the demo, in `demo/`.
+"""
 
 from __future__ import annotations
 

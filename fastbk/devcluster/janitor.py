@@ -6,6 +6,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from fastbk.devcluster.processes import free_port
 from fastbk.private_files import make_directory, opener
 from fastbk.server.supervision.spawn import command, environment
 
@@ -42,7 +43,7 @@ class DevJanitor:
             return
         self._forget()
         make_directory(self.directory)
-        self.http_port = _free_port()
+        self.http_port = free_port()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, open(self.directory / LOG_NAME, "ab", opener=opener) as log:
             self._process = subprocess.Popen(
@@ -82,9 +83,3 @@ class DevJanitor:
         if self._lifeline is not None:
             self._lifeline.close()
         self._process = self._lifeline = None
-
-
-def _free_port() -> int:
-    """Return a port of the loopback that nobody listens on; where one takes it first, the next start has another."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

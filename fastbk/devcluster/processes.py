@@ -23,6 +23,12 @@ def is_free(port: int) -> bool:
     return port != 0
 
 
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on; where one takes it first, the next start has another."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 def is_alive(pid: int) -> bool:
     """Return whether process `pid` exists and is not merely waiting to be collected."""
     try:

@@ -15,7 +15,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from fastbk.devcluster.processes import is_free
+from fastbk.devcluster.processes import free_port, is_free
 from fastbk.errors import ConfigError, StorageError
 from fastbk.private_files import make_directory, opener, write_text
 
@@ -145,9 +145,7 @@ class ZooKeeperServer:
             port = int(remembered.read_text())
             if is_free(port):
                 return port
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = free_port()
         write_text(remembered, f"{port}\n")
         return port
 
