@@ -106,7 +106,7 @@ class Held:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    def ask(self, ledger_id: int, shares: list[Share]) -> bool | None:
+    def check(self, ledger_id: int, shares: list[Share]) -> bool | None:
         self.asked.append((ledger_id, shares))
         return ledger_id == 7 if len(self.asked) % 2 == 0 else None
 
