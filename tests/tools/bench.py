@@ -14,17 +14,17 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.tools.part import ROOT, scratch, setting, write
+
 OTHERS = (
     "replication", "apache", "slow", "stalls", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
     "segments", "manystreams", "arrow", "spark", "spark-memory",
 )  # fmt: skip
-"""`./dev bench NAME` runs tests.tools.bench_NAME."""
+"""`./dev bench NAME` runs `main` of tests.tools.bench_NAME, and writes the figures that it returns."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ CASES = (
 def run_bench(tree: Path, arguments: tuple[str, ...], seconds: float) -> dict[str, Any]:
     """Run one `fastbk bench` of `tree` and return its JSON object."""
     command = [tree / ".venv/bin/fastbk", "bench", *arguments, "--seconds", str(seconds), "--json"]
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
+    with scratch() as folder:
         done = subprocess.run(
-            [str(part) for part in command], cwd=scratch, capture_output=True, text=True, timeout=300
+            [str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=300
         )
     if done.returncode != 0:
         raise SystemExit(f"bench: {tree} {' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
@@ -124,9 +124,9 @@ def measure(trees: dict[str, Path], rounds: int, seconds: float) -> dict[str, di
 
 def fio_commit_us(seconds: float) -> dict[str, float]:
     """Return p50 and p99 of one durable 4 KiB overwrite at a time as fio measures them, to hold our probe against."""
-    with tempfile.TemporaryDirectory(prefix="fio-", dir=ROOT / "build") as scratch:
+    with scratch() as folder:
         command = [
-            "fio", "--name=commit", f"--filename={scratch}/file", "--size=64M", "--bs=4k", "--rw=write",
+            "fio", "--name=commit", f"--filename={folder}/file", "--size=64M", "--bs=4k", "--rw=write",
             "--direct=1", "--sync=dsync", "--overwrite=1", "--ioengine=psync", "--time_based",
             f"--runtime={max(1, int(seconds))}", "--output-format=json",
         ]  # fmt: skip
@@ -163,10 +163,12 @@ def main() -> int:
         if len(sys.argv) > 2 or sys.argv[1] not in OTHERS:
             raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; {', '.join(OTHERS)}, or nothing")
         module = f"tests.tools.bench_{sys.argv[1].replace('-', '_')}"
-        return int(importlib.import_module(module).main() or 0)
-    (ROOT / "build").mkdir(exist_ok=True)
-    rounds = int(os.environ.get("ROUNDS", "3"))
-    seconds = float(os.environ.get("SECONDS_EACH", "3"))
+        found = importlib.import_module(module).main()
+        if isinstance(found, dict):
+            write(f"bench-{sys.argv[1]}", found)
+            return 0
+        return int(found or 0)
+    rounds, seconds = setting("ROUNDS", 3), setting("SECONDS_EACH", 3.0)
     trees = {"this tree": ROOT}
     if against := os.environ.get("AGAINST"):
         trees[against] = check_out(against)
@@ -177,10 +179,8 @@ def main() -> int:
         f"p50 {one['p50']:.1f} p99 {one['p99']:.1f} µs" for one in fio
     ))
     print(table(figures, trees))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench.json"))
     answer = {"rounds": rounds, "seconds": seconds, "fio_commit_us": fio, "figures": figures}
-    out.write_text(json.dumps(answer, indent=1))
-    print(f"written: {out}", file=sys.stderr)
+    write("bench", answer)
     return 0
 
 

@@ -6,14 +6,13 @@ SECONDS=3 ROUNDS=3 WINDOW=1000 SIZE=1024 change the load.
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 
-from tests.tools.bench import ROOT, figure, run_bench
+from tests.tools.bench import figure, run_bench
+from tests.tools.part import ROOT, setting
 
 PROTOCOLS = ("fastbk", "v2", "v3")
-WINDOW = os.environ.get("WINDOW", "1000")
+WINDOW = setting("WINDOW", "1000")
 CASES = {
     "append": ("adds_per_s", ("--window", WINDOW)),
     "read": ("reads_per_s", ("--window", WINDOW)),
@@ -21,11 +20,10 @@ CASES = {
 }
 
 
-def main() -> int:
+def main() -> None:
     """Run every case with every protocol that has it, and print medians."""
-    seconds = float(os.environ.get("SECONDS", "3"))
-    rounds = int(os.environ.get("ROUNDS", "3"))
-    size = ("--size", os.environ.get("SIZE", "1024"))
+    seconds, rounds = setting("SECONDS", 3.0), setting("ROUNDS", 3)
+    size = ("--size", setting("SIZE", "1024"))
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for name, (rate, more) in CASES.items():
@@ -40,8 +38,3 @@ def main() -> int:
     for (name, protocol), figures_of_rounds in found.items():
         cpu, rate_found = (statistics.median(column) for column in zip(*figures_of_rounds, strict=True))
         print(f"{name:18} {protocol:7} {cpu:20.2f} {rate_found:12,.0f}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

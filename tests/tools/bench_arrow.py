@@ -8,12 +8,10 @@ seconds of the bookies' for each GB. A table, and JSON in build/bench-arrow.json
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import fastbk.sync
 from fastbk.arrow import chunk_batch, ledger_batches, read_stream, stream_schema
@@ -21,9 +19,9 @@ from fastbk.native import stream_codec as codec
 from fastbk.stream.records import Chunk, chunk_of
 from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
+from tests.tools.part import print_table, setting
 from tests.tools.spark_processes import processes
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD_BYTES = 1024
 BATCH = 64
 COLUMNS_ROWS = 8192
@@ -139,14 +137,8 @@ def run(mib: int, rounds: int) -> dict[str, Figures]:
     return {name: max(some, key=lambda one: one["rows_per_s"]) for name, some in found.items()}
 
 
-def main() -> None:
-    """Run all of it, print a table, and write the JSON."""
-    figures = run(int(os.environ.get("MIB", "256")), int(os.environ.get("ROUNDS", "3")))
-    for name, each in figures.items():
-        print(f"{name:<30}", " ".join(f"{key}={value:,}" for key, value in each.items()))
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-arrow.json").write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> dict[str, Figures]:
+    """Run all of it, and print a table."""
+    figures = run(setting("MIB", 256), setting("ROUNDS", 3))
+    print_table(figures)
+    return figures

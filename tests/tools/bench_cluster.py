@@ -36,11 +36,6 @@ async def bench_cluster() -> AsyncIterator[LocalCluster]:
             metadata.stop()
 
 
-def rss_bytes() -> int:
-    """Return this process's resident memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 class MetadataCount:
     """Counts one client's calls of the metadata store, from now on; and what they take in its thread.
 
@@ -89,17 +84,3 @@ async def timed(some: Callable[[], Awaitable[T]]) -> tuple[T, float]:
     began_s = time.perf_counter()
     found = await some()
     return found, time.perf_counter() - began_s
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Return the value that this share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
-
-
-def print_table(figures: dict[str, dict[str, float]]) -> None:
-    """Print rows of named figures."""
-    for name, each in figures.items():
-        print(
-            f"{name:<34}", " ".join(f"{key}={value:,}" for key, value in each.items()), flush=True
-        )

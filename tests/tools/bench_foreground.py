@@ -17,7 +17,6 @@ Environment: ROUNDS=3, SECONDS_EACH=4, MIB=1024 (of history), OUT=build/bench-fo
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import statistics
 import subprocess
@@ -36,8 +35,8 @@ from fastbk.server.gc_messages import LEDGERS, MAJOR
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.units import MIB
 from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
+from tests.tools.part import ROOT, scratch, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SHARE_OF_PEAK = 0.3
 TAIL_EVERY = 16
 WINDOW = 2000
@@ -256,20 +255,11 @@ def table(phases: dict[str, list[dict[str, float]]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Measure, print the table, write the JSON."""
-    rounds = int(os.environ.get("ROUNDS", "3"))
-    seconds = float(os.environ.get("SECONDS_EACH", "4"))
-    size_mib = int(os.environ.get("MIB", "1024"))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-foreground.json"))
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
-        figures = measure(Path(scratch), rounds, seconds, size_mib)
+def main() -> dict[str, object]:
+    """Measure, and print the table."""
+    with scratch() as folder:
+        figures = measure(
+            folder, setting("ROUNDS", 3), setting("SECONDS_EACH", 4.0), setting("MIB", 1024)
+        )
     print(table(figures["phases"]))  # type: ignore[arg-type]
-    out.write_text(json.dumps(figures, indent=1))
-    print(f"written: {out}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return figures

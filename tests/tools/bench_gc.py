@@ -7,7 +7,6 @@ page of a listing holds under each parent, everything grows linearly: the last c
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from fastbk.meta.zookeeper_paths import Layout
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.rate_limit import RateLimit
+from tests.tools.part import setting
 
 MILLION = 1_000_000
 DEAD_SHARE = 100
@@ -139,9 +139,9 @@ def measure(name: str, store: MetadataStore, count: int) -> None:
     print(f"  round   {timed(whole_round, times)}", flush=True)
 
 
-def main() -> int:
+def main() -> None:
     """Measure both."""
-    count = int(os.environ.get("COUNT", "20000"))
+    count = setting("COUNT", 20_000)
     with tempfile.TemporaryDirectory(prefix="fastbk-bench-gc-") as folder:
         store = open_store(f"sqlite:{folder}/metadata.sqlite")
         measure("sqlite", store, count)
@@ -156,8 +156,3 @@ def main() -> int:
             store.close()
         finally:
             server.stop()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

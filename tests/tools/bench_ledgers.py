@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import array
 import json
-import os
 import random
-import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -29,8 +26,8 @@ from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.units import GIB
 from tests.tools.one_bookie import OneBookie, one_bookie
+from tests.tools.part import scratch, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ENTRIES_A_LEDGER = 3
 DATA_BYTES = 64
 LEDGERS_A_FLUSH = 100_000
@@ -143,18 +140,7 @@ def measure(folder: Path, count: int, seconds: float) -> dict[str, object]:
     return figures
 
 
-def main() -> int:
-    """Measure and write the JSON."""
-    count = int(os.environ.get("COUNT", "1000000"))
-    seconds = float(os.environ.get("SECONDS_EACH", "3"))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-ledgers.json"))
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
-        figures = measure(Path(scratch) / "cluster", count, seconds)
-    out.write_text(json.dumps(figures, indent=1))
-    print(f"written: {out}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def main() -> dict[str, object]:
+    """Measure."""
+    with scratch() as folder:
+        return measure(folder / "cluster", setting("COUNT", 1_000_000), setting("SECONDS_EACH", 3.0))

@@ -10,12 +10,10 @@ A roll by age is on time when the segment behind it is written within AGE; `busi
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import fastbk
@@ -25,15 +23,9 @@ from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.stream_writer import StreamWriter
-from tests.tools.bench_cluster import (
-    MetadataCount,
-    bench_cluster,
-    percentile,
-    print_table,
-    rss_bytes,
-)
+from tests.tools.bench_cluster import MetadataCount, bench_cluster
+from tests.tools.part import percentile, print_table, rss_bytes, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = bytes(200)
 TICK_S = 0.01
 SINGLES = 100
@@ -260,19 +252,14 @@ async def run(count: int, rate: float, seconds: float, age_s: float) -> dict[str
         return figures
 
 
-def main() -> None:
-    """Run all of it, print a table as it goes, and write the JSON."""
-    names = {"STREAMS": "5000", "RATE": "2000", "SECONDS": "15", "AGE": "60"}
-    count, rate, seconds, age_s = (float(os.environ.get(name, names[name])) for name in names)
+def main() -> dict[str, Any]:
+    """Run all of it, and print a table as it goes."""
 
     async def bounded() -> dict[str, Any]:
         async with asyncio.timeout(LIMIT_S):
-            return await run(int(count), rate, seconds, age_s)
+            return await run(
+                setting("STREAMS", 5000), setting("RATE", 2000.0), setting("SECONDS", 15.0),
+                setting("AGE", 60.0),
+            )  # fmt: skip
 
-    figures = asyncio.run(bounded())
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-manystreams.json").write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    return asyncio.run(bounded())

@@ -14,11 +14,8 @@ Environment: MIB=1024 (size of the large ledger), SECONDS_EACH=3, OUT=build/benc
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +23,8 @@ from pathlib import Path
 from fastbk import sync
 from fastbk.units import MIB
 from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
+from tests.tools.part import scratch, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL_ENTRIES = 8_000
 BATCH = 128
 WINDOW = 8
@@ -148,18 +145,7 @@ def measure(folder: Path, size_mib: int, seconds: float) -> Figures:
     return figures
 
 
-def main() -> int:
-    """Measure and write the JSON."""
-    size_mib = int(os.environ.get("MIB", "1024"))
-    seconds = float(os.environ.get("SECONDS_EACH", "3"))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-reads.json"))
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
-        figures = measure(Path(scratch), size_mib, seconds)
-    out.write_text(json.dumps(figures, indent=1))
-    print(f"written: {out}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def main() -> dict[str, object]:
+    """Measure."""
+    with scratch() as folder:
+        return measure(folder, setting("MIB", 1024), setting("SECONDS_EACH", 3.0))

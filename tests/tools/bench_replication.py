@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -28,8 +26,8 @@ from fastbk.client import Client
 from fastbk.testing import LocalCluster
 from tests.live.proxied_store import proxied
 from tests.live.proxy import Direction, FrameProxy
+from tests.tools.part import ROOT, scratch, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ENTRY = b"x" * 1024
 SLOW_S = 0.05
 _PROBE = """
@@ -151,19 +149,8 @@ async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> di
     return figures
 
 
-def main() -> int:
-    """Measure and write the JSON."""
-    seconds = float(os.environ.get("SECONDS_EACH", "3"))
-    rounds = int(os.environ.get("ROUNDS", "3"))
-    ledgers = int(os.environ.get("LEDGERS", "200"))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-replication.json"))
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
-        figures = uvloop.run(measure(Path(scratch), seconds, rounds, ledgers))
-    out.write_text(json.dumps(figures, indent=1))
-    print(f"written: {out}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def main() -> dict[str, object]:
+    """Measure."""
+    seconds, rounds = setting("SECONDS_EACH", 3.0), setting("ROUNDS", 3)
+    with scratch() as folder:
+        return uvloop.run(measure(folder, seconds, rounds, setting("LEDGERS", 200)))

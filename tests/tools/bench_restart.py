@@ -17,8 +17,6 @@ import json
 import os
 import re
 import statistics
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,8 +26,8 @@ from fastbk.native.load import Load, LoadError
 from fastbk.server.index.hold_mark import VARIABLE
 from fastbk.units import GIB
 from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
+from tests.tools.part import scratch, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 READY_TIMEOUT_S = 600.0
 UNDER_LOAD_S = 2.0
 REPLAYED = re.compile(r'^\{.*"event":"journal\.replayed".*\}$', re.MULTILINE)
@@ -135,22 +133,12 @@ def much(folder: Path, gib: float) -> dict[str, float]:
     return {**one, "entries": count}
 
 
-def main() -> int:
-    """Measure and write the JSON."""
-    gib, trials = float(os.environ.get("GIB", "2")), int(os.environ.get("TRIALS", "5"))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-restart.json"))
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
-        few = default(Path(scratch) / "default", trials)
+def main() -> dict[str, object]:
+    """Measure."""
+    with scratch() as folder:
+        few = default(folder / "default", setting("TRIALS", 5))
         writes = [one["first_write_s"] for one in few]
         print(
             f"first write after kill -9: median {statistics.median(writes):.2f} s, at most {max(writes):.2f} s"
         )
-        many = much(Path(scratch) / "much", gib)
-    out.write_text(json.dumps({"default": few, "much": many}, indent=1))
-    print(f"written: {out}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        return {"default": few, "much": much(folder / "much", setting("GIB", 2.0))}

@@ -10,15 +10,12 @@ REAL=all makes every one of them real. A table, and JSON in build/bench-segments
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
 import sys
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import fastbk
@@ -37,16 +34,9 @@ from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, to_time
 from fastbk.stream.records import Gap
 from fastbk.stream.stream import Stream
-from tests.tools.bench_cluster import (
-    MetadataCount,
-    bench_cluster,
-    percentile,
-    print_table,
-    rss_bytes,
-    timed,
-)
+from tests.tools.bench_cluster import MetadataCount, bench_cluster, timed
+from tests.tools.part import percentile, print_table, rss_bytes, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ENTRIES, RECORDS_EACH = 3, 4
 RECORDS = ENTRIES * RECORDS_EACH
 """Of each segment that was not appended while it was measured; record `seq` has transaction id `seq + 1`."""
@@ -338,19 +328,13 @@ async def run(count: int, real: str) -> Figures:
         return bench.figures
 
 
-def main() -> None:
-    """Run all of it, print a table, and write the JSON."""
-    count, real = int(os.environ.get("SEGMENTS", "100000")), os.environ.get("REAL", "300")
+def main() -> Figures:
+    """Run all of it, and print a table."""
 
     async def bounded() -> Figures:
         async with asyncio.timeout(LIMIT_S):
-            return await run(count, real)
+            return await run(setting("SEGMENTS", 100_000), setting("REAL", "300"))
 
     figures = asyncio.run(bounded())
     print_table(figures)
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-segments.json").write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    return figures

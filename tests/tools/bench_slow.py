@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +19,8 @@ import fastbk
 from fastbk.testing import LocalCluster
 from tests.live.proxied_store import proxied
 from tests.live.proxy import Direction, FrameProxy
+from tests.tools.part import scratch, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ENTRY = b"x" * 1024
 TASKS = 16
 SLOW_S = 0.05
@@ -110,17 +108,11 @@ async def measure(folder: Path, seconds: float, rate: float) -> int:
 
 
 def main() -> int:
-    """Run the measurement, or with arguments its client."""
-    if len(sys.argv) == 5:
-        uri, ports, *numbers = sys.argv[1:]
-        asyncio.run(client(uri, json.loads(ports), *map(float, numbers)))
-        return 0
-    seconds = float(os.environ.get("SECONDS", "60"))
-    rate = float(os.environ.get("RATE", "2000"))
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="slow-", dir=ROOT / "build") as folder:
-        return asyncio.run(measure(Path(folder), seconds, rate))
+    """Run the measurement."""
+    with scratch() as folder:
+        return asyncio.run(measure(folder, setting("SECONDS", 60.0), setting("RATE", 2000.0)))
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+if __name__ == "__main__":  # the client's process
+    uri, ports, *numbers = sys.argv[1:]
+    asyncio.run(client(uri, json.loads(ports), *map(float, numbers)))

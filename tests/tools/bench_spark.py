@@ -11,7 +11,6 @@ bookies.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -35,7 +34,8 @@ from fastbk.spark.options import read_options
 from fastbk.spark.partition_reader import StreamPart
 from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
-from tests.tools.spark_bench_session import ROOT, bench_spark
+from tests.tools.part import print_table, setting
+from tests.tools.spark_bench_session import bench_spark
 from tests.tools.spark_memory_source import RECORD_BYTES, payloads
 from tests.tools.spark_processes import cpu_s, processes
 
@@ -283,27 +283,17 @@ def run(mib: int, batches: int, rounds: int, only: list[str]) -> dict[str, Figur
     return {name: best(some) for name, some in found.items()}
 
 
-def main() -> None:
-    """Run all of it, print a table, and write the JSON."""
+def main() -> dict[str, Figures]:
+    """Run all of it, and print a table."""
     logs.configure(level="warning")
     library_log.forward()
-    only = os.environ.get("ONLY", ",".join(GROUPS)).split(",")
-    mib, batches, rounds = (
-        int(os.environ.get(name, given))
-        for name, given in (("MIB", "256"), ("BATCHES", "6"), ("ROUNDS", "3"))
-    )
-    figures = run(mib, batches, rounds, only)
+    only = setting("ONLY", ",".join(GROUPS)).split(",")
+    figures = run(setting("MIB", 256), setting("BATCHES", 6), setting("ROUNDS", 3), only)
     print()
-    for name, each in figures.items():
-        print(f"{name:<34}", " ".join(f"{key}={value:,}" for key, value in each.items()))
+    print_table(figures)
     reads = [figures[name]["rows_per_s"] for name in figures if name.startswith("batch read")]
     if len(reads) == 2:
         print(
             f"batch read: {reads[1] / reads[0]:.2f} of what Spark reads from memory (at least 0.6)"
         )
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-spark.json").write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    return figures

@@ -10,8 +10,6 @@ A table, and JSON in build/bench-spark-memory.json.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import tempfile
 import threading
@@ -26,7 +24,8 @@ import fastbk.sync
 from fastbk.observe import library_log, logs
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.testing import LocalCluster
-from tests.tools.spark_bench_session import ROOT, bench_spark
+from tests.tools.part import setting, write
+from tests.tools.spark_bench_session import bench_spark
 from tests.tools.spark_memory_source import payloads
 from tests.tools.spark_processes import processes, pss_bytes
 
@@ -192,23 +191,17 @@ def run(seconds: float, rate: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run it, print a table, write the JSON."""
+    """Run it, print a table, write the JSON; return 1 if memory grew."""
     logs.configure(level="warning")
     library_log.forward()
-    seconds, rate = float(os.environ.get("SECONDS", "600")), int(os.environ.get("RATE", "2000"))
-    answer = run(seconds, rate)
+    answer = run(setting("SECONDS", 600.0), setting("RATE", 2000))
     for name, each in answer["memory"].items():
         print(f"{name:<26}", " ".join(f"{key}={value}" for key, value in each.items()))
     print(f"processes, first and last: {answer['processes']}")
     print(
         f"written {answer['written']:,}, copied {answer['copied']:,}, in {answer['batches']:,} batches"
     )
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-spark-memory.json").write_text(json.dumps(answer, indent=1))
+    write("bench-spark-memory", answer)
     # Bookies keep what they were given, up to their own limits: that is not Spark's.
     is_flat = all(each["flat"] for name, each in answer["memory"].items() if name != "bookies")
     return 0 if is_flat and answer["written"] == answer["copied"] else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

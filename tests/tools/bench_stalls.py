@@ -16,7 +16,6 @@ import collections
 import json
 import os
 import shutil
-import sys
 import time
 import urllib.request
 from dataclasses import asdict, dataclass, field
@@ -26,8 +25,8 @@ from typing import Any
 import fastbk
 from fastbk.devcluster.bookie import Bookie
 from fastbk.testing import LocalCluster
+from tests.tools.part import BUILD, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SLOW_NS = 10_000_000
 SAMPLE_NS = 20_000_000
 PERIOD_NS = 500_000_000
@@ -201,23 +200,14 @@ async def run(seconds: float, data: Path, size_bytes: int) -> tuple[Hunt, dict[s
     return hunt, hunt.report(seconds)
 
 
-def main() -> int:
-    """Hunt, print, write."""
-    seconds = float(os.environ.get("SECONDS", "60"))
-    data = Path(os.environ.get("DATA", ROOT / "build" / "stalls"))
-    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-stalls.json"))
+def main() -> dict[str, object]:
+    """Hunt, and print."""
+    data = Path(setting("DATA", str(BUILD / "stalls")))
     shutil.rmtree(data, ignore_errors=True)
     try:
-        hunt, report = asyncio.run(run(seconds, data, int(os.environ.get("SIZE", "100"))))
+        hunt, report = asyncio.run(run(setting("SECONDS", 60.0), data, setting("SIZE", 100)))
     finally:
         shutil.rmtree(data, ignore_errors=True)
     print(json.dumps(report, indent=2))
     stalls = [asdict(one) | {"verdict": one.verdict} for one in hunt.stalls]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"report": report, "stalls": stalls}, indent=1))
-    print(f"written: {out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"report": report, "stalls": stalls}

@@ -7,31 +7,23 @@ then all roll at once. A table, and JSON in build/bench-streams.json.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import fastbk
 from fastbk.stream.client import Client
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
+from tests.tools.part import print_table, rss_bytes, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = bytes(1024)
 BURST, BATCH = 256, 64
 LONE_APPENDS = 1000
 NAMES_AT_ONCE = 500
 
 Figures = dict[str, float]
-
-
-def rss_bytes() -> int:
-    """Return this process's resident memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def rate(
@@ -155,15 +147,8 @@ async def run(seconds: float, count: int) -> dict[str, Figures]:
         return figures | await many_streams(client, count)
 
 
-def main() -> None:
-    """Run all of it, print a table, and write the JSON."""
-    seconds, count = float(os.environ.get("SECONDS", "5")), int(os.environ.get("COUNT", "5000"))
-    figures = asyncio.run(run(seconds, count))
-    for name, each in figures.items():
-        print(f"{name:<26}", " ".join(f"{key}={value:,}" for key, value in each.items()))
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-streams.json").write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> dict[str, Figures]:
+    """Run all of it, and print a table."""
+    figures = asyncio.run(run(setting("SECONDS", 5.0), setting("COUNT", 5000)))
+    print_table(figures)
+    return figures

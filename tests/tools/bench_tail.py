@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import struct
 import sys
 import time
-from pathlib import Path
 
 import fastbk
 from fastbk.stream.client import Client
 from fastbk.stream.records import Chunk, Record
 from fastbk.stream.stream import Stream
 from fastbk.testing import LocalCluster
+from tests.tools.part import ROOT, print_table, setting
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD_BYTES = 1024
 FILLING = bytes(RECORD_BYTES - 8)
 SENT = struct.Struct("<Q")
@@ -168,25 +166,13 @@ async def run(seconds: float, rate: int, mib: int, rounds: int) -> dict[str, Fig
     return figures
 
 
-def main() -> None:
-    """Run all of it, print a table, and write the JSON."""
-    if len(sys.argv) == 3:
-        print(json.dumps(asyncio.run(tail(*sys.argv[1:]))))
-        return
-    setting = os.environ.get
-    figures = asyncio.run(
-        run(
-            float(setting("SECONDS", "10")),
-            int(setting("RATE", "1000")),
-            int(setting("MIB", "256")),
-            int(setting("ROUNDS", "3")),
-        )
-    )
-    for name, each in figures.items():
-        print(f"{name:<40}", " ".join(f"{key}={value:,}" for key, value in each.items()))
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "bench-tail.json").write_text(json.dumps(figures, indent=1))
+def main() -> dict[str, Figures]:
+    """Run all of it, and print a table."""
+    seconds, rate = setting("SECONDS", 10.0), setting("RATE", 1000)
+    figures = asyncio.run(run(seconds, rate, setting("MIB", 256), setting("ROUNDS", 3)))
+    print_table(figures)
+    return figures
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # the tailing reader's process
+    print(json.dumps(asyncio.run(tail(*sys.argv[1:]))))

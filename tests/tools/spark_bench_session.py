@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 
 from fastbk.spark.session import light_home, session
 from tests.fixtures.spark import STOP_S
+from tests.tools.part import ROOT
 from tests.tools.spark_memory_source import MemoryRows
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextmanager
