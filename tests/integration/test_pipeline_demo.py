@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from demo.pipeline.records import write_lines
 from demo.pipeline.spark_query import TRIES, again_if_unstarted
 from fastbk.errors import StorageError
 from fastbk.stream.policy import PolicyPatch
-from fastbk.testing import LocalCluster
 
 PACKAGES, FILES_EACH = 240, 20
 STANZA = """Package: {name}
@@ -127,12 +125,6 @@ def test_what_spark_did_not_get_to_begin_is_begun_again_and_nothing_else() -> No
     with pytest.raises(PySparkRuntimeError, match="connect back"):
         again_if_unstarted(act)
     assert waiting == [9]
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[fastbk.sync.Client]:
-    with LocalCluster() as cluster, fastbk.sync.connect(cluster.metadata_uri) as made:
-        yield made
 
 
 def test_a_record_that_differs_and_one_that_is_missing_are_told(client: fastbk.sync.Client) -> None:

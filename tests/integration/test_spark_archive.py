@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from shutil import copytree
@@ -12,30 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs import archive, restore
 from fastbk.spark.jobs.claims import HadoopFiles, LocalFiles, Owner, claimed, files_of
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def stream(cluster: LocalCluster) -> Iterator[SyncStream]:
-    with fastbk.sync.connect(cluster.metadata_uri) as client:
-        space = client.namespace("shop")
-        space.create(PolicyPatch(roll_bytes=4000))
-        yield space.create_stream("orders")
 
 
 def append(stream: SyncStream, count: int) -> None:
@@ -49,10 +34,11 @@ class Cut(Exception):
 
 
 def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
-    spark: SparkSession, cluster: LocalCluster, stream: SyncStream, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, space: SyncNamespace, tmp_path: Path
 ) -> None:
     uri, folder = cluster.metadata_uri, tmp_path / "archive"
     place = str(folder)
+    stream = space.create_stream("orders", PolicyPatch(roll_bytes=4000))
 
     def run(*, take_over: bool = False, until: str = "never") -> list[archive.ArchivedStream]:
         def say(line: str) -> None:
@@ -89,26 +75,24 @@ def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
     assert archive.records_of(spark, place).count() == 90
     # A restore that ends after the first of two runs goes on with the other one.
     with pytest.raises(Cut):
-        restore.run(spark, uri, place, stream.path, "shop/again", say=_cut)
-    found = restore.run(spark, uri, place, stream.path, "shop/again")
+        restore.run(spark, uri, place, stream.path, f"{space.path}/again", say=_cut)
+    found = restore.run(spark, uri, place, stream.path, f"{space.path}/again")
     assert found.records == 90
-    with fastbk.sync.connect(uri) as client:
-        again = client.namespace("shop").stream("again")
-        assert again.info().records == 90
-        with stream.reader() as old, again.reader() as new:
-            for left, right in zip(islice(old, 90), islice(new, 90), strict=True):
-                assert (left.key, bytes(left.payload)) == (right.key, bytes(right.payload))
+    again = space.stream("again")
+    assert again.info().records == 90
+    with stream.reader() as old, again.reader() as new:
+        for left, right in zip(islice(old, 90), islice(new, 90), strict=True):
+            assert (left.key, bytes(left.payload)) == (right.key, bytes(right.payload))
 
     (file,) = (folder / "records" / "run=000004").rglob("*.parquet")
     change(file)
     with pytest.raises(StorageError, match="run 4"):
-        restore.run(spark, uri, place, stream.path, "shop/changed")
-    with fastbk.sync.connect(uri) as client:
-        assert "changed" not in [one.name for one in client.namespace("shop").streams()]
+        restore.run(spark, uri, place, stream.path, f"{space.path}/changed")
+    assert "changed" not in [one.name for one in space.streams()]
 
     append(stream, 30)
     stream.truncate(AtSeq(100))
-    with pytest.raises(DataLost, match=r"shop/orders: records 90\.\.99 were truncated"):
+    with pytest.raises(DataLost, match=r"/orders: records 90\.\.99 were truncated"):
         run()
     assert claims.names() == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,21 +25,12 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
 def test_all_is_counted_and_what_differs_is_named(
-    spark: SparkSession, cluster: LocalCluster
+    spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client
 ) -> None:
     wanted = Sum()
     entries = RECORDS * 300
-    with (
-        fastbk.sync.connect(cluster.metadata_uri) as client,
-        client.create_ledger(3, 3, 2) as writer,
-    ):
+    with client.create_ledger(3, 3, 2) as writer:
         writer.append_many(entries)
         ledger_id = writer.ledger_id
     for entry in entries:

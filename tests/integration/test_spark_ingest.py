@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +23,6 @@ from tests.fixtures.spark import patiently
 pytestmark = pytest.mark.timeout(300)
 
 SPLIT = "spark.sql.files.maxPartitionBytes"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
 
 
 def dies() -> None:
@@ -62,10 +55,8 @@ class Ingest:
 
 
 @pytest.fixture
-def job(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Ingest:
-    return Ingest(spark, cluster, tmp_path, request.node.originalname)
+def job(spark: SparkSession, cluster: LocalCluster, tmp_path: Path, own_name: str) -> Ingest:
+    return Ingest(spark, cluster, tmp_path, own_name)
 
 
 def test_lines_keep_their_order_over_splits_and_runs_that_were_cut_off(
@@ -147,12 +138,12 @@ def test_a_group_that_was_never_visible_is_planned_anew_if_its_files_changed(
 
 
 def test_rows_become_json_with_keys_and_files_records(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, own_name: str
 ) -> None:
     def made(name: str) -> Ingest:
         folder = tmp_path / name
         folder.mkdir()
-        return Ingest(spark, cluster, folder, name)
+        return Ingest(spark, cluster, folder, f"{own_name}-{name}")
 
     csv = made("csv")
     (csv.files / "a.csv").write_text('id,text\n1,"x, y"\n2,z\n')

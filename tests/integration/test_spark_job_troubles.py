@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,18 +18,6 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(cluster.metadata_uri) as made:
-        yield made
 
 
 def fill(client: fastbk.sync.Client, path: str, count: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -36,12 +36,6 @@ def mounted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     settings = context._jsc.hadoopConfiguration()
     settings.set("fs.viewfs.mounttable.jobs.link./data", folder.as_uri())
     return "viewfs://jobs/data", folder
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
 
 
 def together(acts: list[Callable[[], T]]) -> list[T]:
@@ -115,12 +109,11 @@ class Shop:
 def shop(
     spark: SparkSession,
     cluster: LocalCluster,
+    client: fastbk.sync.Client,
     mounted: tuple[str, Path],
-    request: pytest.FixtureRequest,
-) -> Iterator[Shop]:
-    to = f"{mounted[0]}/{request.node.originalname}"
-    with fastbk.sync.connect(cluster.metadata_uri) as client:
-        yield Shop(spark, cluster.metadata_uri, client, to)
+    own_name: str,
+) -> Shop:
+    return Shop(spark, cluster.metadata_uri, client, f"{mounted[0]}/{own_name}")
 
 
 def test_an_archive_there_is_gone_on_with_and_restored(shop: Shop) -> None:

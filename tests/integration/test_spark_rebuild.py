@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,19 +26,12 @@ pytestmark = pytest.mark.timeout(300)
 State = dict[bytes | None, tuple[int, bytes]]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
 @pytest.fixture
-def space(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[SyncNamespace]:
+def space(client: fastbk.sync.Client, own_name: str) -> SyncNamespace:
     """A namespace of this test's own, whose streams have many segments."""
-    with fastbk.sync.connect(cluster.metadata_uri) as client:
-        namespace = client.namespace(request.node.originalname)
-        namespace.create(PolicyPatch(roll_bytes=4_000))
-        yield namespace
+    namespace = client.namespace(own_name)
+    namespace.create(PolicyPatch(roll_bytes=4_000))
+    return namespace
 
 
 class Changes:

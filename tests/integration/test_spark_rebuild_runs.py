@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
+from fastbk.spark.jobs.claims import LocalFiles, Owner
 from fastbk.spark.jobs.rebuild_plan import RebuildPlan, StateVersion
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
-from tests.fixtures.spark import SETTINGS, patiently
+from tests.fixtures.spark import patiently
 
 pytestmark = pytest.mark.timeout(300)
-ROOT = Path(__file__).parents[2]
-
-KILLED = """
-import os, signal, sys
-from fastbk.spark.jobs import rebuild
-from fastbk.spark.jobs.rebuild_plan import RebuildPlan
-from fastbk.spark.session import session
-
-def say(line):
-    if "written" in line:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-uri, stream, to, *settings = sys.argv[1:]
-made = session("killed", "local[1]", **{name: value for name, value in (one.split("=", 1) for one in settings)})
-rebuild.run(made, uri, RebuildPlan(stream=stream, to=to), say=say)
-"""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
 
 
 class Place:
@@ -73,13 +48,10 @@ class Place:
 
 @pytest.fixture
 def place(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Place]:
-    with fastbk.sync.connect(cluster.metadata_uri) as client:
-        namespace = client.namespace(request.node.originalname)
-        namespace.create()
-        stream = namespace.create_stream("changes")
-        yield Place(spark, cluster.metadata_uri, stream, tmp_path / "state")
+    spark: SparkSession, cluster: LocalCluster, space: SyncNamespace, tmp_path: Path
+) -> Place:
+    stream = space.create_stream("changes")
+    return Place(spark, cluster.metadata_uri, stream, tmp_path / "state")
 
 
 def test_a_second_run_is_refused_and_one_that_was_taken_over_does_not_count(place: Place) -> None:
@@ -104,22 +76,22 @@ def test_a_second_run_is_refused_and_one_that_was_taken_over_does_not_count(plac
     assert place.folders("state") == [2] and list((place.to / "claims").iterdir()) == []
 
 
-def test_a_run_that_was_killed_leaves_nothing_that_counts(place: Place, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_leaves_nothing_that_counts(place: Place) -> None:
+    """As `kill -9` leaves it: what was written, and the claim of a process that is gone."""
     place.append(0, 60)
     first = place.run()
     place.append(60, 30)
-    settings = {**SETTINGS, "spark.local.dir": str(tmp_path / "local")}
-    killed = subprocess.Popen(
-        [sys.executable, "-c", KILLED, place.uri, place.plan.stream, place.plan.to]
-        + [f"{name}={value}" for name, value in settings.items()],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-    )
-    _, said = killed.communicate(timeout=200)  # ends with its Spark, which has the other end
-    assert killed.returncode == -signal.SIGKILL, said.decode()
+    claims = LocalFiles(place.to / "claims")
+
+    def die(line: str) -> None:
+        if "written" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.run(say=die)
+    dead = replace(Owner.this(), pid=1 << 22, java=0)
+    assert claims.create("run=000002", dead.text())
     assert place.folders("state") == [1, 2] and place.folders("manifest") == [1]
-    assert [one.name for one in (place.to / "claims").iterdir()] == ["run=000002"]
     assert place.state() == {b"k%d" % (at % 50): at for at in range(10, 60)}
 
     place.append(90, 20)
