@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fastbk.errors import Error
 from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import KEY, raw_bookie
-from tests.fixtures.wait import wait_until_async
 
 LAST_ID = 2**63 - 1
 POLL_MS = 30_000
@@ -74,34 +72,3 @@ async def test_explicit_lacs_and_long_polls() -> None:
         reader.close()
         await asyncio.gather(*polls, return_exceptions=True)
         writer.close()
-
-
-async def test_a_bookie_whose_disk_is_full_takes_repairs_fences_and_reads() -> None:
-    settings = SETTINGS
-    async with LocalCluster(1, settings=settings) as cluster:
-        bookie = cluster.bookies[0]
-        raw = await raw_bookie(bookie)
-        assert await raw.add(1, 0, b"before") == Status.OK
-        raw.close()
-        await cluster.stop_bookie_async(0)
-        bookie.sections["disk"]["free_min"] = "1000TiB"
-        await cluster.start_bookie_async(0)
-        raw = await raw_bookie(bookie)
-
-        async def is_refused() -> bool:
-            try:
-                return await raw.add(1, 1, b"normal") == Status.READ_ONLY
-            except Error:
-                return False
-
-        await wait_until_async(is_refused, "normal adds are refused", 30)
-        assert await raw.add(1, 2, b"repair", recovery=True) == Status.OK
-        assert await raw.add(3, 0, b"repair", recovery=True) == Status.OK
-        assert await raw.status(codec.put_read, 1, 2, codec.FLAG_HIGH_PRIORITY) == Status.OK
-        assert await raw.fence(1, 2, flags=codec.FLAG_HIGH_PRIORITY) == Status.OK
-        assert await raw.fence(9) == Status.NO_ENTRY
-        info = await raw.info()
-        assert not info.writable
-        assert info.reason
-        assert 0 < info.disk_free_bytes <= info.disk_total_bytes
-        raw.close()

@@ -39,6 +39,8 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         await wait_until_confirmed(cluster.bookies)
         await client.delete_ledger(doomed)
         await wait_until_async(lambda: len(buried(cluster)) > 0, "logs are dead", 30)
+        (deletion,) = [one for one in events(bookie) if doomed in one.get("ledgers", [])]
+        assert "in two cycles" in deletion["reason"]
 
         async def agrees() -> bool:
             """Gc goes on: what the page shows is what was written down before, or after."""

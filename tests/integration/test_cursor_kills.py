@@ -7,10 +7,7 @@ import random
 import subprocess
 import sys
 
-import pytest
-
 import fastbk
-from fastbk.errors import CursorFenced
 from fastbk.stream.cursor.store import cursors_of
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Record
@@ -112,30 +109,3 @@ async def test_marks_outlive_holders_that_are_killed(
         rows = (await context.store.read()).chain.rows
         left = [one.ledger_id async for one in client.list_ledgers()]
         assert left == [row.ledger_id for row in rows], "INV-S8: no ledger of the cursor is left"
-
-
-async def test_the_former_holder_is_fenced_on_real_bookies(
-    cluster: LocalCluster, own_name: str
-) -> None:
-    uri = cluster.metadata_uri
-    async with fastbk.connect(uri) as client, fastbk.connect(uri) as other:
-        await client.namespace(own_name).create()
-        stream = await client.namespace(own_name).create_stream("s")
-        async with stream.writer() as writer:
-            for at in range(100):
-                writer.append(b"%d" % at)
-        former = stream.cursor("c")
-        await former.open()
-        for _ in range(30):
-            record = await anext(former)
-            assert isinstance(record, Record)
-            await former.ack(record)
-        async with other.namespace(own_name).stream("s").cursor("c", tail=False) as later:
-            assert later.mark_seq == 30
-            record = await anext(former)
-            assert isinstance(record, Record)
-            with pytest.raises(CursorFenced, match="opened by"):
-                await former.ack(record)
-            rest = [one.seq async for one in later if isinstance(one, Record)]
-            assert rest == list(range(30, 100))
-        await former.abort()

@@ -82,21 +82,6 @@ async def write(uri: str, count: int) -> int:
         return writer.ledger_id
 
 
-def test_everything_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    """Metadata has passwords, entry logs and journals have everything else."""
-    dev = Dev(tmp_path / "data", "--bookies", "1", umask=0)
-    try:
-        dev.wait_ready()
-        open_to_others = [
-            f"{one}: {one.stat().st_mode:o}"
-            for one in (tmp_path / "data", *(tmp_path / "data").rglob("*"), dev.ready_file)
-            if one.stat().st_mode & 0o077
-        ]
-    finally:
-        dev.stop()
-    assert not open_to_others
-
-
 async def read(uri: str, ledger_id: int) -> list[bytes]:
     async with fastbk.connect(uri) as client:
         reader = await client.open_ledger(ledger_id, recovery=False)
@@ -110,30 +95,25 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(dev: 
     ledger_id = asyncio.run(write(uri, 10))
     assert len(asyncio.run(read(uri, ledger_id))) == 10
     assert len(dev.pids()) == 3 * 5 + 1
-    out, _ = dev.stop()
-    assert dev.process.returncode == 0
-    answer = json.loads(out)
+    assert dev.process.stdout is not None
+    answer = json.loads(dev.process.stdout.readline())
     assert answer["metadata"] == uri
     assert len(answer["bookies"]) == 3
 
-
-def test_the_janitor_shows_its_figures(dev: Dev) -> None:
-    dev.wait_ready()
-    assert dev.process.stdout is not None
-    page = json.loads(dev.process.stdout.readline())["janitor_http"] + "/metrics"
-
     def has_passed() -> bool:
         try:
-            with urllib.request.urlopen(page, timeout=5) as answer:
-                text = answer.read().decode()
+            with urllib.request.urlopen(answer["janitor_http"] + "/metrics", timeout=5) as page:
+                text = page.read().decode()
         except OSError:
             return False  # it is started when the bookies are ready, and listens a little later
         return "fastbk_janitor_passes_total" in text
 
     wait_until(has_passed, "the janitor's page", 30.0)
+    dev.stop()
+    assert dev.process.returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_everything_cleanly(dev: Dev, number: int) -> None:
     dev.wait_ready()
     pids = dev.pids()
@@ -205,11 +185,18 @@ def test_a_killed_bookie_is_started_again(dev: Dev) -> None:
     assert "starting it again" in err
 
 
-def test_a_cluster_of_one_bookie(tmp_path: Path) -> None:
-    one = Dev(tmp_path / "data", "--bookies", "1")
+def test_a_cluster_of_one_bookie_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    """Metadata has passwords, entry logs and journals have everything else."""
+    one = Dev(tmp_path / "data", "--bookies", "1", umask=0)
     try:
         one.wait_ready()
         assert len(one.pids()) == 6
+        open_to_others = [
+            f"{path}: {path.stat().st_mode:o}"
+            for path in (tmp_path / "data", *(tmp_path / "data").rglob("*"), one.ready_file)
+            if path.stat().st_mode & 0o077
+        ]
+        assert not open_to_others
     finally:
         out, _ = one.stop()
     assert "1 bookie ready" in out
@@ -251,28 +238,6 @@ def test_a_cluster_for_tests_is_ready_in_under_two_seconds() -> None:
             assert folder.exists()
         assert not folder.exists()
     assert min(spent) < 2.0 * crowd()
-
-
-def test_the_fixture_gives_a_running_cluster(fastbk_cluster: LocalCluster) -> None:
-    assert len(fastbk_cluster.bookies) == 3
-    assert all(bookie.is_ready for bookie in fastbk_cluster.bookies)
-
-
-async def test_a_cluster_for_tests_on_a_loop() -> None:
-    async with LocalCluster(1) as cluster:
-        folder = cluster.data
-        ledger = None
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            async with await client.create_ledger(1, 1, 1) as ledger:
-                await ledger.append(b"before")
-            await cluster.kill_async(0)
-            await cluster.start_bookie_async(0)
-            reader = await client.open_ledger(ledger.ledger_id, recovery=False)
-            assert [bytes(entry.data) async for entry in reader.read()] == [b"before"]
-            await reader.close()
-        await cluster.restart_bookie_async(0)
-        await cluster.wait_ready_async()
-    assert not folder.exists()
 
 
 def test_zookeeper_is_started_with_the_bookies_and_ends_with_them(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
-"""Streams by name on real bookies: what one client writes another reads, and many streams are listed with sizes."""
+"""Streams by name on real bookies: what one client writes another reads."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,6 @@ from fastbk.errors import StreamNotFound
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.testing import LocalCluster
-from tests.fixtures.metadata import new_cluster
 
 
 async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) -> None:
@@ -51,29 +48,3 @@ async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) ->
         with pytest.raises(StreamNotFound):
             async with other.namespace("shop/eu").stream("orders").reader() as reader:
                 await anext(reader)
-
-
-async def test_thousands_of_streams_are_listed_with_their_sizes(tmp_path: Path) -> None:
-    """Nothing is asked for one by one: some hundred requests in all."""
-    uri = new_cluster(tmp_path / "meta.db")
-    async with fastbk.connect(uri) as client:
-        space = client.namespace("many")
-        await space.create()
-        names = [f"s{number:04d}" for number in range(5000)]
-        await space.create_streams(names)
-        requests = 0
-        read_all = client.records.read_all
-
-        async def counted(paths: list[str]) -> object:
-            nonlocal requests
-            requests += 1
-            return await read_all(paths)
-
-        client.records.read_all = counted  # type: ignore[method-assign,assignment]
-        found = [info.name async for info in space.streams()]
-        assert found == names and requests <= 50
-        assert [info.name async for info in space.streams("s001")] == names[10:20]
-        assert await space.stream_count() == 5000
-        requests = 0
-        await space.set_policy(PolicyPatch(roll_bytes=1000))
-        assert requests <= 50

@@ -1,4 +1,4 @@
-"""How many calls of metadata a stream's opening, first append, roll and end cost, alone and beside many others."""
+"""How many calls of metadata streams cost: opening, first append, roll and end; and lists of many."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 import fastbk
+from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.tools.bench_cluster import MetadataCount
@@ -54,3 +55,9 @@ async def test_calls_of_metadata_are_counted(fastbk_cluster: LocalCluster) -> No
         assert await all_calls(writer.append(b"x") for writer in writers) < FIRST - 0.5
         assert await all_calls(writer.roll() for writer in writers) < FIRST + END - 0.5
         assert await all_calls(writer.close() for writer in writers) == END_EMPTY
+
+        async def listed() -> None:
+            assert len([info async for info in space.streams()]) == MANY + 1
+
+        for work in (listed(), space.set_policy(PolicyPatch(roll_bytes=1000))):
+            assert await calls(work) < MANY / 2, "nothing is asked for stream by stream"

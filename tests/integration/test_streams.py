@@ -1,4 +1,4 @@
-"""Readers of streams on real bookies: over rolls and takeovers, tailing, searching."""
+"""Writers and readers of streams on real bookies: rolls, takeovers, tailing, searching; what lies in the ledgers."""
 
 from __future__ import annotations
 
@@ -8,45 +8,74 @@ import time
 import pytest
 
 import fastbk
-from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
-from fastbk.stream.paths import chain_path
-from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.reader import search
 from fastbk.stream.reader.stream_reader import StreamReader
-from fastbk.stream.records import Chunk, Record
+from fastbk.stream.records import Chunk, Record, chunk_of
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 
-POLICY = StreamPolicy(roll_bytes=20_000)
+
+async def stream_of(client: fastbk.Client, name: str) -> StreamContext:
+    """Return a stream whose segments are small, in a namespace of this name."""
+    namespace = client.namespace(name)
+    await namespace.create(PolicyPatch(roll_bytes=20_000), exist_ok=True)
+    return await (await namespace.create_stream("s", exist_ok=True)).context()
 
 
-async def stream_of(client: fastbk.Client, is_new: bool = True) -> StreamContext:
-    if is_new:
-        await client.records.change(Change(chain_path("ab"), put_chain(Chain("ab"))))
+async def all_records(context: StreamContext) -> list[Record]:
+    found: list[Record] = []
+    chain = (await context.store.read()).chain
+    for row in chain.rows:
+        async with await context.client.open_ledger(row.ledger_id) as reader:
+            async for batch in reader.read_batches(0, row.last_entry_id):
+                found += chunk_of(
+                    row.number, batch.first_entry_id, batch.datas, row.base_seq, row.base_txid
+                )
+    return found
 
-    async def policy() -> StreamPolicy:
-        return POLICY
 
-    return StreamContext(client, ChainStore(client.records, "ab", 10.0), "test/ab", policy)
+async def test_what_is_appended_lies_in_the_segments_in_order(
+    cluster: LocalCluster, own_name: str
+) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        context = await stream_of(client, own_name)
+        async with StreamWriter(context, WriterOptions()) as writer:
+            futures = [writer.append(b"%d" % at * 50, key=b"k%d" % at) for at in range(500)]
+            first = await writer.append_batch([b"a", b"b", b"c"], headers=[[("n", b"v")]] * 3)
+            places = [await one for one in futures]
+            assert writer.last_dlsn == first._replace(slot=2)
+            for _ in range(3):
+                await writer.append(bytes(15_000))
+                await writer.roll()
+        records = await all_records(context)
+        assert [one.seq for one in records] == list(range(506))
+        assert [one.txid for one in records] == list(range(506))
+        assert [one.dlsn for one in records[:500]] == places
+        assert [bytes(one.payload) for one in records[:500]] == [
+            b"%d" % at * 50 for at in range(500)
+        ]
+        assert [one.headers for one in records[500:503]] == [(("n", b"v"),)] * 3
+        chain = (await context.store.read()).chain
+        assert len(chain.rows) >= 3 and not chain.open_rows and not chain.doomed
+        assert all(row.index_entry_id == row.last_entry_id + 1 for row in chain.rows)
 
 
 async def test_readers_follow_writers_over_rolls_and_takeovers(
-    cluster: LocalCluster,
+    cluster: LocalCluster, own_name: str
 ) -> None:
     async with (
         fastbk.connect(cluster.metadata_uri) as client,
         fastbk.connect(cluster.metadata_uri) as other,
     ):
-        context = await stream_of(client)
+        context = await stream_of(client, own_name)
 
         async def read(chunks: bool) -> list[Record]:
             found: list[Record] = []
-            async with StreamReader(await stream_of(other, is_new=False)) as reader:
+            async with StreamReader(await stream_of(other, own_name)) as reader:
                 if chunks:
                     async for chunk in reader.chunks():
                         assert isinstance(chunk, Chunk)
@@ -83,9 +112,11 @@ async def test_readers_follow_writers_over_rolls_and_takeovers(
 
 
 @pytest.mark.alone
-async def test_a_lone_append_reaches_a_tailing_reader_soon(fastbk_cluster: LocalCluster) -> None:
+async def test_a_lone_append_reaches_a_tailing_reader_soon(
+    fastbk_cluster: LocalCluster, own_name: str
+) -> None:
     async with fastbk.connect(fastbk_cluster.metadata_uri) as client:
-        context = await stream_of(client)
+        context = await stream_of(client, own_name)
         async with (
             StreamWriter(context, WriterOptions()) as writer,
             StreamReader(context) as reader,
