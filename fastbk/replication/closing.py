@@ -13,7 +13,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Outcome
+from fastbk.replication.actions import MarkReplicas, Outcome
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.under_replication import UnderReplicatedShare, UnderReplication, split
@@ -82,15 +82,21 @@ class CloseLedger(Procedure[VersionedLedger]):
                 return
             owed.mark_unanswered(add, ())
             if isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
-                self._retry_in(MARK_PAUSE_S, lambda _, s: self._mark(s))
+                self._retry_in(MARK_PAUSE_S, self._mark)
             else:
                 self._fail(outcome, at_s)
 
-        self._mark_replicas(add, (), marked)
+        self._act(marked, MarkReplicas, add)
 
     def _close(self, now_s: float) -> None:
         left_s = max(0.0, self._end_s - now_s)
-        self._run(MetadataUpdate(self._decide, self._known, left_s), self._ended, now_s)
+        update = MetadataUpdate(self._decide, self._known, left_s)
+
+        def ended(found: VersionedLedger, at_s: float) -> None:
+            self.is_ours = update.is_ours
+            self._closed(found, at_s)
+
+        self._run_for(update, ended, now_s)
 
     def _decide(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
         self._freed = ()
@@ -114,13 +120,8 @@ class CloseLedger(Procedure[VersionedLedger]):
             outcome="unknown",
         )
 
-    def _ended(self, update: Procedure[VersionedLedger], now_s: float) -> None:
-        if update.error is not None:
-            self._fail(update.error, now_s)
-            return
-        assert isinstance(update, MetadataUpdate)
-        self.is_ours = update.is_ours
-        found, owed = update.value(), self._owed
+    def _closed(self, found: VersionedLedger, now_s: float) -> None:
+        owed = self._owed
         if owed is None:
             self._finish(found, now_s)
             return
@@ -136,4 +137,4 @@ class CloseLedger(Procedure[VersionedLedger]):
                 owed.mark_changed((), outdated)
             self._finish(found, at_s)
 
-        self._mark_replicas((), outdated, unmarked)
+        self._act(unmarked, MarkReplicas, (), outdated)

@@ -9,7 +9,7 @@ from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Pacing
+from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_text
 
@@ -100,7 +100,7 @@ class CheckCopies(Procedure[None]):
         self._take({one.entry_id: one for one in found}, *self._told(outcome, found))
         size_bytes = sum(len(one.data) for one in found)
         if self._options.bytes_per_s > 0 and size_bytes:
-            self._sleep(size_bytes / self._options.bytes_per_s, lambda _, at_s: self._go_on(at_s))
+            self._sleep(size_bytes / self._options.bytes_per_s, self._go_on)
         else:
             self._go_on(now_s)
 
@@ -137,20 +137,14 @@ class CheckCopies(Procedure[None]):
     def _wait(self, outcome: Outcome, now_s: float) -> None:
         options = self._options
         if self._backoff is None:
-            pacing = Pacing(
-                request_timeout_s=options.request_timeout_s,
-                give_up_s=options.patience_s,
-                pause_min_s=options.backoff_min_s,
-                pause_max_s=options.backoff_max_s,
-            )
-            self._backoff = pacing.backoff(now_s)
+            self._backoff = options.pacing(options.patience_s).backoff(now_s)
         pause_s = self._backoff.next_in_time_s(now_s)
         if pause_s is None:
             assert isinstance(outcome, Error | Reply)
             error = outcome if isinstance(outcome, Error) else _busy(self._bookie_id, outcome)
             self._fail(error, now_s)
             return
-        self._retry_in(pause_s, lambda _, at_s: self._go_on(at_s))
+        self._retry_in(pause_s, self._go_on)
 
 
 def _busy(bookie_id: BookieId, reply: Reply) -> Error:

@@ -13,7 +13,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Outcome
+from fastbk.replication.actions import MarkReplicas, Outcome
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.ensemble_change_result import check_open
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -39,7 +39,7 @@ class ChangeMark(Procedure[VersionedLedger | None]):
 
     def begin(self, now_s: float) -> None:
         """Ask for it."""
-        self._mark_replicas(self.add, self.remove, self._answered)
+        self._act(self._answered, MarkReplicas, self.add, self.remove)
 
     def _answered(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, Error):
@@ -159,15 +159,10 @@ class NameReplacements(Procedure[VersionedLedger | None]):
 
     def begin(self, now_s: float) -> None:
         """Write what follows from what is known."""
-        self._run(MetadataUpdate(self._decide, self._known, self._timeout_s), self._ended, now_s)
+        update = MetadataUpdate(self._decide, self._known, self._timeout_s)
+        self._run_for(update, self._finish, now_s)
 
     def _decide(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
         check_open(self._ledger_id, metadata)
         wanted, self.freed = split(metadata, self.shares)
         return wanted if self.freed else None
-
-    def _ended(self, update: Procedure[VersionedLedger], now_s: float) -> None:
-        if update.error is not None:
-            self._fail(update.error, now_s)
-        else:
-            self._finish(update.value(), now_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -17,13 +17,12 @@ from fastbk.model.quorum import share
 from fastbk.replication.actions import AddEntry, Found, Outcome, Reply
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading import ReadOptions, ReadRange
-from fastbk.replication.replicas import Pacing
+from fastbk.replication.replicas import PASSING_STATUSES, Pacing
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_name
 
 LOST_LISTED_MAX = 100
 _ADD_TRIES_MAX = 5
-_BUSY = (Status.NOT_READY, Status.TOO_MANY_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,19 @@ class RepairOptions:
     """
     backoff_min_s: float = 0.02
     backoff_max_s: float = 1.0
+
+    def pacing(self, give_up_s: float) -> Pacing:
+        """Return the pacing of requests that are given up after so long."""
+        return Pacing(
+            request_timeout_s=self.request_timeout_s,
+            give_up_s=give_up_s,
+            pause_min_s=self.backoff_min_s,
+            pause_max_s=self.backoff_max_s,
+        )
+
+    def less_patient(self) -> RepairOptions:
+        """Return the options for what is left of a ledger of which something had to be parked."""
+        return replace(self, patience_s=min(self.patience_s, self.patience_after_s))
 
 
 @dataclass(slots=True)
@@ -72,6 +84,41 @@ class ShareCopied:
     refused: list[EntryId] = field(default_factory=list)
     unread: str = ""
     unanswered: frozenset[BookieId] = frozenset()
+
+
+@dataclass(slots=True)
+class LedgerCopied:
+    """What became of one ledger's copies.
+
+    Attributes:
+        size_bytes: copied. lost_count, lost: entries of which nobody has a good copy (the first 100 by name).
+        left: parts (by first entry) that were not made whole, and why.
+        parked: parts among them that can be copied once bookies answer that did not; and those bookies.
+        is_deleted: it was deleted meanwhile.
+    """
+
+    ledger_id: LedgerId
+    size_bytes: int = 0
+    lost_count: int = 0
+    lost: dict[EntryId, str] = field(default_factory=dict)
+    left: dict[EntryId, str] = field(default_factory=dict)
+    parked: dict[EntryId, frozenset[BookieId]] = field(default_factory=dict)
+    is_deleted: bool = False
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether all that is left waits for bookies that do not answer."""
+        return bool(self.left) and self.left.keys() == self.parked.keys()
+
+    def count_lost(self, copied: ShareCopied) -> None:
+        """Add the entries that nobody could give."""
+        self.lost_count += copied.lost_count
+        self.lost.update(copied.lost)
+
+    def park(self, first: EntryId, copied: ShareCopied) -> None:
+        """Leave the part from `first` on as it is until bookies answer that did not."""
+        self.left[first] = copied.unread
+        self.parked[first] = copied.unanswered
 
 
 def share_of(
@@ -160,18 +207,12 @@ class CopyShare(Procedure[ShareCopied]):
 
     def _begin_run(self, first: EntryId, last: EntryId, now_s: float) -> None:
         options = self._options
-        pacing = Pacing(
-            request_timeout_s=options.request_timeout_s,
-            give_up_s=self._patience_s,
-            pause_min_s=options.backoff_min_s,
-            pause_max_s=options.backoff_max_s,
-        )
         # One answer is read ahead.
         read_options = ReadOptions(
             batch_entries=options.read_entries_max,
             batch_bytes=options.read_bytes_max,
             size_bytes_max=1,
-            pacing=pacing,
+            pacing=options.pacing(self._patience_s),
         )
         reading = ReadRange(
             self._ledger_id,
@@ -227,7 +268,7 @@ class CopyShare(Procedure[ShareCopied]):
                 return
         self._read(now_s)
 
-    def _woken(self, _: Outcome, now_s: float) -> None:
+    def _woken(self, now_s: float) -> None:
         self._is_resting = False
         self._pump(now_s)
 
@@ -240,35 +281,29 @@ class CopyShare(Procedure[ShareCopied]):
         backoff = former or Backoff(2 * options.backoff_min_s, options.backoff_max_s)
 
         def answered(outcome: Outcome, now_s: float) -> None:
-            if isinstance(outcome, Reply) and outcome.status == Status.OK:
-                self._entries_in_flight -= 1
-                self._bytes_in_flight -= len(entry.data)
-                if self.copied.entries:
-                    silence_s = now_s - self.copied.last_taken_s
-                    self.copied.silence_s = max(self.copied.silence_s, silence_s)
-                self.copied.last_taken_s = now_s
-                self.copied.entries += 1
-                self.copied.last_entry_id = max(self.copied.last_entry_id, entry.entry_id)
-                self.copied.size_bytes += len(entry.data)
+            copied = self.copied
+            status = outcome.status if isinstance(outcome, Reply) else None
+            if status == Status.OK:
+                if copied.entries:
+                    copied.silence_s = max(copied.silence_s, now_s - copied.last_taken_s)
+                copied.last_taken_s = now_s
+                copied.entries += 1
+                copied.last_entry_id = max(copied.last_entry_id, entry.entry_id)
+                copied.size_bytes += len(entry.data)
+                settled()
                 self._pump(now_s)
                 return
-            if (
-                self._passes_conflicts
-                and isinstance(outcome, Reply)
-                and outcome.status == Status.CONFLICT
-            ):
-                self._entries_in_flight -= 1
-                self._bytes_in_flight -= len(entry.data)
-                self.copied.refused_count += 1
-                if len(self.copied.refused) < LOST_LISTED_MAX:
-                    self.copied.refused.append(entry.entry_id)
+            if self._passes_conflicts and status == Status.CONFLICT:
+                copied.refused_count += 1
+                if len(copied.refused) < LOST_LISTED_MAX:
+                    copied.refused.append(entry.entry_id)
+                settled()
                 self._pump(now_s)
                 return
-            busy = not isinstance(outcome, Reply) or outcome.status in _BUSY
-            if busy and tries < _ADD_TRIES_MAX:
+            if (status is None or status in PASSING_STATUSES) and tries < _ADD_TRIES_MAX:
                 self._retry_in(backoff.next_s(), again)
                 return
-            said = status_name(outcome.status) if isinstance(outcome, Reply) else str(outcome)
+            said = str(outcome) if status is None else status_name(status)
             self._fail(
                 NotEnoughBookies(
                     f"ledger {self._ledger_id}: bookie {self._target} did not take entry {entry.entry_id}",
@@ -279,9 +314,12 @@ class CopyShare(Procedure[ShareCopied]):
                 now_s,
             )
 
-        def again(_: Outcome, __: float) -> None:
+        def settled() -> None:
             self._entries_in_flight -= 1
             self._bytes_in_flight -= len(entry.data)
+
+        def again(_: float) -> None:
+            settled()
             self._write(entry, tries + 1, backoff)
 
         # The copy says what the original said: LAC and length are those it was written with.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId
-from fastbk.replication.actions import Outcome, Replaced
+from fastbk.replication.actions import Choose, Outcome, Replaced
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.ensemble_change_result import EnsembleChange
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -63,7 +63,7 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
 
     def begin(self, now_s: float) -> None:
         """Ask for other bookies."""
-        self._choose(self._adds.ensemble, self._bad, self._avoid, self._chosen)
+        self._act(self._chosen, Choose, self._adds.ensemble, self._bad, self._avoid)
 
     def _chosen(self, outcome: Outcome, now_s: float) -> None:
         found = outcome if isinstance(outcome, Replaced) else Replaced()
@@ -96,15 +96,11 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         adds.freeze()
         change = EnsembleChange(adds.ledger_id, self._known.metadata, adds.head, chosen)
 
-        def written(update: Procedure[VersionedLedger], at_s: float) -> None:
-            if update.error is not None:
-                self._fail(update.error, at_s)
-                return
-            found = update.value()
+        def written(found: VersionedLedger, at_s: float) -> None:
             if found.version >= self._newest_version:
                 self._finish(found, at_s)
                 return
             # From a replica of the store that lags behind: what it names may have been replaced since.
-            self._retry_in(STALE_PAUSE_S, lambda _, s: self._write(chosen, None, s))
+            self._retry_in(STALE_PAUSE_S, lambda at_s: self._write(chosen, None, at_s))
 
-        self._run(MetadataUpdate(change.of, base, math.inf), written, now_s)
+        self._run_for(MetadataUpdate(change.of, base, math.inf), written, now_s)

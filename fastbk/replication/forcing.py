@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.quorum import every_write_set_has
 from fastbk.replication.actions import ForceLedger, Outcome, Reply
-from fastbk.replication.procedure import Procedure, Then
+from fastbk.replication.procedure import Procedure
 from fastbk.wire.statuses import Status, status_name
 
 
@@ -64,13 +65,8 @@ class ForceProcedure(Procedure[ForcedTo]):
     def begin(self, now_s: float) -> None:
         """Ask all of them at once."""
         for index, bookie_id in enumerate(self._ensemble):
-            self._ask(bookie_id, ForceLedger(), self._timeout_s, self._answer_of(index))
-
-    def _answer_of(self, index: int) -> Then:
-        def answered(outcome: Outcome, now_s: float) -> None:
-            self._answered(index, outcome, now_s)
-
-        return answered
+            answered = partial(self._answered, index)
+            self._ask(bookie_id, ForceLedger(), self._timeout_s, answered)
 
     def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
         self._silent[index] = False

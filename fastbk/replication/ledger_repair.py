@@ -9,7 +9,7 @@ place of a good one (INV-A5). Everything is repeatable, so a repair that was cut
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
@@ -20,39 +20,29 @@ from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import (
     LOST_LISTED_MAX,
     CopyShare,
+    LedgerCopied,
     RepairOptions,
-    ShareCopied,
     share_of,
 )
 from fastbk.replication.procedure import Procedure
 
 
-@dataclass(slots=True)
-class LedgerRepaired:
+@dataclass
+class LedgerRepaired(LedgerCopied):
     """What became of one ledger's copies on one bookie.
 
     Attributes:
-        checked: entries that it showed with a good digest. healed, size_bytes: copied to it.
-        lost_count, lost: entries of which nobody has a good copy (the first 100 by name).
+        checked: entries that it showed with a good digest. healed: copied to it.
         refused_count, refused: entries that it holds with other data or a wrong digest, and keeps so (INV-A5; some by
             name, fewer than 200).
-        left: parts (by first entry) that could not be made whole, and why.
-        parked: parts among them that can be copied once bookies answer that did not; and those bookies.
-        open: entries of a fragment that is being written are not looked at.
+        is_open: entries of a fragment that is being written are not looked at.
     """
 
-    ledger_id: LedgerId
     checked: int = 0
     healed: int = 0
-    size_bytes: int = 0
-    lost_count: int = 0
-    lost: dict[EntryId, str] = field(default_factory=dict)
     refused_count: int = 0
     refused: list[EntryId] = field(default_factory=list)
-    left: dict[EntryId, str] = field(default_factory=dict)
-    parked: dict[EntryId, frozenset[BookieId]] = field(default_factory=dict)
     is_open: bool = False
-    is_deleted: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -74,8 +64,7 @@ class LedgerRepaired:
     @property
     def is_parked(self) -> bool:
         """Whether all that is left waits for bookies that do not answer."""
-        is_only_left = not (self.lost_count or self.refused_count)
-        return is_only_left and bool(self.left) and self.left.keys() == self.parked.keys()
+        return not (self.lost_count or self.refused_count) and super().is_parked
 
 
 class RepairLedger(Procedure[LedgerRepaired]):
@@ -192,29 +181,22 @@ class RepairLedger(Procedure[LedgerRepaired]):
             healed = self.healed
             healed.healed += copy.copied.entries
             healed.size_bytes += copy.copied.size_bytes
-            healed.lost_count += copy.copied.lost_count
-            healed.lost.update(copy.copied.lost)
+            healed.count_lost(copy.copied)
             healed.refused_count += copy.copied.refused_count
             if len(healed.refused) < LOST_LISTED_MAX:
                 healed.refused += copy.copied.refused
             if copy.error is not None:
                 healed.left[look.bad[0][0]] = f"{copy.error} ({look.reasons[-1]})"
             elif copy.copied.unread:
-                self._park(look.bad[0][0], copy.copied)
+                healed.park(look.bad[0][0], copy.copied)
+                # The others do not wait as long again for bookies that do not answer.
+                self._options = self._options.less_patient()
             if look.is_done:
                 self._next(at_s)
             else:
                 self._check_copies(metadata, fragment, last, look.rest(), at_s)
 
         self._run(copy, copied, now_s)
-
-    def _park(self, first: EntryId, copied: ShareCopied) -> None:
-        """Leave these as they are; the others do not wait as long again for bookies that do not answer."""
-        self.healed.left[first] = copied.unread
-        self.healed.parked[first] = copied.unanswered
-        options = self._options
-        patience_s = min(options.patience_s, options.patience_after_s)
-        self._options = replace(options, patience_s=patience_s)
 
 
 def _within(runs: Iterator[Range], wanted: Sequence[Range]) -> Iterator[Range]:

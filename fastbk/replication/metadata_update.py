@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import Outcome
+from fastbk.replication.actions import Outcome, UpdateMetadata
 from fastbk.replication.procedure import Procedure
 from fastbk.retry import Backoff
 
@@ -94,7 +94,7 @@ class MetadataUpdate(Procedure[VersionedLedger]):
                 self._fail(outcome, now_s)
 
         self._written = wanted
-        self._update_metadata(wanted, version, updated)
+        self._act(updated, UpdateMetadata, wanted, version)
 
     def _was_read(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, VersionedLedger):
@@ -110,9 +110,5 @@ class MetadataUpdate(Procedure[VersionedLedger]):
         pause_s = self._backoff.next_in_time_s(now_s)
         if pause_s is None:
             self._fail(error, now_s)
-            return
-
-        def woken(_: Outcome, __: float) -> None:
-            self._read_metadata(self._was_read)
-
-        self._retry_in(pause_s, woken)
+        else:
+            self._retry_in(pause_s, lambda _: self._read_metadata(self._was_read))

@@ -102,7 +102,7 @@ class PollLac(Procedure[LacNews]):
         options = self._options
         self._end_s = now_s + options.wait_s
         alone_s = min(options.grace_s, options.wait_s)
-        self._alone = self._sleep(alone_s, lambda _, at_s: self._spread(at_s))
+        self._alone = self._sleep(alone_s, self._spread)
         self._check_metadata(now_s)
 
     def metadata_changed(self, metadata: LedgerMetadata, now_s: float) -> None:
@@ -141,7 +141,7 @@ class PollLac(Procedure[LacNews]):
             self._withdraw(self._alone)
         # Only now can there be any talk of its end: that of a poll which the carrier ends is never near.
         left_s = max(0.0, self._end_s - now_s)
-        self._sleep(left_s, lambda _, at_s: self._time_is_over(at_s))
+        self._sleep(left_s, self._time_is_over)
         for bookie_id in self._metadata.fragments[-1].ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
@@ -161,7 +161,7 @@ class PollLac(Procedure[LacNews]):
         left_s = max(
             self._options.pacing.pause_min_s, self._options.pacing.give_up_s - self._options.wait_s
         )
-        self._sleep(left_s, lambda _, at_s: self._give_up(at_s))
+        self._sleep(left_s, self._give_up)
 
     def _give_up(self, now_s: float) -> None:
         for bookie_id in self._waiting:
@@ -229,7 +229,7 @@ class PollLac(Procedure[LacNews]):
                 self._wait_at(bookie_id, now_s)
                 return
 
-        def woken(_: Outcome, at_s: float) -> None:
+        def woken(at_s: float) -> None:
             del self._waiting[bookie_id]
             self._wait_at(bookie_id, at_s)
 
@@ -251,11 +251,7 @@ class PollLac(Procedure[LacNews]):
             self._news(self._lac, now_s, slow=carrier if is_slow else None)
         elif not self._is_in_grace:
             self._is_in_grace = True
-
-            def woken(_: Outcome, at_s: float) -> None:
-                self._news(self._lac, at_s, slow=self._carrier)
-
-            self._sleep(grace_s, woken)
+            self._sleep(grace_s, lambda s: self._news(self._lac, s, slow=self._carrier))
 
     def _news(
         self,

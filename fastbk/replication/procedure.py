@@ -10,28 +10,24 @@ A procedure may run others as its parts: they share its tags and its list of act
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId
-from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
     BookieRequest,
-    Choose,
-    MarkReplicas,
     Outcome,
     ReadMetadata,
     SendRequest,
     Sleep,
-    UpdateMetadata,
     Withdraw,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
-Then: TypeAlias = Callable[[Outcome, float], None]
+Then: TypeAlias = Callable[[Outcome, float], object]
 
 
 class _Shared:
@@ -94,7 +90,14 @@ class Procedure(Generic[T]):
         """Ask for the first actions, or finish."""
         raise NotImplementedError
 
-    def _tag(self, then: Then) -> int:
+    def _act(
+        self,
+        then: Then,
+        kind: Callable[Concatenate[int, P], Action],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> int:
+        """Ask for the action `kind(tag, *args)`; `then(outcome, now_s)` follows. Return its tag."""
         shared = self._shared
         shared.tag += 1
         tag = shared.tag
@@ -105,55 +108,24 @@ class Procedure(Generic[T]):
 
         shared.waiting[tag] = run
         self._mine.add(tag)
+        shared.actions.append(kind(tag, *args, **options))
         return tag
 
     def _ask(
         self, bookie_id: BookieId, request: BookieRequest, timeout_s: float, then: Then
     ) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(SendRequest(tag, bookie_id, request, timeout_s))
-        return tag
+        return self._act(then, SendRequest, bookie_id, request, timeout_s)
 
     def _read_metadata(self, then: Then) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(ReadMetadata(tag))
-        return tag
+        return self._act(then, ReadMetadata)
 
-    def _update_metadata(self, metadata: LedgerMetadata, version: int, then: Then) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(UpdateMetadata(tag, metadata, version))
-        return tag
-
-    def _mark_replicas(
-        self,
-        add: tuple[MissingReplica, ...],
-        remove: tuple[MissingReplica, ...],
-        then: Then,
+    def _sleep(
+        self, pause_s: float, then: Callable[[float], object], *, is_retry: bool = False
     ) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(MarkReplicas(tag, add, remove))
-        return tag
+        return self._act(lambda _, now_s: then(now_s), Sleep, pause_s, is_retry)
 
-    def _choose(
-        self,
-        ensemble: tuple[BookieId, ...],
-        bad: frozenset[int],
-        exclude: frozenset[BookieId],
-        then: Then,
-    ) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(Choose(tag, ensemble, bad, exclude))
-        return tag
-
-    def _sleep(self, pause_s: float, then: Then) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(Sleep(tag, pause_s))
-        return tag
-
-    def _retry_in(self, pause_s: float, then: Then) -> int:
-        tag = self._tag(then)
-        self._shared.actions.append(Sleep(tag, pause_s, is_retry=True))
-        return tag
+    def _retry_in(self, pause_s: float, then: Callable[[float], object]) -> int:
+        return self._sleep(pause_s, then, is_retry=True)
 
     def _withdraw(self, tag: int) -> None:
         self._mine.discard(tag)
@@ -173,6 +145,19 @@ class Procedure(Generic[T]):
 
         part._when_finished = finished
         part.begin(now_s)
+
+    def _run_for(
+        self, part: Procedure[U], then: Callable[[U, float], None], now_s: float
+    ) -> None:
+        """Run a part whose error ends this one, too; `then(its result, now_s)` else."""
+
+        def ended(_: Procedure[U], at_s: float) -> None:
+            if part.error is not None:
+                self._fail(part.error, at_s)
+            else:
+                then(part.value(), at_s)
+
+        self._run(part, ended, now_s)
 
     def _finish(self, result: T, now_s: float) -> None:
         self._result = result

@@ -6,6 +6,7 @@ done together is known to one that answered, and those that are left can do noth
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeVar
 
 from fastbk.errors import Error
@@ -22,7 +23,8 @@ T = TypeVar("T")
 class QuorumCoverage(Procedure[T]):
     """Asks every member of the last ensemble `request`; those that are away or busy again while that may be of use.
 
-    A subclass says which answers are valid (`_hear`), what the result is (`_covered`), and how it fails (`_error`).
+    A subclass says which answers are valid (`_record_reply`), what the result is (`_covered`), and
+    how it fails (`_error`).
     """
 
     def __init__(
@@ -68,14 +70,11 @@ class QuorumCoverage(Procedure[T]):
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _request_from(self, indexes: list[int]) -> None:
+        self._asked += len(indexes)
         for index in indexes:
-
-            def answered(outcome: Outcome, now_s: float, index: int = index) -> None:
-                self._answered(index, outcome, now_s)
-
-            self._asked += 1
-            bookie_id = self._ensemble[index]
-            self._ask(bookie_id, self._request, self._pacing.request_timeout_s, answered)
+            answered = partial(self._answered, index)
+            timeout_s = self._pacing.request_timeout_s
+            self._ask(self._ensemble[index], self._request, timeout_s, answered)
 
     def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
         self._asked -= 1
@@ -107,7 +106,7 @@ class QuorumCoverage(Procedure[T]):
             self._fail(self._error(), now_s)
             return
 
-        def woken(_: Outcome, __: float) -> None:
+        def woken(_: float) -> None:
             self._replicas.forget(self._ensemble[index] for index in passing)
             self._request_from(passing)
 

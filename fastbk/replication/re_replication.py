@@ -12,8 +12,8 @@ from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import Outcome, ReadEntry, Replaced
-from fastbk.replication.copying import CopyShare, RepairOptions, ShareCopied
+from fastbk.replication.actions import Choose, Outcome, ReadEntry, Replaced
+from fastbk.replication.copying import CopyShare, LedgerCopied, RepairOptions, ShareCopied
 from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
@@ -24,36 +24,21 @@ COPIES_MAX = 3
 
 
 @dataclass(slots=True)
-class LedgerReReplicated:
-    """What became of one ledger.
+class LedgerReReplicated(LedgerCopied):
+    """What became of one ledger; its parts are fragments, and `left` those that still name the lost bookie.
 
     Attributes:
-        fragments: how many fragments name another bookie now.
-        left: fragments (by first entry) that still name the lost bookie, and why.
-        parked: fragments among them that can be copied once bookies answer that did not; and those bookies.
-        is_deleted: it was deleted meanwhile.
+        fragments: how many fragments name another bookie now. entries: copied.
     """
 
-    ledger_id: LedgerId
     fragments: int = 0
     entries: int = 0
-    size_bytes: int = 0
-    lost_count: int = 0
-    lost: dict[EntryId, str] = field(default_factory=dict)
-    left: dict[EntryId, str] = field(default_factory=dict)
-    parked: dict[EntryId, frozenset[BookieId]] = field(default_factory=dict)
-    is_deleted: bool = False
     replacements: list[Replacement] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing of it names the lost bookie any more."""
         return not self.left
-
-    @property
-    def is_parked(self) -> bool:
-        """Whether all that is left waits for bookies that do not answer."""
-        return bool(self.left) and self.left.keys() == self.parked.keys()
 
 
 class ReReplicateLedger(Procedure[LedgerReReplicated]):
@@ -126,7 +111,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             self._copy(known, fragment, index, target, last, at_s, COPIES_MAX)
 
         exclude = frozenset(self._refusing) | {self._lost}
-        self._choose(fragment.ensemble, frozenset({index}), exclude, chosen)
+        self._act(chosen, Choose, fragment.ensemble, frozenset({index}), exclude)
 
     def _copy(
         self,
@@ -179,10 +164,11 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             self._refusing[target] = str(copy.error)
             self._next(known, now_s)  # the same fragment, another target
             return
-        repaired.lost_count += copied.lost_count
-        repaired.lost.update(copied.lost)
+        repaired.count_lost(copied)
         if copied.unread:
-            self._park(fragment, copied)
+            repaired.park(fragment.first_entry_id, copied)
+            # The other fragments do not wait as long again for bookies that do not answer.
+            self._options = self._options.less_patient()
             self._next(known, now_s)
             return
         if copied.lost_count:
@@ -193,15 +179,6 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             self._next(known, now_s)
             return
         self._name(known, fragment, index, target, copied, now_s)
-
-    def _park(self, fragment: Fragment, copied: ShareCopied) -> None:
-        """Leave the fragment as it is; the others do not wait as long again for bookies that do not answer."""
-        first = fragment.first_entry_id
-        self.repaired.left[first] = copied.unread
-        self.repaired.parked[first] = copied.unanswered
-        options = self._options
-        patience_s = min(options.patience_s, options.patience_after_s)
-        self._options = replace(options, patience_s=patience_s)
 
     def _name(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from fastbk.errors import Error, MetadataUnavailable, NoSuchEntry
@@ -112,7 +113,7 @@ class ReadPart(Procedure[None]):
             self._all_replied(now_s)
 
     def _arm(self, backoff: Backoff) -> None:
-        def woken(_: Outcome, now_s: float) -> None:
+        def woken(now_s: float) -> None:
             self._timer = None
             if self._asked and self._request_next(now_s):
                 self._arm(backoff)
@@ -136,10 +137,7 @@ class ReadPart(Procedure[None]):
         left_s = self._give_up_at_s - now_s
         share_s = max(TRY_S_MIN, left_s / (self._whole.metadata.write_quorum + 1))
         timeout_s = min(options.pacing.request_timeout_s, share_s)
-
-        def answered(outcome: Outcome, at_s: float) -> None:
-            self._answered(bookie_id, request, outcome, at_s)
-
+        answered = partial(self._answered, bookie_id, request)
         self._asked[bookie_id] = self._ask(bookie_id, request, timeout_s, answered)
 
     def _members(self) -> tuple[list[BookieId], EntryId]:
@@ -264,7 +262,7 @@ class ReadPart(Procedure[None]):
             self._fail(error, now_s)
             return
 
-        def woken(_: Outcome, at_s: float) -> None:
+        def woken(at_s: float) -> None:
             self._replicas.forget(passing)
             self._step(at_s)
 
@@ -278,11 +276,7 @@ class ReadPart(Procedure[None]):
         if pause_s is None or not isinstance(error, MetadataUnavailable):
             self._fail(error, now_s)
             return
-
-        def woken(_: Outcome, __: float) -> None:
-            self._read_newest_metadata()
-
-        self._retry_in(pause_s, woken)
+        self._retry_in(pause_s, lambda _: self._read_newest_metadata())
 
     def _read_newest_metadata(self) -> None:
         self._metadata_was_read = True

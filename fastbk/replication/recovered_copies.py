@@ -15,7 +15,7 @@ from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, merged
-from fastbk.replication.actions import ListEntries, Outcome, Reply
+from fastbk.replication.actions import ListEntries, MarkReplicas, Outcome, Reply
 from fastbk.replication.copying import share_of
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import ABSENT_STATUSES
@@ -131,7 +131,7 @@ class CheckRecoveredCopies(Procedure[tuple[MissingReplica, ...]]):
             else:
                 self._finish(found, at_s)
 
-        self._mark_replicas(found, (), marked)
+        self._act(marked, MarkReplicas, found)
 
 
 def _parts_of(metadata: LedgerMetadata) -> Iterator[tuple[BookieId, _Part]]:

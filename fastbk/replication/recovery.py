@@ -29,6 +29,7 @@ any time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fastbk.errors import MetadataConflict, NoSuchEntry
 from fastbk.meta.api import VersionedLedger
@@ -110,28 +111,21 @@ class RecoverLedger(Procedure[VersionedLedger]):
     def _take_over(self, known: VersionedLedger | None, now_s: float) -> None:
         self.stats.rounds += 1
         update = MetadataUpdate(_in_recovery, known, self._options.metadata_timeout_s)
-        self._run(update, self._taken_over, now_s)
+        self._run_for(update, self._taken_over, now_s)
 
-    def _taken_over(self, update: Procedure[VersionedLedger], now_s: float) -> None:
-        if update.error is not None:
-            self._fail(update.error, now_s)
-            return
-        taken = update.value()
+    def _taken_over(self, taken: VersionedLedger, now_s: float) -> None:
         if taken.metadata.is_closed:
             self.stats.is_adopted = True
             self._finish(taken, now_s)
             return
         self._taken = taken
         fence = FenceEnsemble(self._ledger_id, taken.metadata, self._options.pacing)
-        self._run(fence, self._was_fenced, now_s)
+        self._run_for(fence, self._was_fenced, now_s)
 
     # --- steps 2 to 5 ------------------------------------------------------------------------------------------
 
-    def _was_fenced(self, fence: Procedure[Fenced], now_s: float) -> None:
-        if fence.error is not None:
-            self._fail(fence.error, now_s)
-            return
-        self._fenced = fence.value()
+    def _was_fenced(self, fenced: Fenced, now_s: float) -> None:
+        self._fenced = fenced
         self._start: EntryId = self._fenced.lac
         self._highest = max(
             self._start, self._fenced.highest
@@ -153,7 +147,7 @@ class RecoverLedger(Procedure[VersionedLedger]):
             self._options.pacing,
             self._go_on,
         )
-        self._run(self._rewrite, self._rewritten, now_s)
+        self._run_for(self._rewrite, self._rewritten, now_s)
         self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> None:
@@ -164,11 +158,7 @@ class RecoverLedger(Procedure[VersionedLedger]):
             pacing = self._options.pacing
             reading = ReadForRecovery(self._ledger_id, self._taken.metadata, entry_id, pacing)
             self._readings[entry_id] = reading
-
-            def done(part: Procedure[Found | None], at_s: float, entry_id: int = entry_id) -> None:
-                self._was_read(entry_id, part, at_s)
-
-            self._run(reading, done, now_s)
+            self._run(reading, partial(self._was_read, entry_id), now_s)
 
     def _may_read(self) -> bool:
         # One beyond the highest entry that any answer told of: that one is probably missing.
@@ -223,10 +213,7 @@ class RecoverLedger(Procedure[VersionedLedger]):
 
     # --- steps 6 to 8 ------------------------------------------------------------------------------------------
 
-    def _rewritten(self, rewrite: Procedure[None], now_s: float) -> None:
-        if rewrite.error is not None:
-            self._fail(rewrite.error, now_s)
-            return
+    def _rewritten(self, _: None, now_s: float) -> None:
         stats = self.stats
         stats.entries_rewritten += self._missing - self._start - 1
         stats.copies_missing += self._rewrite.copies_missing
@@ -239,13 +226,9 @@ class RecoverLedger(Procedure[VersionedLedger]):
         reading = ReadForRecovery(
             self._ledger_id, metadata, self._start, pacing, is_acknowledged=True
         )
-        self._run(reading, self._start_was_read, now_s)
+        self._run_for(reading, self._start_was_read, now_s)
 
-    def _start_was_read(self, part: Procedure[Found | None], now_s: float) -> None:
-        if part.error is not None:
-            self._fail(part.error, now_s)
-            return
-        found = part.value()
+    def _start_was_read(self, found: Found | None, now_s: float) -> None:
         if found is None:
             self._fail(
                 NoSuchEntry(

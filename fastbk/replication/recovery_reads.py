@@ -8,6 +8,7 @@ the message to one bookie may be lost, and an add later completes there (P1).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -116,12 +117,9 @@ class ReadForRecovery(Procedure[Found | None]):
 
     def _request_from(self, bookie_ids: list[BookieId]) -> None:
         request = ReadEntry(self._entry_id, fence=True, high_priority=True)
+        self._asked += len(bookie_ids)
         for bookie_id in bookie_ids:
-
-            def answered(outcome: Outcome, now_s: float, bookie_id: BookieId = bookie_id) -> None:
-                self._answered(bookie_id, outcome, now_s)
-
-            self._asked += 1
+            answered = partial(self._answered, bookie_id)
             self._ask(bookie_id, request, self._pacing.request_timeout_s, answered)
 
     def _answered(self, bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
@@ -146,7 +144,7 @@ class ReadForRecovery(Procedure[Found | None]):
             self._give_up(now_s)
             return
 
-        def woken(_: Outcome, __: float) -> None:
+        def woken(_: float) -> None:
             self._replicas.forget(passing)
             self._request_from(passing)
 

@@ -18,7 +18,7 @@ from fastbk.errors import Error, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import write_sets
-from fastbk.replication.actions import AddEntry, Found, Outcome, Replaced, Reply
+from fastbk.replication.actions import AddEntry, Choose, Found, Outcome, Replaced, Reply
 from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Pacing, Replicas
@@ -160,7 +160,7 @@ class RewriteEntries(Procedure[None]):
             self._index_failed(index, now_s)
             return
 
-        def woken(_: Outcome, __: float) -> None:
+        def woken(_: float) -> None:
             self._asked[index].pop(entry_id)
             if (pending := self._pending.get(entry_id)) is not None:
                 self._send(index, pending)
@@ -206,7 +206,7 @@ class RewriteEntries(Procedure[None]):
         self._is_waiting_for_laggards = True
         entry_id = self.done
 
-        def woken(_: Outcome, at_s: float) -> None:
+        def woken(at_s: float) -> None:
             self._is_waiting_for_laggards = False
             if self.done == entry_id:
                 self._laggards |= {one for one in owing if entry_id in self._asked[one]}
@@ -259,8 +259,7 @@ class RewriteEntries(Procedure[None]):
         self._is_choosing = True
         self._untried.clear()
         ensemble = self.fragments[-1].ensemble
-        exclude = frozenset(self._bad)
-        self._choose(ensemble, frozenset(self._failed), exclude, self._chosen)
+        self._act(self._chosen, Choose, ensemble, frozenset(self._failed), frozenset(self._bad))
 
     def _chosen(self, outcome: Outcome, now_s: float) -> None:
         self._is_choosing = False
@@ -310,7 +309,7 @@ class RewriteEntries(Procedure[None]):
             return
         self._is_pausing = True
 
-        def woken(_: Outcome, at_s: float) -> None:
+        def woken(at_s: float) -> None:
             self._is_pausing = False
             # They may be back, or other bookies there to take their place.
             failed, self._failed = self._failed, set()

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import Outcome
+from fastbk.replication.actions import MarkReplicas, Outcome
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 from fastbk.replication.procedure import Procedure
@@ -42,20 +42,16 @@ class RepairMissing(Procedure[bool]):
         last = ID_MAX if missing.last_entry_id is None else missing.last_entry_id
         ranges = [(missing.first_entry_id, last)]
         healing = RepairLedger(self._ledger_id, missing.bookie_id, _OPTIONS, ranges)
-        self._run(healing, self._healed, now_s)
+        self._run_for(healing, self._healed, now_s)
 
-    def _healed(self, healing: Procedure[LedgerRepaired], now_s: float) -> None:
-        if healing.error is not None:
-            self._fail(healing.error, now_s)
-            return
-        healed = healing.value()
+    def _healed(self, healed: LedgerRepaired, now_s: float) -> None:
         if healed.is_deleted:
             self._finish(True, now_s)
         elif healed.is_open or not healed.is_whole:
             self.reason = healed.why_not_whole
             self._finish(False, now_s)
         else:
-            self._mark_replicas((), (self._missing,), self._unmarked)
+            self._act(self._unmarked, MarkReplicas, (), (self._missing,))
 
     def _unmarked(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, Error) and not isinstance(outcome, NoSuchLedger):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import NotEnoughBookies
-from fastbk.replication.actions import Outcome, ReadLac, Sleep, Withdraw
+from fastbk.replication.actions import ReadLac, Sleep, Withdraw
 from fastbk.replication.procedure import Procedure
 
 
@@ -22,7 +22,7 @@ class Naps(Procedure[int]):
     def begin(self, now_s: float) -> None:
         self.tags = [self._sleep(1.0, self._woke) for _ in range(self.count)]
 
-    def _woke(self, _: Outcome, now_s: float) -> None:
+    def _woke(self, now_s: float) -> None:
         self.woken += 1
         if self.fails:
             self._fail(NotEnoughBookies("no"), now_s)
