@@ -89,7 +89,7 @@ async def test_writers_go_on_and_nothing_acknowledged_is_lost() -> None:
                     await cluster.wait_ready_async(bookie, boots + 1)
             stop.set()
         assert all(one.lacs == sorted(one.lacs) for one in histories)
-        # Two of three have it: any one bookie may be gone.
+        # Two of three have it whatever was killed (INV-J1, INV-A1): any one bookie may be gone.
         for bookie in range(3):
             await cluster.kill_async(bookie)
             for history in histories:
