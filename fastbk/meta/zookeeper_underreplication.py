@@ -42,11 +42,6 @@ class Check(enum.Enum):
 # --- bytes -------------------------------------------------------------------------------------------------------
 
 
-def bookie_bytes(bookie_id: BookieId) -> bytes:
-    """Return what a lock, or a vote for the auditor, holds."""
-    return f'bookieId: "{protobuf_text.quoted(bookie_id.encode())}"\n'.encode()
-
-
 def parse_bookie(raw: bytes) -> BookieId:
     """Return whom a lock or a vote names, "" for nobody. Raises StorageError."""
     try:

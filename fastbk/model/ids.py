@@ -49,11 +49,6 @@ _FACTOR = 0xFF51AFD7ED558CCD
 _MASK = 2**64 - 1
 
 
-def token_of(creation_token: int) -> int:
-    """Return the unsigned number that the wire carries for a token of metadata, which is signed."""
-    return creation_token & _MASK
-
-
 def creation_mark(creation_token: int) -> int:
     """Return a token's mark, as `fbk_creation_mark` does: 32 bits, 0 only for token 0."""
     token = creation_token & _MASK

@@ -40,11 +40,6 @@ class At:
     began: DLSN | None = None
     """Where the query began with it, for a stream that was found later: a batch that is planned again begins there."""
 
-    @property
-    def is_before_all(self) -> bool:
-        """Whether nothing of the stream was read."""
-        return self.began == self.dlsn
-
 
 @dataclass(frozen=True, slots=True)
 class Offsets:

@@ -121,10 +121,6 @@ class Checkpoint(Maintenance):
 
     # ---- the flush thread's part
 
-    def is_low_on_space(self, reserve_bytes: int) -> bool:
-        """Return whether normal adds must be refused, so that what is acknowledged can always be flushed."""
-        return self._free(self._directory) < reserve_bytes
-
     def run(
         self,
         store: Store,
