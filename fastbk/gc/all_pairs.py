@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.gc.ledger_listing import sorted_ids
-from fastbk.storage.shards import pair_of
+from fastbk.storage.identity import pair_of
 
 if TYPE_CHECKING:
     from array import array

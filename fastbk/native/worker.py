@@ -104,7 +104,7 @@ class WorkerOptions:
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
-    """Where the ledgers of each shard live (`fastbk.storage.shards`)."""
+    """Where the ledgers of each shard live (`fastbk.storage.identity`)."""
 
 
 class Worker:

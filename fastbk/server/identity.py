@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.cookie_file import Cookie
-    from fastbk.storage.shards import Shards
+    from fastbk.storage.identity import Shards
 
 LEDGERS_NAMED = 3
 """In messages, as examples."""

@@ -19,8 +19,14 @@ import msgspec
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.store import FlushOptions
 from fastbk.retry import Backoff
-from fastbk.storage import entry_log_files
-from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
+from fastbk.storage.commits import (
+    FAILURES,
+    Change,
+    CheckpointFailed,
+    Commits,
+    appended,
+    in_order,
+)
 from fastbk.storage.directories import free_bytes
 from fastbk.storage.maintenance import CheckpointSettings, Maintenance
 from fastbk.storage.manifest import FLUSH, LocationsEntry, LogEntry, Manifest
@@ -204,7 +210,7 @@ class Checkpoint(Maintenance):
                 durable_bytes=result.log_end_bytes,
                 live_bytes=log.live_bytes + result.run_bytes,
             )
-            logs = entry_log_files.appended(logs, current)
+            logs = appended(logs, current)
         manifest = msgspec.structs.replace(
             manifest, locations=in_order([*manifest.locations, entry]), logs=logs
         )

@@ -3,7 +3,7 @@
 Whoever made files (a flush, a merge, a compaction) hands in the manifest that names them. What comes back is a
 `Change`: the main loop installs it, memory work only, and then the flush thread unlinks what no manifest names any
 more. The flush thread's alone, but for `manifest`, which may be read anywhere: it never changes, another takes its
-place.
+place. Here is also which entry logs are appended to, sealed or deleted, and the room that dead ones give back.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ import msgspec
 from fastbk.errors import Error, StorageError
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.directories import locations_path, log_path
-from fastbk.storage.entry_log_files import Reclaimed
 from fastbk.storage.manifest import CommitInDoubt, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt, NewFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from fastbk.native.disk import Disk
     from fastbk.native.store import Store
     from fastbk.storage.manifest import ManifestSlots
-
 
 FAILURES = (OSError, Error)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -198,3 +196,62 @@ def in_order(entries: Iterable[LocationsEntry | None]) -> tuple[LocationsEntry, 
     """Return the entries that are there, in the order of their generations."""
     every = [entry for entry in entries if entry is not None]
     return tuple(sorted(every, key=lambda entry: entry.first_generation))
+
+
+def appended(logs: Iterable[LogEntry], entry: LogEntry) -> tuple[LogEntry, ...]:
+    """Return `logs` with `entry` put in or in place of its older self; every other log is sealed."""
+    others = [
+        msgspec.structs.replace(log, sealed=True) for log in logs if log.log_id != entry.log_id
+    ]
+    return tuple(sorted([*others, entry], key=lambda log: log.log_id))
+
+
+def recounted(
+    logs: Iterable[LogEntry], before: Iterable[LogEntry], live: Mapping[int, int]
+) -> tuple[LogEntry, ...]:
+    """Return `logs` with the live bytes that were counted when they were as `before`; what came since is added.
+
+    Logs that are not in `before` are new, and stay as they are.
+    """
+    difference = {log.log_id: live.get(log.log_id, 0) - log.live_bytes for log in before}
+    return tuple(
+        msgspec.structs.replace(
+            log, live_bytes=max(0, log.live_bytes + difference.get(log.log_id, 0))
+        )
+        for log in logs
+    )
+
+
+def split_dead(
+    logs: Iterable[LogEntry],
+) -> tuple[tuple[LogEntry, ...], tuple[LogEntry, ...]]:
+    """Return (the logs to keep, those that are dead): a sealed log in which nothing lives is dead."""
+    every = tuple(logs)
+    kept = tuple(log for log in every if log.live_bytes or not log.sealed)
+    return kept, tuple(log for log in every if log.sealed and not log.live_bytes)
+
+
+class Reclaimed:
+    """Of one ledger directory, since the start. Written by the flush thread; anybody may read the two totals."""
+
+    def __init__(self) -> None:
+        self.freed_bytes = 0
+        """Of logs that are gone; those that compaction emptied are counted by compaction."""
+        self.failures = 0
+        """Times that a log of either kind could not be unlinked."""
+        self._dead: dict[str, int] = {}
+        """Paths of logs that are to go, and the bytes that count when they have."""
+
+    def add(self, path: str, freed_bytes: int) -> None:
+        """Note that a log is to go."""
+        self._dead[path] = freed_bytes
+
+    def tried(self, paths: Iterable[str], left: Collection[str]) -> None:
+        """Note that all of `paths` were to be unlinked just now, and which of them could not be."""
+        for path in paths:
+            if path not in self._dead:
+                continue
+            if path in left:
+                self.failures += 1
+            else:
+                self.freed_bytes += self._dead.pop(path)

@@ -2,22 +2,31 @@
 
 It lies in every journal and ledger directory; metadata knows the same under the bookie's id, and
 `fastbk.storage.identity_check` says what may be started with (INV-D1).
+
+It says which journal/index pair a ledger lives in, too: a ledger falls into one of 64 shards by a hash of its id, for
+good, and the map of shards in every identity says which pair has a shard (INV-D3). The map changes only when a shard is
+moved (`fastbk.storage.shard_move`).
 """
 
 from __future__ import annotations
 
 import secrets
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.shard import SHARD_COUNT
-from fastbk.storage.shards import Shards, even_shards, is_map
+from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT, shard_of
 from fastbk.storage.small_files import SealedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NAME = "identity.json"
 FORMAT = 1
 ROLES = ("journal", "ledger")
+Shards = tuple[int, ...]
+"""The pair of each shard: `SHARD_COUNT` numbers."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,3 +100,38 @@ def _check(identity: Identity, name: str) -> None:
 
 _FILE = SealedFile(NAME, Identity, FORMAT, _check)
 decode, read_identity, write_identity = _FILE.decode, _FILE.read, _FILE.write
+
+
+def pair_of(ledger_id: int, shards: Sequence[int]) -> int:
+    """Return the pair that a ledger lives in."""
+    return shards[shard_of(ledger_id)]
+
+
+def even_shards(pair_count: int) -> Shards:
+    """Return the map that a bookie is born with: as many shards for each pair as go."""
+    return tuple(shard % pair_count for shard in range(SHARD_COUNT))
+
+
+def is_map(shards: Sequence[int], pair_count: int) -> bool:
+    """Return whether this can be the map of a bookie with so many pairs."""
+    return (
+        1 <= pair_count <= PAIRS_MAX
+        and len(shards) == SHARD_COUNT
+        and all(0 <= pair < pair_count for pair in shards)
+    )
+
+
+def evened(shards: Sequence[int], pair_count: int) -> list[tuple[int, int]]:
+    """Return (shard, new pair) of the fewest moves after which no pair has two shards more than another."""
+    held: list[list[int]] = [[] for _ in range(pair_count)]
+    for shard, pair in enumerate(shards):
+        held[pair].append(shard)
+    moves: list[tuple[int, int]] = []
+    while True:
+        fullest = max(range(pair_count), key=lambda pair: len(held[pair]))
+        emptiest = min(range(pair_count), key=lambda pair: len(held[pair]))
+        if len(held[fullest]) - len(held[emptiest]) < 2:
+            return moves
+        shard = held[fullest].pop()
+        held[emptiest].append(shard)
+        moves.append((shard, emptiest))

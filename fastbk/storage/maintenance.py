@@ -14,8 +14,16 @@ import msgspec
 from fastbk.invariant import check
 from fastbk.native.kill_points import kill_point
 from fastbk.native.store import Scope
-from fastbk.storage import entry_log_files, locations_files
-from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
+from fastbk.storage import locations_merge
+from fastbk.storage.commits import (
+    FAILURES,
+    Change,
+    CheckpointFailed,
+    Commits,
+    in_order,
+    recounted,
+    split_dead,
+)
 from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.locations_merge import LocationsMerge
 from fastbk.storage.new_files import Attempt
@@ -134,7 +142,7 @@ class Maintenance:
             manifest = self.manifest
             chosen = manifest.locations
             if not everything:
-                chosen = locations_files.choose_merge(chosen, self.damaged, max(newest, default=-1))
+                chosen = locations_merge.choose_merge(chosen, self.damaged, max(newest, default=-1))
             elif merges or self.damaged or (compaction is not None and not dropped):
                 return None
             if not chosen:
@@ -219,13 +227,13 @@ class Maintenance:
         None when that changes nothing. Raises CheckpointFailed: nothing changed.
         """
         before, commits = self.manifest.logs, self.commits
-        logs = entry_log_files.recounted(before, recount.logs, recount.live)
+        logs = recounted(before, recount.logs, recount.live)
         current = commits.current_log
         if current is not None and not next(
             log.live_bytes for log in logs if log.log_id == current.log_id
         ):
             commits.current_log = None  # nothing lives in it: sealed, it can go at once
-        logs, dead = entry_log_files.split_dead(commits.sealed(logs))
+        logs, dead = split_dead(commits.sealed(logs))
         if not dead and logs == before:
             return None
         kill_point("index.recount_before_manifest")

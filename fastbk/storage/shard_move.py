@@ -17,7 +17,7 @@ from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT
 from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
-    from fastbk.storage.shards import Shards
+    from fastbk.storage.identity import Shards
 
 NAME = "move.json"
 FORMAT = 1

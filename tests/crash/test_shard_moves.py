@@ -22,11 +22,11 @@ from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.expansion import expand
 from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards
 from fastbk.storage import offline_store, shard_move, small_files
+from fastbk.storage.identity import even_shards
 from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.shard_move import COPYING, MOVED, Move
-from fastbk.storage.shards import even_shards
 from tests.fixtures.stopped_bookie import ME, StoppedBookie, killed_at, same
 
 pytestmark = pytest.mark.fast

@@ -13,7 +13,7 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster.bookie import CONFIG_NAME, toml_text
 from fastbk.errors import Error
-from fastbk.storage.shards import even_shards, pair_of
+from fastbk.storage.identity import even_shards, pair_of
 from fastbk.testing import LocalCluster
 from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.pairs import by_pair, pair_settings

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from fastbk.native.store import DELETED, FlushItems, LedgerState
-from fastbk.storage import locations_files
+from fastbk.storage import locations_merge
 from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
 from fastbk.storage.commits import FAILURES
 from fastbk.storage.compaction import Compaction, CompactionSettings
@@ -343,12 +343,12 @@ ACTIONS: dict[Callable[[GcModel], None], int] = {
 @contextmanager
 def small_tiers() -> Iterator[None]:
     """Merges after three files."""
-    before = locations_files.MERGE_FILES_MIN
-    locations_files.MERGE_FILES_MIN = 3
+    before = locations_merge.MERGE_FILES_MIN
+    locations_merge.MERGE_FILES_MIN = 3
     try:
         yield
     finally:
-        locations_files.MERGE_FILES_MIN = before
+        locations_merge.MERGE_FILES_MIN = before
 
 
 def run_gc_model(seed: int, steps: int) -> dict[str, int]:

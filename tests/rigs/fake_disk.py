@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbk.errors import Error
-from fastbk.storage import locations_files
+from fastbk.storage import locations_merge
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import COMPACTION
 from tests.fixtures.fake_disk import FakeDisk
@@ -160,8 +160,8 @@ def run(plan: Plan) -> Report:
     """Run seeds from `plan.seed` on until there are enough cases."""
     report = Report("disk")
     began_s = time.monotonic()
-    usual = locations_files.MERGE_FILES_MIN
-    locations_files.MERGE_FILES_MIN = 3
+    usual = locations_merge.MERGE_FILES_MIN
+    locations_merge.MERGE_FILES_MIN = 3
     seed = plan.seed
     try:
         while plan.goes_on(report.cases):
@@ -171,6 +171,6 @@ def run(plan: Plan) -> Report:
             report.counts["seeds"] += 1
             seed += 1
     finally:
-        locations_files.MERGE_FILES_MIN = usual
+        locations_merge.MERGE_FILES_MIN = usual
     report.seconds = time.monotonic() - began_s
     return report

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fastbk.storage import locations_files
+from fastbk.storage import locations_merge
 from tests.rigs import mounts, power_bookie
 from tests.rigs.block_log import MODELS, Images
 from tests.rigs.children import ChildFailed, in_child
@@ -110,8 +110,8 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
     if report.skipped:
         return report
     began_s = time.monotonic()
-    usual = locations_files.MERGE_FILES_MIN
-    locations_files.MERGE_FILES_MIN = 3
+    usual = locations_merge.MERGE_FILES_MIN
+    locations_merge.MERGE_FILES_MIN = 3
     try:
         seed = plan.seed
         while plan.goes_on(report.cases):
@@ -126,6 +126,6 @@ def run(plan: Plan, *, honours_flushes: bool = True, unsynced: bool = False) -> 
                 cut_all(plan, report, recording, kind, folder, seed, honours_flushes=honours_flushes)
             seed += 1
     finally:
-        locations_files.MERGE_FILES_MIN = usual
+        locations_merge.MERGE_FILES_MIN = usual
     report.seconds = time.monotonic() - began_s
     return report

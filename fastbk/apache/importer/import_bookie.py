@@ -37,9 +37,9 @@ from fastbk.storage.directories import (
     free_bytes,
     make_ledger_directory,
 )
+from fastbk.storage.identity import Shards, even_shards, pair_of
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, OfflineStore
-from fastbk.storage.shards import Shards, even_shards, pair_of
 from fastbk.storage.small_files import (
     ImportMark,
     read_import_mark,

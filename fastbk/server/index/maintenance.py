@@ -23,7 +23,7 @@ from fastbk.server.index.maintenance_plans import (
     RecountPlan,
     take_together,
 )
-from fastbk.storage import locations_files
+from fastbk.storage import locations_merge
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.compaction import Compaction
 from fastbk.storage.locations_merge import LocationsMerge
@@ -224,7 +224,7 @@ class MaintenanceLoop:
                 MERGE,
                 merging,
                 self._merge_bucket,
-                lambda: len(self._checkpoint.manifest.locations) > locations_files.FILES_MAX,
+                lambda: len(self._checkpoint.manifest.locations) > locations_merge.FILES_MAX,
             )
         )
 

@@ -43,9 +43,9 @@ from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.compaction import CompactionSettings
 from fastbk.storage.disk_health import Takes
+from fastbk.storage.identity import pair_of
 from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.manifest import ManifestSlots
-from fastbk.storage.shards import pair_of
 from fastbk.storage.unclean import mark_lost
 from fastbk.units import KIB, MIB
 

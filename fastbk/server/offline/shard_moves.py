@@ -21,10 +21,9 @@ from fastbk.native.kill_points import kill_point
 from fastbk.native.ledger_state import DELETED
 from fastbk.native.shard import PAIRS_MAX
 from fastbk.observe import logs
-from fastbk.storage.identity import Identity, read_identity, write_identity
+from fastbk.storage.identity import Identity, evened, read_identity, write_identity
 from fastbk.storage.offline_store import OfflineStore
 from fastbk.storage.shard_move import COPYING, MOVED, Move, read_move, remove_move, write_move
-from fastbk.storage.shards import evened
 
 if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fastbk.meta.hold import Hold
     from fastbk.model.ids import LedgerId
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.storage.shards import Shards
+    from fastbk.storage.identity import Shards
 
 T = TypeVar("T")
 

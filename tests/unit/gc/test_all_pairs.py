@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.gc.all_pairs import AllPairs
-from fastbk.storage.shards import even_shards, pair_of
+from fastbk.storage.identity import even_shards, pair_of
 
 SHARDS = even_shards(3)
 

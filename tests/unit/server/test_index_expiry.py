@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.native.store import Store
 from fastbk.server.index import maintenance
-from fastbk.storage import locations_files
+from fastbk.storage import locations_merge
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.locations_merge import LocationsMerge
 from tests.fixtures.fake_disk import FakeDisk
@@ -155,8 +155,8 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
 
     monkeypatch.setattr(life.checkpoint, "commit_merge", commit)
     monkeypatch.setattr(maintenance, "RECOUNT_SHARE", 0)  # here a recount lasts as long as its merge
-    monkeypatch.setattr(locations_files, "FILES_MAX", 1 << 30)
-    monkeypatch.setattr(locations_files, "MERGE_FILES_MIN", 1 << 30)
+    monkeypatch.setattr(locations_merge, "FILES_MAX", 1 << 30)
+    monkeypatch.setattr(locations_merge, "MERGE_FILES_MIN", 1 << 30)
     end_s, ledger_id = life.clock_s + 3600, 0
     while life.clock_s < end_s:
         ledger_id += 1

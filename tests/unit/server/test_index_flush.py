@@ -20,7 +20,7 @@ from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import LOCATIONS, log_path
-from fastbk.storage.locations_files import MERGE_FILES_MIN
+from fastbk.storage.locations_merge import MERGE_FILES_MIN
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_LEDGER, OK
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk

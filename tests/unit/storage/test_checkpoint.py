@@ -11,7 +11,7 @@ from fastbk.native.store import DELETED, FlushItems, LedgerState, Scope
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
 from fastbk.storage.directories import locations_path
-from fastbk.storage.locations_files import MERGE_FILES_MIN
+from fastbk.storage.locations_merge import MERGE_FILES_MIN
 from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import Damage, ManifestSlots
 from tests.fixtures.fake_disk import FOREVER, FakeDisk

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.storage import entry_log_files
+from fastbk.storage import commits
 from fastbk.storage.directories import JOURNALS, LOCATIONS, LOGS, NumberedFiles
-from fastbk.storage.locations_files import (
+from fastbk.storage.locations_merge import (
     FILES_MAX,
     MERGE_FILES_MIN,
     TIER_BYTES,
@@ -113,9 +113,9 @@ def log(log_id: int, live: int, sealed: bool) -> LogEntry:
 
 
 def test_appending_seals_the_others() -> None:
-    logs = entry_log_files.appended((log(1, 5, False), log(3, 5, False)), log(3, 9, False))
+    logs = commits.appended((log(1, 5, False), log(3, 5, False)), log(3, 9, False))
     assert logs == (log(1, 5, True), log(3, 9, False))
-    assert entry_log_files.appended(logs, log(2, 1, False)) == (
+    assert commits.appended(logs, log(2, 1, False)) == (
         log(1, 5, True),
         log(2, 1, False),
         log(3, 9, True),
@@ -124,7 +124,7 @@ def test_appending_seals_the_others() -> None:
 
 def test_only_sealed_logs_without_live_bytes_are_dead() -> None:
     logs = (log(1, 0, True), log(2, 5, True), log(3, 0, False))
-    kept, dead = entry_log_files.split_dead(logs)
+    kept, dead = commits.split_dead(logs)
     assert kept == (log(2, 5, True), log(3, 0, False))
     assert dead == (log(1, 0, True),)
 
@@ -132,5 +132,5 @@ def test_only_sealed_logs_without_live_bytes_are_dead() -> None:
 def test_a_count_adds_what_came_since_it_was_begun() -> None:
     before = (log(1, 5, True), log(2, 5, False))
     logs = (log(1, 5, True), log(2, 9, False), log(3, 2, False))
-    counted = entry_log_files.recounted(logs, before, {2: 3})
+    counted = commits.recounted(logs, before, {2: 3})
     assert counted == (log(1, 0, True), log(2, 7, False), log(3, 2, False))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT, shard_of
 from fastbk.server.configuration import checks
-from fastbk.storage.shards import even_shards, evened, is_map, pair_of
+from fastbk.storage.identity import even_shards, evened, is_map, pair_of
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "storage" / "shards.json"
 MASK = (1 << 64) - 1
