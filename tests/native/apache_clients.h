@@ -1,7 +1,6 @@
 /* Clients of a worker under test that speak Apache's protocols, both versions in one connection: what they ask, and what they
  * are answered. */
-#ifndef FBK_TEST_APACHE_CLIENTS_H
-#define FBK_TEST_APACHE_CLIENTS_H
+#pragma once
 
 #include "check.h"
 #include "worker_harness.c"
@@ -200,5 +199,3 @@ hear(struct client *c)
         c->got_used -= at;
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* What the C test programs share: a check that says what it found, and random numbers from a fixed seed. */
-#ifndef FBK_TEST_CHECK_H
-#define FBK_TEST_CHECK_H
+#pragma once
 
 #include <inttypes.h>
 #include <stdint.h>
@@ -44,5 +43,3 @@ test_fill(uint8_t *bytes, size_t size_bytes, uint64_t seed)
     for (size_t i = 0; i < size_bytes; i++)
         bytes[i] = (uint8_t)test_random(&seed);
 }
-
-#endif

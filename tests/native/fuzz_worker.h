@@ -1,6 +1,5 @@
 /* The clients of a fuzzed worker: connections of both protocols, what they asked, and what the answers to it may be. */
-#ifndef FBK_FUZZ_WORKER_H
-#define FBK_FUZZ_WORKER_H
+#pragma once
 
 #include "check.h"
 #include "worker_harness.c"
@@ -319,5 +318,3 @@ is_done(const struct peer *peer)
             return false;
     return peer->queue_from == peer->queue_used;
 }
-
-#endif

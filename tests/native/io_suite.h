@@ -1,6 +1,5 @@
 /* What every disk backend has to do, whichever it is: run by test_io.c on all of them. */
-#ifndef FBK_TEST_IO_SUITE_H
-#define FBK_TEST_IO_SUITE_H
+#pragma once
 
 #include "io/io.h"
 #include "base/segment.h"
@@ -288,5 +287,3 @@ test_backend(struct fbk_io *io)
     test_many_outstanding(io);
     test_lock(io);
 }
-
-#endif

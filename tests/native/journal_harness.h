@@ -1,7 +1,6 @@
 /* What the journal's C tests stand on: the other processes' segments, with a producer that writes records into the rings as
  * a worker does. */
-#ifndef FBK_TEST_JOURNAL_RIG_H
-#define FBK_TEST_JOURNAL_RIG_H
+#pragma once
 
 #include "steered_disk.h"
 
@@ -254,5 +253,3 @@ harness_expectation(uint64_t file_id)
 {
     return (struct fbk_journal_expectation){.file_id = file_id, .incarnation = RIG_INCARNATION, .end_sequence = UINT64_MAX};
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A journal file with known batches, and a scan that checks what comes out of it against them. */
-#ifndef FBK_TEST_JOURNAL_IMAGE_H
-#define FBK_TEST_JOURNAL_IMAGE_H
+#pragma once
 
 #include "journal_harness.h"
 
@@ -98,5 +97,3 @@ make_image(struct image *image, uint64_t batches, bool close)
     CHECK_EQUAL(end.kind, close ? FBK_END_CLOSING : FBK_END_TAIL);
     fbk_journal_scan_close(reader);
 }
-
-#endif

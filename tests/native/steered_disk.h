@@ -1,6 +1,5 @@
 /* A disk in memory whose writes complete when the test says so, in any order, or fail. */
-#ifndef FBK_TEST_STEERED_DISK_H
-#define FBK_TEST_STEERED_DISK_H
+#pragma once
 
 #include "check.h"
 
@@ -173,5 +172,3 @@ steered_free(struct steered *disk)
     for (int i = 0; i < STEERED_FILES; i++)
         free(disk->bytes[i]);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What the store's C tests stand on: a store in the current folder, entries that can be told from their ids, flushes,
  * and reads done in this thread. */
-#ifndef FBK_TEST_STORE_RIG_H
-#define FBK_TEST_STORE_RIG_H
+#pragma once
 
 #include "check.h"
 
@@ -188,5 +187,3 @@ harness_read(struct harness *harness, int64_t ledger_id, int64_t first, int64_t 
     }
     return result.status;
 }
-
-#endif

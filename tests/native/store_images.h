@@ -1,6 +1,5 @@
 /* A disk for fuzzing the store's readers: one locations file and one entry log, given as bytes; writes go nowhere. */
-#ifndef FBK_TEST_STORE_IMAGES_H
-#define FBK_TEST_STORE_IMAGES_H
+#pragma once
 
 #include "check.h"
 
@@ -144,5 +143,3 @@ images_read_range(struct fbk_store *store, int64_t ledger_id, int64_t first, int
     }
     return result.status;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The clients of a worker under test: what they ask, in which pieces they send it, and what they are answered. */
-#ifndef FBK_WORKER_CLIENTS_H
-#define FBK_WORKER_CLIENTS_H
+#pragma once
 
 #include "check.h"
 #include "worker_harness.c"
@@ -308,5 +307,3 @@ hear(struct client *c)
         c->got_used -= at;
     }
 }
-
-#endif

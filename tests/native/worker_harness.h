@@ -1,6 +1,5 @@
 /* Plays journal and index for a worker under test: real segments, but every decision is the test's. */
-#ifndef FBK_STAND_IN_H
-#define FBK_STAND_IN_H
+#pragma once
 
 #include "base/layout.h"
 #include "base/ring.h"
@@ -52,5 +51,3 @@ STAND_IN uint64_t worker_harness_counter(const struct worker_harness *s, uint32_
 /* Raw memory of the segments, to be spoilt: 0 journal, 1 index, 2 reply ring. */
 STAND_IN uint8_t *worker_harness_memory(struct worker_harness *s, uint32_t which);
 STAND_IN uint64_t worker_harness_offset(const char *field);
-
-#endif

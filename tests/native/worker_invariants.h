@@ -1,6 +1,5 @@
 /* What holds of a worker between any two calls, whatever its clients and indexes did: counted again from nothing. */
-#ifndef FBK_WORKER_INVARIANTS_H
-#define FBK_WORKER_INVARIANTS_H
+#pragma once
 
 #include "check.h"
 
@@ -113,5 +112,3 @@ check_worker(const struct fbk_worker *w)
     check_sums(w);
     check_contexts(w);
 }
-
-#endif

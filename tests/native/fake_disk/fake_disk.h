@@ -4,11 +4,8 @@
  * Strict where real ones differ: a durable write makes only its own bytes durable, a name needs its directory's
  * sync, a failed sync loses what it should have written although reads go on seeing it, and a direct write that is not
  * aligned is refused. It also finds a caller that changes a buffer before its write is complete (an assert). */
-#ifndef FBK_IO_FAKE_H
-#define FBK_IO_FAKE_H
+#pragma once
 
 #include "io/io.h"
 
 #include "boundary.h"
-
-#endif

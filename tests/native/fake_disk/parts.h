@@ -1,6 +1,5 @@
 /* Inside the fake disk; see fake_disk.h. All functions here want the disk's mutex held. */
-#ifndef FBK_FAKE_DISK_H
-#define FBK_FAKE_DISK_H
+#pragma once
 
 #include "fake_disk.h"
 
@@ -222,5 +221,3 @@ fake_is_misaligned(const struct fake_handle *handle, const void *data, uint64_t 
     return (handle->flags & FBK_IO_DIRECT) &&
            (((uintptr_t)data | size_bytes | offset_bytes) & (FAKE_BLOCK_BYTES - 1)) != 0;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Apache BookKeeper's protocols: see boundary/apache.h, which is nearly the whole of it. */
-#ifndef FBK_APACHE_H
-#define FBK_APACHE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -18,5 +17,3 @@ uint64_t fbk_apache_put_request(uint8_t *out, uint64_t out_bytes, const struct f
 /* Reads a reply's body (without its length).  0, or FBK_E_PROTOCOL.  entry_sizes points at big-endian sizes *in front of*
  * each entry for a batch read: entries follow each other as size, bytes. */
 int32_t fbk_apache_read_reply(const uint8_t *body, uint32_t body_bytes, uint32_t protocol, struct fbk_apache_reply *reply);
-
-#endif

@@ -1,7 +1,6 @@
 /* Apache's messages of version 3 as tables for fbk_protobuf_read, and their numbers.  A slot is named after its message and
  * field; the slots of messages themselves say only that they came. */
-#ifndef FBK_APACHE_MESSAGES_H
-#define FBK_APACHE_MESSAGES_H
+#pragma once
 
 #include "apache/protobuf.h"
 
@@ -125,5 +124,3 @@ extern const struct fbk_protobuf_schema fbk_apache_responses;
 /* AuthMessage alone, as version 2 sends it. */
 extern const struct fbk_protobuf_schema fbk_apache_auth_message;
 enum { AUTH_PLUGIN, AUTH_PAYLOAD, AUTH_SLOTS };
-
-#endif

@@ -1,6 +1,5 @@
 /* Version 2's packets and the few numbers of version 3 that both ends of Apache's protocols need. */
-#ifndef FBK_APACHE_PACKET_H
-#define FBK_APACHE_PACKET_H
+#pragma once
 
 #include "apache/apache.h"
 
@@ -40,5 +39,3 @@ fbk_apache_packet_header(uint32_t version, uint32_t opcode, uint32_t flags)
 {
     return version == 0 ? opcode : version << 24 | opcode << 16 | flags;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * comes twice, messages that come in pieces merged, unknown fields of every wire type (groups within a bounded depth) and
  * fields of a wrong wire type skipped, an enum's unknown numbers as if they had not come, and in the end every required
  * field of every message that is there.  It allocates nothing; what it finds lies in the bytes that it was given. */
-#ifndef FBK_PROTOBUF_H
-#define FBK_PROTOBUF_H
+#pragma once
 
 #include "base/base.h"
 
@@ -118,5 +117,3 @@ fbk_protobuf_put_bytes(struct fbk_protobuf_writer *writer, uint32_t field, const
         memcpy(writer->out + writer->size_bytes, bytes, size_bytes);
     writer->size_bytes += size_bytes;
 }
-
-#endif

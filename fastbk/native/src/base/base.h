@@ -1,6 +1,5 @@
 /* What every C file of fastbk stands on: checked arithmetic, loads and stores, asserts.  No state. */
-#ifndef FBK_BASE_H
-#define FBK_BASE_H
+#pragma once
 
 #include <errno.h>
 #include <stdbool.h>
@@ -60,5 +59,3 @@ static inline uint32_t fbk_load_be32(const void *p) { return __builtin_bswap32(f
 static inline void fbk_store_be32(void *p, uint32_t v) { fbk_store_u32(p, __builtin_bswap32(v)); }
 
 uint64_t fbk_now_ns(void); /* CLOCK_MONOTONIC; base/segment.c */
-
-#endif

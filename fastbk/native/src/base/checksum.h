@@ -1,6 +1,5 @@
 /* CRC32C (Castagnoli) and CRC32 (zlib's), hardware path chosen at run time, same results everywhere. */
-#ifndef FBK_CHECKSUM_H
-#define FBK_CHECKSUM_H
+#pragma once
 
 #include "base/base.h"
 
@@ -20,5 +19,3 @@ uint32_t fbk_crc32c_portable(uint32_t crc, const void *data, size_t size_bytes);
 uint32_t fbk_crc32c_copy_portable(uint32_t crc, void *to, const void *from, size_t size_bytes);
 uint32_t fbk_crc32c_combine_portable(uint32_t crc_a, uint32_t crc_b, uint64_t size_b_bytes);
 uint32_t fbk_crc32_portable(uint32_t crc, const void *data, size_t size_bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* The processor's own checksum instructions: a part of base/checksum.c, included there and nowhere else (none with
  * -DFBK_CHECKSUM_PORTABLE).  Each platform defines hardware_find, crc32c_hardware, crc32c_copy_hardware,
  * combine_hardware and crc32_hardware. */
-#ifndef FBK_CHECKSUM_HARDWARE_H
-#define FBK_CHECKSUM_HARDWARE_H
+#pragma once
 
 /* ------------------------------------------------------------------ x86-64 */
 
@@ -262,7 +261,5 @@ crc32_hardware(uint32_t crc, const uint8_t *data, size_t size_bytes)
 {
     return fbk_crc32_portable(crc, data, size_bytes);
 }
-
-#endif
 
 #endif

@@ -1,8 +1,7 @@
 /* Digests of Apache's entries: ledger 8 | entry 8 | lac 8 | length 8 | digest | data, where the digest covers the 32
  * bytes before it and the data behind it.  CRC32: 8 bytes, big-endian, the upper half zero.  CRC32C: 4 bytes.  HMAC: 20
  * bytes, keyed by the ledger's password: here only what has that key checks it (base/mac.c).  DUMMY, NONE: nothing. */
-#ifndef FBK_DIGEST_H
-#define FBK_DIGEST_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -32,5 +31,3 @@ bool fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32
 /* Copies `data` behind the header and digest field at `entry` (32 bytes of header are in place), fills the digest field,
  * and returns the entry's bytes; FBK_E_PROTOCOL for HMAC and unknown types.  One pass over the data. */
 int64_t fbk_digest_put_data(uint32_t digest_type, uint8_t *entry, const uint8_t *data, uint32_t data_bytes);
-
-#endif

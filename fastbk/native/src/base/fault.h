@@ -1,5 +1,4 @@
-#ifndef FBK_FAULT_H
-#define FBK_FAULT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ extern int32_t fbk_kill_points_armed;
         if (__builtin_expect(fbk_kill_points_armed, 0))   \
             fbk_kill_point_pass(name);                    \
     } while (0)
-
-#endif

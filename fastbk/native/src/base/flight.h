@@ -2,8 +2,7 @@
  *
  * Nothing here runs once an entry.  A stage's times are those that a batch or wake-up has anyway; only what was slow costs
  * more.  Bounded: the newest FBK_FLIGHT_RECORDS a process.  The supervisor reads and judges (fastbk/server/supervision/slow_reports.py). */
-#ifndef FBK_FLIGHT_H
-#define FBK_FLIGHT_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -59,5 +58,3 @@ fbk_flight_time(uint64_t now_ns, uint32_t stamp_us)
     uint32_t ago_us = (uint32_t)(now_ns / 1000u) - stamp_us;
     return now_ns - (uint64_t)ago_us * 1000u;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * 2^28, and each attempt that fails ends the boot, whose key is gone with it.
  *
  * A CRC would not do: who chooses a header's bytes chooses its CRC. */
-#ifndef FBK_HEADER_HASH_H
-#define FBK_HEADER_HASH_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -109,5 +108,3 @@ fbk_header_mask(const struct fbk_header_key *key, uint64_t order, uint32_t ring)
     fbk_header_sip_rounds(v, 4);
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
-
-#endif

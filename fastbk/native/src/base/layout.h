@@ -2,8 +2,7 @@
  * sizes asserted.  On-disk formats are described byte by byte in fastbk/storage/README.md; a change of a
  * disk struct comes with a new version number and new golden files, a change of a shared one with a new
  * FBK_LAYOUT_VERSION. */
-#ifndef FBK_LAYOUT_H
-#define FBK_LAYOUT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -344,5 +343,3 @@ _Static_assert(sizeof(struct fbk_locations_header) == 96, "locations header");
 #define FBK_LOCATIONS_BLOCK_BYTES 4096u
 #define FBK_LOCATIONS_PER_BLOCK 63u
 #define FBK_STATES_PER_BLOCK 56u
-
-#endif

@@ -1,6 +1,5 @@
 /* What is known of a ledger beside its entries, and what metadata says of it.  Part of base/layout.h, whose rules hold. */
-#ifndef FBK_LAYOUT_STATES_H
-#define FBK_LAYOUT_STATES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -49,5 +48,3 @@ _Static_assert(sizeof(struct fbk_notice) == 24, "notice");
 
 /* The journal's answer to FBK_NOTICE_FORGOTTEN: the order of the first batch that was decided without the state; or this. */
 #define FBK_NOTICE_KEPT UINT64_MAX
-
-#endif

@@ -4,8 +4,7 @@
  * States lie one behind the other in chunks that never move; a hash index of 4 bytes a slot finds them: a state costs its
  * 72 bytes and 4.6 to 9.2 of index.  The place of a removed one is taken by the next that is added.  When the index doubles, a few of its slots move with each new ledger, so that no
  * single add pays for all of them: with millions of ledgers that would be a pause that everybody notices. */
-#ifndef FBK_LEDGERS_H
-#define FBK_LEDGERS_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -47,5 +46,3 @@ struct fbk_ledger_state *fbk_ledgers_next_before(const struct fbk_ledgers *ledge
 uint64_t fbk_ledgers_memory_bytes(const struct fbk_ledgers *ledgers);
 /* Constant time in the key's bytes. */
 bool fbk_master_key_equal(const uint8_t *a, const uint8_t *b);
-
-#endif

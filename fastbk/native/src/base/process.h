@@ -1,8 +1,5 @@
-#ifndef FBK_PROCESS_H
-#define FBK_PROCESS_H
+#pragma once
 
 #include <stdint.h>
 
 #include "boundary/process.h"
-
-#endif

@@ -1,7 +1,6 @@
 /* Taking a record out of a ring whose producer may be broken: the header is copied once, the copy is
  * checked, and only the copy is used from then on. */
-#ifndef FBK_RECORD_H
-#define FBK_RECORD_H
+#pragma once
 
 #include "base/checksum.h"
 #include "base/ring.h"
@@ -43,5 +42,3 @@ fbk_record_take(const struct fbk_ring *ring, uint64_t position, uint64_t written
         return FBK_E_CORRUPT;
     return copy->size_bytes;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * wraps.  Positions count bytes since the segment was made and never go back.  Each cursor has one writer
  * and lies in that writer's own segment (INV-R1); the other side maps it read-only.  A consumer copies a
  * header once, checks the copy, and uses the copy: the producer may be broken. */
-#ifndef FBK_RING_H
-#define FBK_RING_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -81,5 +80,3 @@ fbk_bell_needed(const struct fbk_sleeper *sleeper, uint64_t *rung)
 }
 
 void fbk_bell_ring(int event_fd); /* writes 1; a full counter is fine; base/segment.c */
-
-#endif

@@ -1,7 +1,6 @@
 /* Shared memory: sealed memory files, made by the supervisor, mapped by the others.  The only C file besides
  * fbk_memory users that maps or allocates. */
-#ifndef FBK_SEGMENT_H
-#define FBK_SEGMENT_H
+#pragma once
 
 #include "base/ring.h"
 
@@ -35,5 +34,3 @@ void fbk_segment_unmap_ring(struct fbk_ring *ring);
 void *fbk_memory_take(uint64_t size_bytes);
 void *fbk_memory_grow(void *memory, uint64_t old_size_bytes, uint64_t new_size_bytes);
 void fbk_memory_give_back(void *memory, uint64_t size_bytes);
-
-#endif

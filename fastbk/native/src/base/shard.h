@@ -1,7 +1,6 @@
 /* Which shard a ledger falls into.  Part of the disk format: the shard map in identity.json says in which journal/index pair
  * each shard lives, so this function never changes (golden values: tests/golden/shards.json). */
-#ifndef FBK_SHARD_H
-#define FBK_SHARD_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -15,5 +14,3 @@ fbk_shard_of(int64_t ledger_id)
     return (uint32_t)((mixed ^ (mixed >> 31)) >> 58);
 }
 _Static_assert(FBK_SHARD_COUNT == 1u << (64 - 58), "6 bits");
-
-#endif

@@ -1,7 +1,6 @@
 /* Counters and histograms in a segment: one writer each, read by the supervisor at any time.  Relaxed: they
  * order nothing. */
-#ifndef FBK_STATS_H
-#define FBK_STATS_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -67,5 +66,3 @@ fbk_count_timed(struct fbk_stats *stats, uint32_t counter, uint64_t took_us)
     fbk_count(stats, counter, 1);
     fbk_count(stats, counter + 1, took_us);
 }
-
-#endif

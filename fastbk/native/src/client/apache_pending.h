@@ -1,6 +1,5 @@
 /* Buffers that grow, and which request of version 2 a reply of Apache's belongs to. */
-#ifndef FBK_APACHE_PENDING_H
-#define FBK_APACHE_PENDING_H
+#pragma once
 
 #include "base/base.h"
 
@@ -40,5 +39,3 @@ struct fbk_pending_map {
 int32_t fbk_pending_put(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t id);
 /* The oldest that asked for it, taken out; false: none. */
 bool fbk_pending_take(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t *id);
-
-#endif

@@ -20,8 +20,7 @@
  *   step.c          the loop: what happens when, and when to sleep
  *
  * One thread, but for fbk_index_sealed, which the flush thread calls.  Nothing here waits for a disk. */
-#ifndef FBK_INDEX_H
-#define FBK_INDEX_H
+#pragma once
 
 #include "base/flight.h"
 #include "base/header_hash.h"
@@ -375,5 +374,3 @@ void fbk_index_cancel(struct fbk_index *index, uint32_t worker, uint64_t connect
 void fbk_index_waiters_run(struct fbk_index *index, uint64_t now_ns);
 /* Of the next waiter's deadline; UINT64_MAX if none. */
 uint64_t fbk_index_waiters_deadline(const struct fbk_index *index);
-
-#endif

@@ -11,8 +11,7 @@
  * the same cache, and is nobody's tail.
  *
  * Pure: the caller brings the time. */
-#ifndef FBK_PACE_H
-#define FBK_PACE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -57,5 +56,3 @@ uint64_t fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding);
 bool fbk_pace_is_held(const struct fbk_pace *pace);
 /* So many were sent, possibly more than were allowed. */
 void fbk_pace_used(struct fbk_pace *pace, uint64_t bytes);
-
-#endif

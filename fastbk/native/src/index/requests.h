@@ -1,6 +1,5 @@
 /* Requests in the index: those that wait for a disk, for a turn, or for room, and the readers behind them. */
-#ifndef FBK_INDEX_REQUESTS_H
-#define FBK_INDEX_REQUESTS_H
+#pragma once
 
 #include "base/layout.h"
 #include "store/store.h"
@@ -159,5 +158,3 @@ void fbk_index_stream_reached(struct fbk_index *index, struct fbk_index_request 
 bool fbk_index_stream_park(struct fbk_index *index, struct fbk_index_request *request, int64_t first_entry_id);
 void fbk_index_stream_result(struct fbk_index *index, uint32_t slot, uint32_t generation,
                              const struct fbk_store_result *result);
-
-#endif

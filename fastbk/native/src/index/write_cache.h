@@ -6,8 +6,7 @@
  *
  * One thread inserts.  Once sealed nothing changes any more until fbk_cache_reset, so the flush thread may read it
  * beside the main loop without a lock. */
-#ifndef FBK_WRITE_CACHE_H
-#define FBK_WRITE_CACHE_H
+#pragma once
 
 #include "base/layout.h"
 #include "store/store.h"
@@ -78,5 +77,3 @@ uint64_t fbk_cache_ids(const struct fbk_write_cache *cache, int64_t ledger_id, i
 /* All items sorted by (ledger, entry); items has room for item_count.  0 or -ENOMEM.  For the flush thread: takes
  * milliseconds. */
 int32_t fbk_cache_sorted(const struct fbk_write_cache *cache, struct fbk_flush_item *items);
-
-#endif

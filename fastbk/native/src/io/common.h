@@ -1,6 +1,5 @@
 /* What the two backends on real disks share: everything that waits, i.e. all but write and wait. */
-#ifndef FBK_IO_COMMON_H
-#define FBK_IO_COMMON_H
+#pragma once
 
 #include "io/io.h"
 
@@ -71,5 +70,3 @@ int32_t fbk_io_probe(struct fbk_io *io, const char *directory, bool *direct_gran
 struct fbk_io *fbk_io_plain_create_as(const char *directory, const struct fbk_io_mode *mode, int32_t *error);
 struct fbk_io *fbk_io_uring_create_as(const char *directory, uint32_t depth, bool is_plain_ring,
                                       const struct fbk_io_mode *mode, int32_t *error);
-
-#endif

@@ -1,8 +1,7 @@
 /* The one seam between fastbk and a disk: a few calls and a way to collect completions.  Two backends:
  * io/uring.c and io/plain.c (pwritev2, preadv2); tests have a third, tests/native/fake_disk.  Everything a bookie
  * stores goes through here, the manifest and identity files included. */
-#ifndef FBK_IO_H
-#define FBK_IO_H
+#pragma once
 
 #include "base/base.h"
 
@@ -76,5 +75,3 @@ struct fbk_io {
 struct fbk_io *fbk_io_uring_create(const char *directory, uint32_t depth, int32_t *error);
 struct fbk_io *fbk_io_plain_create(const char *directory, int32_t *error);
 struct fbk_io *fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error);
-
-#endif

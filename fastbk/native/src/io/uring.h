@@ -1,6 +1,5 @@
 /* Inside the io_uring backend: io/uring.c makes and probes rings, io/uring_queue.c writes and waits. */
-#ifndef FBK_IO_URING_H
-#define FBK_IO_URING_H
+#pragma once
 
 #include "io/common.h"
 
@@ -45,5 +44,3 @@ int32_t uring_wait(struct fbk_io *io, int32_t event_fd, int32_t timeout_ms, stru
                    int32_t completions_max, int32_t *rung);
 /* Waits for the kernel to be done with our memory; false = it is not, after half a minute. */
 bool uring_drain(struct uring *uring);
-
-#endif

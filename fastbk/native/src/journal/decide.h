@@ -1,8 +1,7 @@
 /* The bookie's decisions, pure: what becomes of a record, given the state of its ledger; what the record leaves behind; and
  * what may be said of something that is not there.  No I/O, no clock, no allocation, so the simulator's bookies run these
  * very functions (boundary/decide.h).  The journal decides, the index repeats what was decided, live and at replay. */
-#ifndef FBK_DECIDE_H
-#define FBK_DECIDE_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -55,5 +54,3 @@ fbk_is_unconfirmed(const struct fbk_ledger_state *state)
 {
     return state->flags & FBK_LEDGER_UNCONFIRMED ? 1 : 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The journal's format on disk, and what a valid record, batch and header is; used by the writer, which makes them, and by
  * the scan.  A record is struct fbk_record of base/layout.h, whose rules hold here, too. */
-#ifndef FBK_JOURNAL_FORMAT_H
-#define FBK_JOURNAL_FORMAT_H
+#pragma once
 
 #include "journal/scan.h"
 
@@ -90,5 +89,3 @@ uint32_t fbk_journal_file_header_crc(const struct fbk_journal_file_header *heade
 /* FBK_HEADER_* of the blocks in `bytes` (the beginning of a file), or FBK_E_TOO_NEW.  Of two valid ones the higher file id
  * counts: a recycled file's old header may survive in one block. */
 int32_t fbk_journal_file_header_find(const uint8_t *bytes, uint64_t size_bytes, struct fbk_journal_file_header *header);
-
-#endif

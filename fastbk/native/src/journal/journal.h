@@ -13,8 +13,7 @@
  *   scan.c      reads a file back
  *
  * One thread.  Other processes' segments are mapped read-only and believed nothing. */
-#ifndef FBK_JOURNAL_H
-#define FBK_JOURNAL_H
+#pragma once
 
 #include "base/flight.h"
 #include "base/header_hash.h"
@@ -155,5 +154,3 @@ void fbk_journal_note_slow(struct fbk_journal *journal, const struct fbk_journal
 
 /* journal/publish.c */
 void fbk_journal_add_exception(struct fbk_journal *journal, uint32_t worker, uint64_t position, uint32_t verdict);
-
-#endif

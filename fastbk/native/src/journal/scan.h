@@ -8,8 +8,7 @@
  *     fbk_journal_scan_end(scan, &end);
  *
  * Every header, body checksum and length of a returned batch has been verified. */
-#ifndef FBK_JOURNAL_SCAN_H
-#define FBK_JOURNAL_SCAN_H
+#pragma once
 
 #include "base/layout.h"
 #include "io/io.h"
@@ -33,5 +32,3 @@ fbk_record_payload(const struct fbk_record *record)
 {
     return (const uint8_t *)(record + 1);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* What the load generator and the disk probe share: their clock and their histogram. */
-#ifndef FBK_LOAD_H
-#define FBK_LOAD_H
+#pragma once
 
 #include "base/base.h"
 
@@ -22,5 +21,3 @@ fbk_load_bucket(uint64_t value)
     uint32_t octave = top - FBK_LOAD_SUB_BITS + 1u;
     return octave * FBK_LOAD_SUB_COUNT + (uint32_t)((value >> (top - FBK_LOAD_SUB_BITS)) & (FBK_LOAD_SUB_COUNT - 1u));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What the two halves of compaction share: store/compact_read.c fills a window with checked entries, store/compact.c writes
  * it.  Meanings of the public functions: store/store.h. */
-#ifndef FBK_COMPACT_H
-#define FBK_COMPACT_H
+#pragma once
 
 #include "store/parts.h"
 
@@ -61,5 +60,3 @@ bool fbk_compact_has_room(const struct fbk_compact *compact, const struct fbk_lo
  * *taken: how many runs.  1, 0 = their log can't be read: it is to be left out, with what the window holds of it; < 0. */
 int32_t fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count, uint64_t *taken);
 void fbk_compact_close_source(struct fbk_compact *compact);
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs in entry logs: building them, and checking what a disk gave back. */
-#ifndef FBK_ENTRY_LOG_H
-#define FBK_ENTRY_LOG_H
+#pragma once
 
 #include "store/file_writer.h"
 #include "store/store.h"
@@ -26,5 +25,3 @@ bool fbk_location_is_sane(const struct fbk_location *location);
 
 /* Index of the first item with an id >= entry_id; entry_count if none. */
 uint32_t fbk_run_lower_bound(const struct fbk_run *run, int64_t entry_id);
-
-#endif

@@ -1,6 +1,5 @@
 /* Writes a file from front to back in aligned pieces, several in flight.  Owned by one thread, like its io. */
-#ifndef FBK_FILE_WRITER_H
-#define FBK_FILE_WRITER_H
+#pragma once
 
 #include "io/io.h"
 
@@ -41,5 +40,3 @@ fbk_file_writer_position(const struct fbk_file_writer *writer)
 {
     return writer->offset_bytes + writer->fill_bytes;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* All locations of one ledger in a set of files that count, in the order of their first ids.  The set stays the caller's. */
-#ifndef FBK_LOCATION_CURSOR_H
-#define FBK_LOCATION_CURSOR_H
+#pragma once
 
 #include "store/parts.h"
 
@@ -22,5 +21,3 @@ int32_t fbk_location_cursor_peek(struct fbk_location_cursor *cursor, struct fbk_
 /* Moves over what was peeked. */
 void fbk_location_cursor_pass(struct fbk_location_cursor *cursor);
 void fbk_location_cursor_end(struct fbk_location_cursor *cursor);
-
-#endif

@@ -1,7 +1,6 @@
 /* What the parts of the store share: the store itself, the searched set, caches and jobs.  Everything in it is
  * guarded by `mutex` unless said otherwise; the mutex is held for memory work only, never over a disk call. */
-#ifndef FBK_STORE_PARTS_H
-#define FBK_STORE_PARTS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -278,5 +277,3 @@ int32_t fbk_walk_load(struct fbk_walk *walk, uint64_t block);
 int64_t fbk_walk_block_of(const struct fbk_locations_file *file, int64_t ledger_id, int64_t entry_id);
 /* In the loaded block: how many locations have a key <= (ledger, entry). */
 int32_t fbk_walk_upper_bound(const struct fbk_walk *walk, int64_t ledger_id, int64_t entry_id);
-
-#endif

@@ -7,8 +7,7 @@
  * it a kept one.
  *
  * Called with the store's mutex held. */
-#ifndef FBK_READ_CACHE_H
-#define FBK_READ_CACHE_H
+#pragma once
 
 #include "store/store.h"
 
@@ -92,5 +91,3 @@ void fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *r
 /* ledger_ids: ascending. */
 void fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids, uint64_t count);
 void fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id);
-
-#endif

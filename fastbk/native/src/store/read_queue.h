@@ -9,8 +9,7 @@
  * thousand.  Two flows may share a hash; they share a turn then.
  *
  * Pure memory, no locks: the store's mutex is held around every call. */
-#ifndef FBK_READ_QUEUE_H
-#define FBK_READ_QUEUE_H
+#pragma once
 
 #include "store/store.h"
 
@@ -66,5 +65,3 @@ bool fbk_read_queue_put(struct fbk_read_queue *queue, const struct fbk_job *job)
 /* The next job that may run now; false: none.  It counts as running until fbk_read_queue_done. */
 bool fbk_read_queue_take(struct fbk_read_queue *queue, struct fbk_job *job);
 void fbk_read_queue_done(struct fbk_read_queue *queue, uint32_t lane);
-
-#endif

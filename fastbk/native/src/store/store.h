@@ -69,8 +69,7 @@
  *   _damaged: (ledger, first, last) of what was found damaged, at most ranges_max; returns how many there are, until the
  *   locations are written.  Always ended by _free.
  * fbk_store_ledger_bytes: like _log_bytes, of one ledger, in the searched set. */
-#ifndef FBK_STORE_H
-#define FBK_STORE_H
+#pragma once
 
 #include "base/layout.h"
 #include "io/io.h"
@@ -106,5 +105,3 @@ uint64_t fbk_store_state_count(struct fbk_store *store, uint64_t file_id);
  * whole). */
 int64_t fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
                               void (*take)(void *context, const struct fbk_ledger_state *state), void *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* The varints of streams' records, as they are written: seven bits a byte, the lowest first. */
-#ifndef FBK_STREAM_VARINT_H
-#define FBK_STREAM_VARINT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ fbk_stream_put_varint(uint8_t *at, uint64_t value)
     *at++ = (uint8_t)value;
     return at;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The one layout in which our own client writes an Add: shared by its encoder and by the bookie's reader, which knows it
  * by its constants and then need not walk it.  Any other valid layout is read field by field. */
-#ifndef FBK_WIRE_LAYOUT_H
-#define FBK_WIRE_LAYOUT_H
+#pragma once
 
 #include "base/base.h"
 #include "wire/schema.h"
@@ -49,5 +48,3 @@ static const struct fbk_add_frame fbk_add_frame_constants = {
     .add_vtable_back = 60 - 20,
     .entry = 112 - 84,
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* Frames as the client sees them: encoding of requests from fixed layouts, verified reading of responses.  Pure
  * functions over bytes; no memory of their own. */
-#ifndef FBK_WIRE_CLIENT_H
-#define FBK_WIRE_CLIENT_H
+#pragma once
 
 #include "base/base.h"
 #include "wire/schema.h"
@@ -77,5 +76,3 @@ int32_t fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struc
  * ListEntriesReply; wire/responses.c): by its constants, whatever happens to the frame's memory meanwhile.  A batch's sizes
  * need not add up to entry_bytes. */
 int32_t fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response);
-
-#endif

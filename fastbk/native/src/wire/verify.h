@@ -1,7 +1,6 @@
 /* Is this frame a valid flatbuffer of our schema?  Says exactly what flatbuffers' own C++ Verifier (2.0.8) says
  * about a size-prefixed buffer; a fuzz harness compares the two. */
-#ifndef FBK_VERIFY_H
-#define FBK_VERIFY_H
+#pragma once
 
 #include "base/base.h"
 #include "wire/schema.h"
@@ -75,5 +74,3 @@ fbk_table_vector(const uint8_t *frame, uint32_t table, uint32_t slot, uint32_t *
     *count = at == 0 ? 0 : fbk_load_u32(frame + at);
     return at == 0 ? NULL : frame + at + 4;
 }
-
-#endif

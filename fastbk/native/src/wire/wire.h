@@ -1,7 +1,6 @@
 /* Frames as the bookie sees them: verified reading of requests (wire/requests.c), template encoding of responses
  * (wire/responses.c).  Pure functions over bytes.  The client's side is in wire/client.h. */
-#ifndef FBK_WIRE_H
-#define FBK_WIRE_H
+#pragma once
 
 #include "base/layout.h"
 
@@ -62,5 +61,3 @@ uint32_t fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, i
 /* An InfoReply with the figures alone, of a bookie that takes adds. */
 #define FBK_WIRE_INFO_BYTES 108u
 uint32_t fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes, uint64_t free_bytes);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * One thread.  Everything that waits has a bound: slots, input bytes (INV-B1), output bytes, placed records, ring bytes.
  * Cursors of others are checked when read; a value that cannot be is FBK_E_POISONED, never an assert. */
-#ifndef FBK_WORKER_H
-#define FBK_WORKER_H
+#pragma once
 
 #include "apache/apache.h"
 #include "base/flight.h"
@@ -531,5 +530,3 @@ bool fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *c
 /* ---- worker/receive.c */
 /* Goes on with the bytes a connection had to keep.  True when at least one frame was taken. */
 bool fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection);
-
-#endif
