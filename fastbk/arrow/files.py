@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
 
 GROUP_ROWS = 1 << 17
@@ -48,7 +47,11 @@ def write_file(reader: Reader, path: Path, on_progress: OnProgress = lambda _, _
     """
     check_suffix(path)
     rows = size_bytes = 0
-    with _whole_file(path) as draft:
+    with ExitStack() as stack:
+        try:
+            draft = stack.enter_context(replaced(path))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
         with _writer(draft, path.suffix, reader.schema) as writer:
             for group in _groups(reader):
                 writer.write_table(group)
@@ -79,28 +82,3 @@ def _writer(draft: Path, suffix: str, schema: pa.Schema) -> Any:  # noqa: ANN401
 
         return pyarrow.parquet.ParquetWriter(draft, schema, compression="zstd")
     return pa.ipc.new_file(draft, schema)
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[Path]:
-    """Give a place beside `path`; what was written there gets its name at the end, and goes after an error."""
-    # Not by the process's id: in containers that is the same each time, and a killed one may have left its file.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        draft.touch(exist_ok=False)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    try:
-        yield draft
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

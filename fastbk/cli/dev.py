@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.private_files import opener
 from fastbk.server.supervision.lifecycle import RestartBudget
@@ -140,7 +141,8 @@ def _run(
                 for bookie in cluster.bookies:
                     bookie.remove_at_end(options.ready_file)
                 if any(bookie.is_ready for bookie in cluster.bookies):
-                    _write_ready_file(options.ready_file, cluster.metadata_uri)
+                    with replaced(options.ready_file) as draft:
+                        draft.write_text(cluster.metadata_uri, encoding="utf-8")
             _announce(options, cluster, janitor, time.monotonic() - began_s)
             _serve(cluster, metadata, janitor, stopping, options.ready_file)
     finally:
@@ -298,11 +300,3 @@ def _program() -> str:
     """Return how this program was called, for commands to be copied: it need not be on PATH."""
     called = sys.argv[0]
     return shlex.quote(called) if Path(called).name == "fastbk" else "fastbk"
-
-
-def _write_ready_file(path: Path, uri: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    with open(fresh, "x", encoding="utf-8", opener=opener) as file:
-        file.write(uri)
-    fresh.rename(path)

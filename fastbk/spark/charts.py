@@ -11,15 +11,14 @@ Needs the extra `charts`.
 
 from __future__ import annotations
 
-import io
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
 from fastbk.units import format_amount, format_size
 
@@ -58,17 +57,10 @@ class Page:
 
     def save(self, path: Path) -> None:
         """Write the PNG, whole or not at all; the same numbers give the same bytes. Raises ConfigError."""
-        held = io.BytesIO()
-        self.figure.savefig(held, format="png", dpi=DPI, metadata={"Software": None})
-        beside = path.with_name(f".{path.name}.new")
         try:
-            with beside.open("wb") as file:
-                file.write(held.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
+            with replaced(path) as draft:
+                self.figure.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
         except OSError as error:
-            beside.unlink(missing_ok=True)
             raise ConfigError(f"the chart cannot be written to {path}: {error.strerror}") from error
 
 

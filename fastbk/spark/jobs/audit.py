@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from fastbk.admin.copy_audit import (
     units_of,
 )
 from fastbk.client import LedgerInfo
+from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.replication.auditing import PartAudited
@@ -114,15 +114,10 @@ class AuditProgress:
         return done
 
     def write(self, path: Path | None) -> None:
-        """Write the file anew, whole or not at all."""
-        if path is None:
-            return
-        beside = path.with_name(path.name + ".new")
-        with beside.open("w") as file:
-            json.dump(asdict(self), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        """Write the file anew, whole or not at all, and durably."""
+        if path is not None:
+            with replaced(path) as draft:
+                draft.write_text(json.dumps(asdict(self)))
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from fastbk.durable_files import sync_directory
 from fastbk.errors import StorageError
 from fastbk.observe.library_log import LibraryLog
 from fastbk.private_files import opener
@@ -52,7 +53,7 @@ class AuditFile:
         finally:
             os.close(file)
         if is_new:
-            self._sync_directory()
+            sync_directory(self._path.parent)
 
     def _set_aside(self) -> bool:
         try:
@@ -62,13 +63,6 @@ class AuditFile:
         except FileNotFoundError:
             pass
         return True
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 class Audit:
