@@ -8,7 +8,6 @@ import secrets
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
@@ -372,12 +371,7 @@ class Client:
         await self._store.call(lambda store: store.instance_id())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from types import TracebackType
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
@@ -364,10 +363,5 @@ class LedgerReader:
     async def __aenter__(self) -> LedgerReader:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
