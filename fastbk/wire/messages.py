@@ -1,13 +1,14 @@
 """The rare messages as typed values: hello, info, errors. Nothing here runs once an entry.
 
-Encoding goes through flatbuffers' own builder. Decoding trusts the frame's structure: verify it first
-(`fastbk.native`: the worker has, the client's response reader has). Frames are whole, with their length.
+Encoding goes through flatbuffers' own builder; a frame's fields lie in the order of the dataclass. Decoding trusts the
+frame's structure: verify it first (`fastbk.native`: the worker has, the client's response reader has). Frames are
+whole, with their length.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias, TypeVar
 
 from fastbk.wire.flatbuffers_plain import flatbuffers
 from fastbk.wire.generated import ErrorReply as ErrorTable
@@ -19,9 +20,6 @@ from fastbk.wire.generated import Request as RequestTable
 from fastbk.wire.generated import Response as ResponseTable
 from fastbk.wire.generated.RequestBody import RequestBody
 from fastbk.wire.generated.ResponseBody import ResponseBody
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAGIC = b"\xfbfastbk\x01"
 """What a connection begins with."""
@@ -58,10 +56,10 @@ class HelloReply:
     version: int
     frame_size_bytes_max: int
     batch_entry_count_max: int
-    pending_requests_max: int
     incarnation: int
     bookie_id: str
     software: str
+    pending_requests_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,45 +96,28 @@ class ColdRequest:
     hello: Hello | None
 
 
-Reply = HelloReply | InfoReply | ErrorReply
+Reply: TypeAlias = HelloReply | InfoReply | ErrorReply
+T = TypeVar("T", bound="Hello | Reply")
 
 
 def encode_hello(request_id: int, hello: Hello) -> bytes:
     """Return the frame of a hello request."""
-
-    def body(builder: Untyped) -> int:
-        name = builder.CreateString(hello.client_name)
-        method = builder.CreateString(hello.auth_method) if hello.auth_method else 0
-        HelloTable.Start(builder)
-        HelloTable.AddVersionMin(builder, hello.version_min)
-        HelloTable.AddVersionMax(builder, hello.version_max)
-        HelloTable.AddClientName(builder, name)
-        if method:
-            HelloTable.AddAuthMethod(builder, method)
-        return int(HelloTable.End(builder))
-
-    return _request(request_id, RequestBody.Hello, body)
+    builder = flatbuffers.Builder(128)
+    return _request(builder, request_id, RequestBody.Hello, _table(builder, HelloTable, hello))
 
 
 def encode_info(request_id: int) -> bytes:
     """Return the frame of an info request."""
-
-    def body(builder: Untyped) -> int:
-        InfoTable.Start(builder)
-        return int(InfoTable.End(builder))
-
-    return _request(request_id, RequestBody.Info, body)
+    builder = flatbuffers.Builder(128)
+    InfoTable.Start(builder)
+    return _request(builder, request_id, RequestBody.Info, InfoTable.End(builder))
 
 
 def encode_reply(request_id: int, status: int, reply: Reply) -> bytes:
     """Return the frame of a response with this body."""
     builder = flatbuffers.Builder(256)
-    if isinstance(reply, HelloReply):
-        kind, table = ResponseBody.HelloReply, _hello_reply(builder, reply)
-    elif isinstance(reply, InfoReply):
-        kind, table = ResponseBody.InfoReply, _info_reply(builder, reply)
-    else:
-        kind, table = ResponseBody.ErrorReply, _error_reply(builder, reply)
+    kind, module = _REPLIES[type(reply)]
+    table = _table(builder, module, reply)
     ResponseTable.Start(builder)
     ResponseTable.AddRequestId(builder, request_id)
     ResponseTable.AddStatus(builder, status)
@@ -154,16 +135,7 @@ def decode_cold_request(frame: bytes) -> ColdRequest:
         return ColdRequest(request.RequestId(), None)
     if kind != RequestBody.Hello:
         raise ValueError(f"request body {kind} is not Python's")
-    table = _body(request, HelloTable.Hello)
-    return ColdRequest(
-        request.RequestId(),
-        Hello(
-            version_min=table.VersionMin(),
-            version_max=table.VersionMax(),
-            client_name=_text(table.ClientName(), NAME_BYTES_MAX),
-            auth_method=_text(table.AuthMethod(), NAME_BYTES_MAX),
-        ),
-    )
+    return ColdRequest(request.RequestId(), _value(Hello, request, HelloTable, NAME_BYTES_MAX))
 
 
 def decode_reply(frame: bytes) -> tuple[int, int, Reply | None]:
@@ -171,41 +143,12 @@ def decode_reply(frame: bytes) -> tuple[int, int, Reply | None]:
     response = ResponseTable.Response.GetRootAs(frame, LENGTH_BYTES)
     kind = response.BodyType()
     reply: Reply | None = None
-    if response.Body() is None:
-        pass
-    elif kind == ResponseBody.HelloReply:
-        hello = _body(response, HelloReplyTable.HelloReply)
-        reply = HelloReply(
-            version=hello.Version(),
-            frame_size_bytes_max=min(
-                max(hello.FrameSizeBytesMax(), FRAME_SIZE_BYTES_LEAST), FRAME_SIZE_BYTES_MOST
-            ),
-            batch_entry_count_max=hello.BatchEntryCountMax(),
-            pending_requests_max=hello.PendingRequestsMax(),
-            incarnation=hello.Incarnation(),
-            bookie_id=_text(hello.BookieId()),
-            software=_text(hello.Software()),
-        )
-    elif kind == ResponseBody.InfoReply:
-        info = _body(response, InfoReplyTable.InfoReply)
-        reply = InfoReply(
-            software=_text(info.Software()),
-            bookie_id=_text(info.BookieId()),
-            incarnation=info.Incarnation(),
-            writable=bool(info.Writable()),
-            reason=_text(info.Reason()),
-            disk_total_bytes=info.DiskTotalBytes(),
-            disk_free_bytes=info.DiskFreeBytes(),
-            uptime_ms=info.UptimeMs(),
-            frozen=_text(info.Frozen()),
-        )
-    elif kind == ResponseBody.ErrorReply:
-        error = _body(response, ErrorTable.ErrorReply)
-        reply = ErrorReply(
-            message=_text(error.Message()),
-            version_min=error.VersionMin(),
-            version_max=error.VersionMax(),
-        )
+    for made, (its_kind, module) in _REPLIES.items():
+        if kind == its_kind and response.Body() is not None:
+            reply = _value(made, response, module)
+    if isinstance(reply, HelloReply):
+        size_bytes = max(reply.frame_size_bytes_max, FRAME_SIZE_BYTES_LEAST)
+        reply = replace(reply, frame_size_bytes_max=min(size_bytes, FRAME_SIZE_BYTES_MOST))
     return response.RequestId(), response.Status(), reply
 
 
@@ -223,9 +166,16 @@ def error_text(frame: bytes) -> str:
     return reply.message if isinstance(reply, ErrorReply) else ""
 
 
-def _request(request_id: int, kind: int, make_body: Callable[[Untyped], int]) -> bytes:
-    builder = flatbuffers.Builder(128)
-    body = make_body(builder)
+_REPLIES: dict[type[Reply], tuple[int, Untyped]] = {
+    HelloReply: (ResponseBody.HelloReply, HelloReplyTable),
+    InfoReply: (ResponseBody.InfoReply, InfoReplyTable),
+    ErrorReply: (ResponseBody.ErrorReply, ErrorTable),
+}
+_LEFT_OUT_IF_EMPTY = ("auth_method", "frozen")
+"""Fields that former versions do not know."""
+
+
+def _request(builder: Untyped, request_id: int, kind: int, body: int) -> bytes:
     RequestTable.Start(builder)
     RequestTable.AddRequestId(builder, request_id)
     RequestTable.AddBodyType(builder, kind)
@@ -234,54 +184,35 @@ def _request(request_id: int, kind: int, make_body: Callable[[Untyped], int]) ->
     return bytes(builder.Output())
 
 
-def _hello_reply(builder: Untyped, reply: HelloReply) -> int:
-    bookie_id = builder.CreateString(reply.bookie_id)
-    software = builder.CreateString(reply.software)
-    HelloReplyTable.Start(builder)
-    HelloReplyTable.AddVersion(builder, reply.version)
-    HelloReplyTable.AddFrameSizeBytesMax(builder, reply.frame_size_bytes_max)
-    HelloReplyTable.AddBatchEntryCountMax(builder, reply.batch_entry_count_max)
-    HelloReplyTable.AddIncarnation(builder, reply.incarnation)
-    HelloReplyTable.AddBookieId(builder, bookie_id)
-    HelloReplyTable.AddSoftware(builder, software)
-    HelloReplyTable.AddPendingRequestsMax(builder, reply.pending_requests_max)
-    return int(HelloReplyTable.End(builder))
+def _generated(field: str) -> str:
+    """Return what generated code calls a field: `VersionMin` for `version_min`."""
+    return field.title().replace("_", "")
 
 
-def _info_reply(builder: Untyped, reply: InfoReply) -> int:
-    software = builder.CreateString(reply.software)
-    bookie_id = builder.CreateString(reply.bookie_id)
-    reason = builder.CreateString(reply.reason)
-    frozen = builder.CreateString(reply.frozen) if reply.frozen else 0
-    InfoReplyTable.Start(builder)
-    InfoReplyTable.AddSoftware(builder, software)
-    InfoReplyTable.AddBookieId(builder, bookie_id)
-    InfoReplyTable.AddIncarnation(builder, reply.incarnation)
-    InfoReplyTable.AddWritable(builder, reply.writable)
-    InfoReplyTable.AddReason(builder, reason)
-    InfoReplyTable.AddDiskTotalBytes(builder, reply.disk_total_bytes)
-    InfoReplyTable.AddDiskFreeBytes(builder, reply.disk_free_bytes)
-    InfoReplyTable.AddUptimeMs(builder, reply.uptime_ms)
-    if frozen:
-        InfoReplyTable.AddFrozen(builder, frozen)
-    return int(InfoReplyTable.End(builder))
+def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
+    """Write a table, its texts first."""
+    values = {}
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if value or field.name not in _LEFT_OUT_IF_EMPTY:
+            values[field.name] = builder.CreateString(value) if field.type == "str" else value
+    module.Start(builder)
+    for name, value in values.items():
+        getattr(module, f"Add{_generated(name)}")(builder, value)
+    return int(module.End(builder))
 
 
-def _error_reply(builder: Untyped, reply: ErrorReply) -> int:
-    message = builder.CreateString(reply.message)
-    ErrorTable.Start(builder)
-    ErrorTable.AddMessage(builder, message)
-    ErrorTable.AddVersionMin(builder, reply.version_min)
-    ErrorTable.AddVersionMax(builder, reply.version_max)
-    return int(ErrorTable.End(builder))
-
-
-def _body(message: Untyped, kind: type[Untyped]) -> Untyped:
-    table = message.Body()
-    body = kind()
-    body.Init(table.Bytes, table.Pos)
-    return body
-
-
-def _text(raw: bytes | None, size_bytes_max: int = 4096) -> str:
-    return "" if raw is None else raw[:size_bytes_max].decode(errors="replace")
+def _value(
+    kind: type[T], message: Untyped, module: Untyped, text_bytes_max: int = 4096
+) -> T:
+    """Return the body of a message; a text that is too long is cut."""
+    where = message.Body()
+    table = getattr(module, module.__name__.rpartition(".")[2])()
+    table.Init(where.Bytes, where.Pos)
+    values = {}
+    for field in fields(kind):
+        value = getattr(table, _generated(field.name))()
+        if field.type == "str":
+            value = (value or b"")[:text_bytes_max].decode(errors="replace")
+        values[field.name] = value
+    return kind(**values)
