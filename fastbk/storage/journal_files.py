@@ -8,7 +8,7 @@ README.md beside this file. Everything here looks only at headers; batches are r
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
@@ -69,12 +69,7 @@ class Damage:
 
     def message(self) -> dict[str, object]:
         """Return it for the `replayed` message and the manifest."""
-        return {
-            "reason": self.reason,
-            "file_id": self.file_id,
-            "first_sequence": self.first_sequence,
-            "last_sequence": self.last_sequence,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -242,15 +237,7 @@ class ReplayEnd:
 
     def message(self) -> dict[str, object]:
         """Return these fields of the `replayed` message."""
-        return {
-            "next_file_id": self.next_file_id,
-            "predecessor_file_id": self.predecessor_file_id,
-            "predecessor_sequence": self.predecessor_sequence,
-            "predecessor_crc": self.predecessor_crc,
-            "next_record_sequence": self.next_record_sequence,
-            "old_files": [file.message() for file in self.old_files],
-            "damage": [damage.message() for damage in self.damage],
-        }
+        return {**asdict(self), "old_files": [file.message() for file in self.old_files]}
 
 
 def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:
