@@ -32,15 +32,29 @@ QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 
 
-class FastbkBatchWriter(DataSourceArrowWriter):
+class _Writer:
+    """What both writers do: in a worker and on the driver they connect by the same options."""
+
+    def __init__(self, options: WriteOptions, connect: Connect) -> None:
+        self._options = options
+        self._connect = connect
+
+    def attempt(self, place: TaskAttempt) -> AttemptWriter:
+        """Return an attempt at a partition."""
+        return AttemptWriter(self._connect(self._options.metadata), self._options, place)
+
+    def _committer(self) -> Committer:
+        return Committer(self._connect(self._options.metadata), self._options)
+
+
+class FastbkBatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame to a stream: all of it becomes visible by one change of metadata."""
 
     def __init__(self, options: WriteOptions, connect: Connect = client_of) -> None:
         """Check everything that can be. Without `idempotencyKey` the write has a key that was never used."""
-        self._options = options
-        self._connect = connect
+        super().__init__(options, connect)
         self.key = f"spark/{options.key}" if options.key else f"{ONCE}{secrets.token_hex(8)}"
-        Committer(connect(options.metadata), options).prepare()
+        self._committer().prepare()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition, in a worker."""
@@ -51,10 +65,6 @@ class FastbkBatchWriter(DataSourceArrowWriter):
         place = TaskAttempt(self.key, 0, partition, attempt)
         return self.attempt(place).write(iterator)
 
-    def attempt(self, place: TaskAttempt) -> AttemptWriter:
-        """Return an attempt at a partition."""
-        return AttemptWriter(self._connect(self._options.metadata), self._options, place)
-
     def commit(self, messages: Messages) -> None:
         """Make it visible, on the driver."""
         self._committer().commit(_written(messages), 0)
@@ -63,26 +73,18 @@ class FastbkBatchWriter(DataSourceArrowWriter):
         """Delete what was written, on the driver."""
         self._committer().abort(_written(messages), 0, self.key)
 
-    def _committer(self) -> Committer:
-        return Committer(self._connect(self._options.metadata), self._options)
 
-
-class FastbkStreamWriter(DataSourceStreamArrowWriter):
+class FastbkStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query to a stream; each becomes visible whole, once."""
 
     def __init__(self, options: WriteOptions, connect: Connect = client_of) -> None:
         """Check everything that can be. Spark makes one for the tasks, and one for each commit."""
-        self._options = options
-        self._connect = connect
+        super().__init__(options, connect)
         prepare_patiently(self._committer)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition of one batch, in a worker."""
         return self.attempt(_place_of_task()).write(iterator)
-
-    def attempt(self, place: TaskAttempt) -> AttemptWriter:
-        """Return an attempt at a partition of a batch."""
-        return AttemptWriter(self._connect(self._options.metadata), self._options, place)
 
     def commit(self, messages: Messages, batchId: int) -> None:
         """Make a batch visible, on the driver; a batch that is visible already stays as it is."""
@@ -91,9 +93,6 @@ class FastbkStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Messages, batchId: int) -> None:
         """Delete what was written for a batch, unless it is visible, on the driver."""
         self._committer().abort(_written(messages), batchId)
-
-    def _committer(self) -> Committer:
-        return Committer(self._connect(self._options.metadata), self._options)
 
 
 def _place_of_task() -> TaskAttempt:

@@ -14,16 +14,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
-from fastbk.spark.jobs.folders import check_place, delete, names_in
+from fastbk.spark.jobs.folders import (
+    check_place,
+    delete,
+    names_in,
+    number_of,
+    read_manifests,
+    write_manifest,
+)
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
@@ -37,12 +43,9 @@ RECORDS = (
     " headers array<struct<key: string, value: binary>>, stream string, date date"
 )
 """As they are read again: without it Spark takes a stream that is called 007 for a number."""
+RUN = "run="
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """What Spark calls the folder of those that have no stream."""
-LINE = (
-    "stream string, id string, first string, first_seq long, end string, end_seq long,"
-    " records long, bytes long, hashes string, archived_at string"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def _run(
     claim.check()
     number, counted = claim.number, {number for number, _ in lines_before}
     for name in names_in(spark, f"{to}/records"):
-        if (left := _number_of(name)) and left < number and left not in counted:
+        if (left := number_of(name, RUN)) and left < number and left not in counted:
             delete(spark, f"{to}/records/{name}")
     records = sum(one.end_seq - one.first_seq for one in stretches)
     say(f"run {number}: {records:,} records of {len(stretches)} streams")
@@ -137,15 +140,14 @@ def _run(
         "endingOffsets": json.dumps({one.path: str(one.end) for one in stretches}),
     }
     rows = spark.read.format("fastbk").options(**source).load()
-    place = f"{to}/records/run={number:06}"
+    place = f"{to}/records/{RUN}{number:06}"
     dated = rows.select("stream", *COLUMNS).withColumn("date", f.to_date("timestamp"))
     dated.write.mode("overwrite").partitionBy("stream", "date").parquet(place)
     say(f"run {number}: written, being verified")
     written = sums_of(spark.read.schema(RECORDS).parquet(place), COLUMNS)
     lines = _verified(stretches, written, sums_of(rows, COLUMNS))
     claim.check()
-    made = spark.createDataFrame([tuple(asdict(one).values()) for one in lines], LINE)
-    made.coalesce(1).write.mode("overwrite").json(f"{to}/manifest/run={number:06}")
+    write_manifest(spark, f"{to}/manifest/{RUN}{number:06}", lines)
     say(f"run {number}: {records:,} records are in the archive")
     return lines
 
@@ -153,13 +155,7 @@ def _run(
 def _last_run(spark: SparkSession, to: str) -> int:
     """Return the highest number that a run has written under, whether it counts or not."""
     names = [one for part in ("records", "manifest") for one in names_in(spark, f"{to}/{part}")]
-    return max(map(_number_of, names), default=0)
-
-
-def _number_of(name: str) -> int:
-    """Return the run whose folder is called so; 0: of none."""
-    number = name.removeprefix("run=")
-    return int(number) if number != name and number.isdigit() else 0
+    return max((number_of(one, RUN) for one in names), default=0)
 
 
 def stretch_of(path: str, now: Now, done: ArchivedStream | None) -> Stretch:
@@ -212,13 +208,10 @@ def lines_of(spark: SparkSession, to: str) -> list[tuple[int, ArchivedStream]]:
 
 
 def _all_lines(spark: SparkSession, to: str) -> list[tuple[int, ArchivedStream]]:
-    try:
-        found = spark.read.schema(f"{LINE}, run int").json(f"{to}/manifest")
-    except AnalysisException:  # no such path
-        return []
+    found = read_manifests(spark, f"{to}/manifest", ArchivedStream, ", run int")
     names = list(ArchivedStream.__dataclass_fields__)
     return sorted(
-        ((row["run"], ArchivedStream(*(row[name] for name in names))) for row in found.collect()),
+        ((row["run"], ArchivedStream(*(row[name] for name in names))) for row in found),
         key=lambda one: (one[0], one[1].stream),
     )
 
@@ -248,7 +241,7 @@ def records_of(spark: SparkSession, to: str) -> DataFrame:
     lines = _all_lines(spark, to)
     counted = set(counting(lines))
     numbers = sorted({number for number, _ in counted})
-    places = [f"{to}/records/run={number:06}" for number in numbers]
+    places = [f"{to}/records/{RUN}{number:06}" for number in numbers]
     reader = spark.read.schema(f"{RECORDS}, run int").option("basePath", f"{to}/records")
     rows = reader.parquet(*places)
     for number, line in set(lines) - counted:

@@ -1,17 +1,18 @@
-"""Folders of a place that Spark writes to, on any file system: listed and deleted by Hadoop's own classes."""
+"""Folders, small files and manifests of a place that Spark writes to, on any file system, by Hadoop's own classes."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from fastbk.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
-
+SQL_TYPES = {"int": "long", "str": "string"}
 PATTERN_CHARACTERS = "*?[]{}\\"
 
 
@@ -32,6 +33,32 @@ def names_in(spark: SparkSession, place: str) -> list[str]:
     if not system.exists(path):
         return []
     return sorted(one.getPath().getName() for one in system.listStatus(path))
+
+
+def number_of(name: str, prefix: str) -> int:
+    """Return the number behind the prefix of a folder's name; 0: it has none."""
+    number = name.removeprefix(prefix)
+    return int(number) if number != name and number.isdigit() else 0
+
+
+def write_manifest(spark: SparkSession, place: str, lines: Sequence[Any]) -> None:
+    """Write lines, of one dataclass of str and int, as JSON in one file of a folder, in place of what is there."""
+    made = spark.createDataFrame([astuple(one) for one in lines], _schema_of(type(lines[0])))
+    made.coalesce(1).write.mode("overwrite").json(place)
+
+
+def read_manifests(spark: SparkSession, places: str, kind: type, more: str = "") -> list[Row]:
+    """Return a row for each line there, as `write_manifest` wrote it; none where nothing is. `more`: columns."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.schema(_schema_of(kind) + more).json(places).collect()
+    except AnalysisException:  # no such path
+        return []
+
+
+def _schema_of(kind: Any) -> str:  # noqa: ANN401 -- a dataclass
+    return ", ".join(f"{one.name} {SQL_TYPES[str(one.type)]}" for one in fields(kind))
 
 
 def delete(spark: SparkSession, place: str) -> None:

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
-from fastbk.spark.jobs.folders import delete, names_in
-from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, RebuildPlan, StateVersion
+from fastbk.spark.jobs.folders import delete, names_in, number_of, read_manifests, write_manifest
+from fastbk.spark.jobs.rebuild_plan import CORRUPT, RebuildPlan, StateVersion
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
@@ -34,6 +33,7 @@ from fastbk.stream.positions import DLSN
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+VERSION = "version="
 VERSIONS_KEPT = 2
 """The last one, and the one before, which somebody may be reading."""
 FINISHED = "_SUCCESS"
@@ -103,8 +103,7 @@ def _run(
     line = _written(spark, rows, plan, wanted, before)
     say(f"version {number}: {line.keys:,} keys written")
     claim.check()
-    made = spark.createDataFrame([tuple(asdict(line).values())], LINE)
-    made.coalesce(1).write.mode("overwrite").json(f"{plan.to}/manifest/version={number:06}")
+    write_manifest(spark, f"{plan.to}/manifest/{VERSION}{number:06}", [line])
     _sweep(spark, plan.to, number)
     return line
 
@@ -184,7 +183,7 @@ def _written(
         state = state.where(~f.col("deleted"))  # nothing older comes later: no need to remember it
     if plan.partitions is not None:
         state = state.coalesce(plan.partitions)
-    place = f"{plan.to}/state/version={wanted.version:06}"
+    place = f"{plan.to}/state/{VERSION}{wanted.version:06}"
     state.write.mode("overwrite").format(plan.format).save(place)
     counts = seen.get
     _check(counts, plan, wanted, before)
@@ -307,35 +306,26 @@ def last_line(spark: SparkSession, to: str) -> StateVersion | None:
 
 
 def _lines(spark: SparkSession, to: str) -> list[StateVersion]:
-    try:
-        found = spark.read.schema(LINE).json(f"{to}/manifest/*").collect()
-    except AnalysisException:  # no such path
-        return []
+    found = read_manifests(spark, f"{to}/manifest/*", StateVersion)
     names = StateVersion.__dataclass_fields__
     return [StateVersion(**{name: row[name] for name in names}) for row in found]
 
 
 def _table(spark: SparkSession, to: str, line: StateVersion) -> DataFrame:
     schema = StructType.fromJson(json.loads(line.columns))
-    place = f"{to}/state/version={line.version:06}"
+    place = f"{to}/state/{VERSION}{line.version:06}"
     return spark.read.schema(schema).format(line.format).load(place)
 
 
 def _last_number(spark: SparkSession, to: str) -> int:
     """Return the highest number of what counts, and of what is not finished: who writes it may not be gone yet."""
-    counted = map(_number_of, names_in(spark, f"{to}/manifest"))
+    counted = [number_of(name, VERSION) for name in names_in(spark, f"{to}/manifest")]
     unfinished = [
-        _number_of(name)
+        number_of(name, VERSION)
         for name in names_in(spark, f"{to}/state")
         if FINISHED not in names_in(spark, f"{to}/state/{name}")
     ]
     return max([*counted, *unfinished], default=0)
-
-
-def _number_of(name: str) -> int:
-    """Return the version whose folder is called so; 0: of none."""
-    number = name.removeprefix("version=")
-    return int(number) if number != name and number.isdigit() else 0
 
 
 def _sweep(spark: SparkSession, to: str, number: int) -> None:
@@ -346,5 +336,5 @@ def _sweep(spark: SparkSession, to: str, number: int) -> None:
     kept = sorted(line.version for line in _lines(spark, to))[-VERSIONS_KEPT:]
     for folder in ("manifest", "state"):
         for name in names_in(spark, f"{to}/{folder}"):
-            if 0 < _number_of(name) < number and _number_of(name) not in kept:
+            if 0 < (one := number_of(name, VERSION)) < number and one not in kept:
                 delete(spark, f"{to}/{folder}/{name}")

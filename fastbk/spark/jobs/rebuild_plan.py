@@ -97,13 +97,6 @@ def check_column(schema: StructType, option: str, path: str) -> None:
         raise ConfigError(f"{option} {path} is {at.simpleString()}: name a single value")
 
 
-LINE = (
-    "version int, stream string, format string, schema string, key string, sequence string, deletes string, id string,"
-    " first string, first_seq long, end string, end_seq long, records long, begins_seq long, keys long,"
-    " deletes_seen long, keyless long, columns string, rebuilt_at string"
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateVersion:
     """A manifest's line: a version that holds a stream from record begins_seq to before end_seq.
