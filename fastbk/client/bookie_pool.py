@@ -229,7 +229,7 @@ class Peer:
         use = use_of(self.pool.config, self.pool.known, self.bookie_id, frame)
         return self.others if use == "others" else self.reads
 
-    def ask(
+    def send_request(
         self,
         build: Build,
         timeout_s: float,
@@ -249,7 +249,7 @@ class Peer:
             if not future.done():
                 future.set_result(outcome)
 
-        asking = self.ask(build, timeout_s, told)
+        asking = self.send_request(build, timeout_s, told)
         try:
             outcome = await future
         finally:

@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gathered.clear()
         self._gathered_bytes = 0
 
-    def ask(
+    def send_request(
         self, request_id: int, frame: bytes | bytearray, tell: Callable[[Answer | Error], None]
     ) -> None:
         """Send one request; `tell` gets its answer, or NotEnoughBookies when the connection is lost, once.
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_result(outcome)
 
-        self.ask(request_id, frame, told)
+        self.send_request(request_id, frame, told)
         try:
             async with asyncio.timeout(timeout_s):
                 outcome = await future

@@ -125,7 +125,7 @@ class ExplicitLacSender:
                 is_good = outcome.status == Status.OK
                 answered.set_result(None if is_good else status_name(outcome.status))
 
-        request = self._io.pool.peer(bookie_id).ask(
+        request = self._io.pool.peer(bookie_id).send_request(
             lambda request_id: requests.frame(WriteLac(lac), request_id), self._timeout_s, reply
         )
         self._requests[request] = answered

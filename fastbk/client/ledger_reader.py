@@ -31,7 +31,7 @@ class _Changes:
         self.has_come = False
         self.listener: Callable[[], None] | None = None
 
-    def tell(self) -> None:
+    def changed(self) -> None:
         """The metadata has changed."""
         self.has_come = True
         if self.listener is not None:
@@ -247,7 +247,7 @@ class LedgerReader:
         self._check()
         news = _Changes()
         if not self.metadata.is_closed:
-            news.watch = await self._watch_ledger(self.ledger_id, news.tell)
+            news.watch = await self._watch_ledger(self.ledger_id, news.changed)
             await self._refresh()
         try:
             async with contextlib.aclosing(self._follow(first, news)) as parts:

@@ -38,20 +38,20 @@ TOGETHER_S = 0.02
 class _Waiting:
     """A call that waits for the one thread of its store, and what has become of it."""
 
-    def __init__(self, call: Callable[[MetadataStore], Any], told: asyncio.Future[Any]) -> None:
+    def __init__(self, call: Callable[[MetadataStore], Any], settled: asyncio.Future[Any]) -> None:
         self.call = call
-        self.told = told
+        self.settled = settled
         self.result: object = None
         self.error: BaseException | None = None
 
-    def tell(self) -> None:
+    def settle(self) -> None:
         """Give its caller, unless he has gone, what has become of it."""
-        if self.told.done():
+        if self.settled.done():
             return
         if self.error is None:
-            self.told.set_result(self.result)
+            self.settled.set_result(self.result)
         else:
-            self.told.set_exception(self.error)
+            self.settled.set_exception(self.error)
 
 
 class _Listing:
@@ -110,12 +110,12 @@ class MetadataCalls:
             async with asyncio.timeout(limit_s):
                 if not self._is_single:
                     return await loop.run_in_executor(self._executor, self._call_store, call)
-                told: asyncio.Future[T] = loop.create_future()
-                self._waiting.append(_Waiting(call, told))
+                settled: asyncio.Future[T] = loop.create_future()
+                self._waiting.append(_Waiting(call, settled))
                 if not self._is_asked:
                     self._is_asked = True
                     loop.call_soon(self._ask, loop)  # behind all that this turn of the loop calls
-                return await told
+                return await settled
         except TimeoutError:
             raise self._unanswered(limit_s) from None
 
@@ -149,13 +149,13 @@ class MetadataCalls:
                     one.error = error.copy() if isinstance(error, Error) else error
             if made:
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(_tell_all, made)
+                    loop.call_soon_threadsafe(_settle_all, made)
 
     def _call_some(self, made: list[_Waiting], most: int) -> None:
         until_s = time.monotonic() + TOGETHER_S
         while self._waiting and len(made) < most and (not made or time.monotonic() < until_s):
             one = self._waiting.popleft()
-            if one.told.cancelled():
+            if one.settled.cancelled():
                 continue
             made.append(one)
             try:
@@ -292,9 +292,9 @@ def _group_of(store: object) -> Callable[[], AbstractContextManager[None]] | Non
     return store.group if isinstance(store, GroupingStore) else None
 
 
-def _tell_all(made: list[_Waiting]) -> None:
+def _settle_all(made: list[_Waiting]) -> None:
     for one in made:
-        one.tell()
+        one.settle()
 
 
 def _end(executor: ThreadPoolExecutor, store: MetadataStore) -> None:

@@ -51,7 +51,7 @@ class PendingRequest:
 
     def _send(self, connection: Connection, frame: bytes | bytearray) -> None:
         self._connection = connection
-        connection.ask(self._request_id, frame, self._end)
+        connection.send_request(self._request_id, frame, self._end)
 
     def _timed_out(self) -> None:
         if self._connection is not None:

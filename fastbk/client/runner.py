@@ -171,7 +171,7 @@ class Runner(Generic[T]):
                 return
             self._completed(tag, reply)
 
-        return self._io.pool.peer(action.bookie_id).ask(
+        return self._io.pool.peer(action.bookie_id).send_request(
             lambda request_id: requests.frame(request, request_id), action.timeout_s, told
         )
 

@@ -107,12 +107,12 @@ class Compactor:
         """Whether a run is under way."""
         return self.run is not None and not self.run.is_over
 
-    def ask(self, kind: str) -> None:
+    def request(self, kind: str) -> None:
         """Begin a run of that kind soon, suspended or not."""
         if kind not in self._asked:
             self._asked.append(kind)
 
-    def is_asked(self, kind: str) -> bool:
+    def is_requested(self, kind: str) -> bool:
         """Whether a run that was asked for has not ended yet."""
         return kind in self._asked or (
             self.is_running and self.run is not None and self.run.kind == kind

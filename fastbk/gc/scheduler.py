@@ -189,13 +189,13 @@ class Scheduler:
             for kind in (MINOR, MAJOR):
                 if kind in run.what:
                     for compactor in self.compactors:
-                        compactor.ask(kind)
+                        compactor.request(kind)
             self._runs.append(run)
         while self._runs and not self._is_under_way(self._runs[0]):
             self.run_done = self._runs.pop(0).number
 
     def _is_under_way(self, run: RunRequest) -> bool:
-        return any(one.is_asked(kind) for one in self.compactors for kind in run.what)
+        return any(one.is_requested(kind) for one in self.compactors for kind in run.what)
 
     # ---- telling
 

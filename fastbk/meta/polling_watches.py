@@ -36,7 +36,7 @@ class WatchHandle:
         self._watcher.remove(self)
 
 
-def tell(handle: WatchHandle) -> None:
+def notify(handle: WatchHandle) -> None:
     """Call back; one callback's fault must not end the watches of all others."""
     try:
         handle.callback()
@@ -103,7 +103,7 @@ class Watcher:
                 _log.debug("metadata.watch_waits", reason=str(error))
                 continue
             for handle in self._changed(now):
-                tell(handle)
+                notify(handle)
 
     def _changed(self, now: dict[Subject, object]) -> list[WatchHandle]:
         changed = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import BookieRegistration
-from fastbk.meta.polling_watches import Subject, WatchHandle, tell
+from fastbk.meta.polling_watches import Subject, WatchHandle, notify
 from fastbk.meta.zookeeper_bookies import list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Paths
@@ -151,7 +151,7 @@ class ZooKeeperWatches:
                     self._check_later(subject, error)
                     continue
                 for handle in self._changed(subject, now):
-                    tell(handle)
+                    notify(handle)
 
     def _check_later(self, subject: Subject, error: Error) -> None:
         _log.debug("metadata.watch_waits", reason=str(error))

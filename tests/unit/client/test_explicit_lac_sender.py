@@ -73,7 +73,7 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         sent: list[str] = []
         peer = writer._pipe.peers[0]
-        ask, write = peer.ask, peer.adds.write
+        ask, write = peer.send_request, peer.adds.write
 
         def asked(*arguments: Any) -> PendingRequest:
             sent.append("told")
@@ -83,7 +83,7 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
             sent.append("entry")
             write(frames)
 
-        monkeypatch.setattr(peer, "ask", asked)
+        monkeypatch.setattr(peer, "send_request", asked)
         monkeypatch.setattr(peer.adds, "write", written)
         first = writer.append_nowait(b"0")
         first.add_done_callback(lambda _: writer.send_lac_soon())

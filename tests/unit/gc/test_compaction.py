@@ -127,15 +127,15 @@ def test_minor_hourly_major_daily() -> None:
 def test_a_run_takes_all_below_its_ratio_and_counts() -> None:
     disk = Disk({1: (10, 100), 2: (40, 100), 3: (80, 100), 4: (0, 100), 5: (15, 100)})
     made, heard = compactor(disk)
-    made.ask(MINOR)
-    assert made.is_asked(MINOR)
+    made.request(MINOR)
+    assert made.is_requested(MINOR)
     live(disk, made, 10)
     assert disk.asked == [(1, 5)]
-    assert not made.is_asked(MINOR)
+    assert not made.is_requested(MINOR)
     run = made.run
     assert run is not None
     assert (run.moved_bytes, run.freed_bytes, run.bad_runs, run.is_over) == (25, 175, 1, True)
-    made.ask(MAJOR)
+    made.request(MAJOR)
     live(disk, made, 10)
     assert disk.asked[1:] == [(2,)]
     assert [event for event, _ in heard.events] == ["begun", "ended"] * 2
@@ -145,7 +145,7 @@ def test_goes_are_bounded_and_follow_each_other(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compaction, "GO_BYTES_MAX", 25)
     disk = Disk({n: (10 + n, 100) for n in range(5)})
     made, _ = compactor(disk)
-    made.ask(MAJOR)
+    made.request(MAJOR)
     live(disk, made, 30)
     assert disk.asked == [(0, 1), (2, 3), (4,)]
 
@@ -153,7 +153,7 @@ def test_goes_are_bounded_and_follow_each_other(monkeypatch: pytest.MonkeyPatch)
 def test_what_failed_is_left_alone_until_the_next_run() -> None:
     disk = Disk({1: (10, 100)}, fails="EIO")
     made, heard = compactor(disk)
-    made.ask(MINOR)
+    made.request(MINOR)
     live(disk, made, 20)
     assert disk.asked == [(1,)]
     assert made.run is not None
@@ -164,7 +164,7 @@ def test_what_failed_is_left_alone_until_the_next_run() -> None:
 def test_time_is_limited() -> None:
     disk = Disk({1: (500, 10_000), 2: (500, 10_000)})
     made, _ = compactor(disk, CompactionSettings(bytes_per_s=10, time_max_s=30.0))
-    made.ask(MINOR)
+    made.request(MINOR)
     live(disk, made, 60)
     assert disk.stops == 0, "what is moved by then is not to be lost"
     assert made.run is not None
@@ -176,7 +176,7 @@ def test_time_is_limited() -> None:
 def test_what_moves_nothing_is_said_once_and_stopped() -> None:
     disk = Disk({1: (1000, 10_000)}, stalls=True)
     made, heard = compactor(disk)
-    made.ask(MINOR)
+    made.request(MINOR)
     live(disk, made, int(STALL_S) - 2)
     assert ("stuck", MINOR) not in heard.events
     live(disk, made, 10)
@@ -190,7 +190,7 @@ def test_one_that_does_not_even_stop_is_waited_for() -> None:
     disk = Disk({1: (1000, 10_000), 2: (1, 10)}, stalls=True)
     disk.stop_compaction = lambda: None  # type: ignore[method-assign]
     made, heard = compactor(disk)
-    made.ask(MINOR)
+    made.request(MINOR)
     live(disk, made, 500)
     assert made.is_running
     assert len(disk.asked) == 1
@@ -214,7 +214,7 @@ def test_suspended_kinds_do_not_begin_and_end_when_they_are_suspended(kind: str)
     live(disk, made, 3)
     assert not made.is_running
     assert disk.stops == 1
-    made.ask(kind)
+    made.request(kind)
     live(disk, made, 10)
     assert made.is_running, "an operator's word"
 
@@ -244,7 +244,7 @@ def test_a_full_disk_that_wins_nothing_is_not_tried_without_pause() -> None:
 def test_a_busy_index_is_asked_again_and_a_silent_one_is_an_error() -> None:
     disk = Disk({1: (10, 100)}, is_busy=True)
     made, _ = compactor(disk)
-    made.ask(MINOR)
+    made.request(MINOR)
     live(disk, made, 5)
     assert disk.asked == []
     disk.is_busy = False
