@@ -83,7 +83,6 @@ class Killer:
             raise self._errors[0]
 
     def all_back(self) -> str:
-        """Wait until all bookies take writes."""
         for thread in self._starting.values():
             thread.join(BACK_S_MAX)
         self._check()

@@ -327,7 +327,6 @@ def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def stands_still(pid: int) -> bool:
-    """Return whether no thread of a process can run."""
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             if stat.read_text().rpartition(")")[2].split()[0] not in ("T", "t", "Z", "X"):
@@ -336,7 +335,6 @@ def stands_still(pid: int) -> bool:
 
 
 def children_of(parent: int) -> list[int]:
-    """Return the ids of a process's children."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -354,7 +352,6 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Return whether somebody takes connections there."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

@@ -13,7 +13,6 @@ KNOWN_S_MAX = 20.0
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until `condition` holds."""
     deadline_s = time.monotonic() + KNOWN_S_MAX
     while not await condition():
         assert time.monotonic() < deadline_s, f"waited {KNOWN_S_MAX:g} s for {what}"

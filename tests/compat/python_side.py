@@ -23,7 +23,6 @@ class PythonSide:
 
     @property
     def client(self) -> fastbk.sync.Client:
-        """The client."""
         if self._client is None:
             self._client = fastbk.sync.connect(self._metadata_uri)
         return self._client
@@ -60,7 +59,6 @@ class PythonSide:
         return "nothing"
 
     def close_writer(self) -> str:
-        """Close the writer."""
         assert self._writer is not None
         self._writer.close()
         return ""

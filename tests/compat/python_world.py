@@ -24,7 +24,6 @@ class PythonWorld:
     async def create(
         self, ensemble: int = 3, write_quorum: int = 3, ack_quorum: int = 2
     ) -> LedgerWriter:
-        """Make a ledger."""
         return await self.client.create_ledger(
             ensemble, write_quorum, ack_quorum, password=PASSWORD
         )
@@ -36,7 +35,6 @@ class PythonWorld:
         return writer.ledger_id
 
     async def open(self, ledger_id: int, *, recovery: bool = True) -> LedgerReader:
-        """Open a ledger."""
         return await self.client.open_ledger(ledger_id, password=PASSWORD, recovery=recovery)
 
     async def kill(self, bookie_id: str) -> None:
@@ -48,7 +46,6 @@ class PythonWorld:
         await asyncio.to_thread(self.cluster.set_read_only, bookie_id, is_read_only=is_read_only)
 
     async def restore(self) -> None:
-        """Have all bookies run."""
         for member in self.cluster.members:
             await asyncio.to_thread(self.cluster.restore, member.bookie_id)
 
@@ -57,7 +54,6 @@ Cell = Callable[[PythonWorld], Awaitable[None]]
 
 
 async def append(writer: LedgerWriter, first: int, count: int) -> None:
-    """Append entries of `payload`."""
     ids = await writer.append_many([payload(writer.ledger_id, first + n) for n in range(count)])
     assert tuple(ids) == (first, first + count - 1), f"ids {ids}"
 

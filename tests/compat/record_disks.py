@@ -101,7 +101,6 @@ def _record(cluster: Cluster, storage: str) -> None:
 
 
 def main() -> int:
-    """Record all of them."""
     with Rig(Path(tempfile.mkdtemp(prefix="fastbk-record-")), programs()) as rig:
         for storage, name in STORAGES.items():
             settings: dict[str, object] = {"ledgerStorageClass": name, **SETTINGS[storage]}

@@ -34,13 +34,11 @@ class Results:
         self.all: list[Result] = []
 
     def add(self, result: Result) -> None:
-        """Take in one and print it."""
         self.all.append(result)
         print(result, flush=True)
 
     @property
     def failed(self) -> list[Result]:
-        """Those that failed."""
         return [one for one in self.all if one.verdict == "fail"]
 
     def table(self) -> str:
@@ -62,7 +60,6 @@ class Results:
         return "\n".join(lines)
 
     def write(self, path: Path) -> None:
-        """Keep everything as JSON."""
         path.write_text(json.dumps([asdict(one) for one in self.all], indent=1) + "\n")
 
 

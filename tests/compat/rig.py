@@ -61,11 +61,9 @@ class Cluster:
         return self.location.uri
 
     def member(self, bookie_id: str) -> Member:
-        """Return the bookie of that id."""
         return next(one for one in self.members if one.bookie_id == bookie_id)
 
     def restore(self, bookie_id: str) -> None:
-        """Have a bookie run as before, whatever was done to it."""
         member = self.member(bookie_id)
         member.signal(signal.SIGCONT)
         if not member.is_running:
@@ -155,7 +153,6 @@ class Cluster:
             member.wait_ready()
 
     def stop(self) -> None:
-        """End all bookies."""
         for member in self.members:
             member.signal(signal.SIGCONT)
             if isinstance(member, ApacheMember):
@@ -186,7 +183,6 @@ class Rig:
 
     @property
     def zookeeper_address(self) -> str:
-        """Where ZooKeeper listens, as host:port."""
         return self._zookeeper.address
 
     @contextmanager

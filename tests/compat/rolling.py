@@ -71,7 +71,6 @@ class Move:
         self._shell_conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def read_only(self, bookie_id: str) -> str:
-        """Make a bookie read-only."""
         self._cluster.set_read_only(bookie_id, is_read_only=True)
         return ""
 
@@ -132,7 +131,6 @@ class Move:
         return ""
 
     def _import(self, old: ApacheMember) -> ConfMember:
-        """Make the new bookie's file and directories."""
         folder = self._cluster.folder / f"imported-{old.port}"
         folder.mkdir()
         directories = {

@@ -95,7 +95,6 @@ class SuiteBookies:
         return ""
 
     def stop(self, bookie_id: str) -> str:
-        """End it in order."""
         bookie = self._bookies[bookie_id]
         self._signal(bookie_id, signal.SIGCONT)
         bookie.request_stop()
@@ -103,7 +102,6 @@ class SuiteBookies:
         return ""
 
     def stop_all(self) -> None:
-        """End whatever a test left behind."""
         for bookie_id, bookie in self._bookies.items():
             if bookie.is_running:
                 self._signal(bookie_id, signal.SIGCONT)

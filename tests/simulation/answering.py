@@ -248,7 +248,6 @@ class Answers:
                 self._end_poll(ledger_id, waiter)
 
     def poll_timed_out(self, ledger_id: LedgerId, waiter: Waiter) -> object:
-        """A long poll has waited as long as it wanted to."""
         if waiter not in self._waiters.get(ledger_id, ()):
             return STALE
         self._end_poll(ledger_id, waiter)

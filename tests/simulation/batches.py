@@ -34,7 +34,6 @@ class Total:
     branches: set[tuple[str, str, str, str]] = field(default_factory=set)
 
     def take(self, result: Result) -> None:
-        """Add one world."""
         self.seeds += 1
         self.counted += result.is_counted
         self.events += result.events
@@ -46,7 +45,6 @@ class Total:
             self.failed.append((result.seed, result.violation, result.text))
 
     def join(self, other: Total) -> None:
-        """Add many."""
         self.seeds += other.seeds
         self.counted += other.counted
         self.events += other.events
@@ -58,7 +56,6 @@ class Total:
 
 
 def run_some(seeds: Sequence[int], mutation: str | None = None) -> Total:
-    """Run these seeds in this process."""
     total = Total()
     with planted(None if mutation is None else MUTATIONS[mutation]):
         for seed in seeds:

@@ -76,7 +76,6 @@ class Bookie(Node):
     # --- connections -------------------------------------------------------------------------------------------
 
     def connect(self, connection: Connection) -> object:
-        """Somebody wants a connection."""
         if not connection.client_open:
             return STALE
         if not self.is_up:
@@ -88,12 +87,10 @@ class Bookie(Node):
         return None
 
     def hung_up(self, connection: Connection) -> object:
-        """The client closed it."""
         connection.bookie_open = False
         return STALE if self._connections.pop(connection.epoch, None) is None else None
 
     def forget(self, connection: Connection) -> None:
-        """The network cut it."""
         self._connections.pop(connection.epoch, None)
 
     # --- requests ----------------------------------------------------------------------------------------------
@@ -105,7 +102,6 @@ class Bookie(Node):
         key: bytes,
         adds: list[tuple[EntryId, Stored]],
     ) -> object:
-        """Entries of a writer."""
         if not self._reaches(connection):
             return STALE
         for entry_id, stored in adds:
@@ -121,7 +117,6 @@ class Bookie(Node):
         key: bytes,
         request: BookieRequest,
     ) -> object:
-        """Any other request."""
         if not self._reaches(connection):
             return STALE
         record: Record
@@ -162,7 +157,6 @@ class Bookie(Node):
         return False
 
     def answer(self, connection: Connection, request_id: int, reply: Reply) -> None:
-        """Send the answer to a request."""
         self.network.send(connection, TO_CLIENT, connection.client.told, request_id, reply)
 
     # --- the journal -------------------------------------------------------------------------------------------
@@ -324,7 +318,6 @@ class Bookie(Node):
         self.kernel.deliver(self.kernel.now_s + SESSION_S, self.store, self.session_over, self.life)
 
     def session_over(self, life: int) -> object:
-        """The store has not heard of it for a session's time."""
         if life != self.life or self.is_up:
             return STALE
         self.store.session_ended(self.name)
@@ -390,7 +383,6 @@ class Bookie(Node):
         self.checks.collected(self, ledger_id)
 
     def set_writable(self, writable: bool) -> None:
-        """Take normal adds, or not."""
         self.takes_adds = writable
         if self.is_up:
             self.store.register(self.name, self.incarnation, writable)

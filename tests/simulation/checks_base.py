@@ -33,7 +33,6 @@ class ChecksBase:
         self.recorder: Recorder | None = None
 
     def ledger_created(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """A ledger begins."""
         self.facts[ledger_id] = Facts(self.ledgers[ledger_id], metadata, self.indexes)
         if self.recorder is not None:
             self.recorder.created(ledger_id, metadata)

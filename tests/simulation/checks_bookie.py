@@ -77,7 +77,6 @@ class BookieChecks(ChecksBase):
         """An entry lies on the bookie's disks."""
 
     def fence_durable(self, bookie: Bookie, client: str, ledger_id: LedgerId) -> None:
-        """A fence is on the disk."""
         if self.recorder is not None:
             self.recorder.fenced(client, bookie.name, ledger_id)
 
@@ -130,7 +129,6 @@ class BookieChecks(ChecksBase):
             )
 
     def crashed(self, name: str) -> None:
-        """A node has ended by force."""
         if self.recorder is not None:
             self.recorder.crashed(name)
 

@@ -18,14 +18,12 @@ class LedgerChecks(ChecksBase):
     def sent(
         self, client: str, bookie_id: BookieId, ledger_id: LedgerId, request: BookieRequest
     ) -> None:
-        """A request leaves a client."""
         if self.recorder is not None:
             self.recorder.sent(client, bookie_id, ledger_id, request)
 
     def add_sent(
         self, client: str, bookie_id: BookieId, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId
     ) -> None:
-        """A writer's add leaves it."""
         if self.recorder is not None:
             self.recorder.add_sent(client, bookie_id, ledger_id, entry_id, lac)
 

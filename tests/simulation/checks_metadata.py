@@ -160,7 +160,6 @@ class MetadataChecks(ChecksBase):
                 )
 
     def metadata_read(self, client: str, versioned: VersionedLedger) -> None:
-        """A client has read a ledger's metadata."""
         if self.recorder is not None:
             self.recorder.metadata_read(client, versioned)
 

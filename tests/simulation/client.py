@@ -199,7 +199,6 @@ class Client(Node):
             )
 
     def reconnect(self, channel: Channel) -> object:
-        """Try once more, if somebody still wants it."""
         if (
             not channel.listeners
             or channel.connection is not None
@@ -219,7 +218,6 @@ class Client(Node):
             self.want(channel)
 
     def unsubscribe(self, bookie_id: BookieId, listener: Any) -> None:
-        """Tell `listener` nothing more."""
         channel = self.channel(bookie_id, ADDS)
         if listener in channel.listeners:
             channel.listeners.remove(listener)
@@ -264,7 +262,6 @@ class Client(Node):
         )
 
     def ask_timed_out(self, channel: Channel, request_id: int) -> object:
-        """No answer in time."""
         done = channel.pending.pop(request_id, None)
         if done is None:
             return STALE
@@ -298,19 +295,16 @@ class Client(Node):
     # --- metadata ----------------------------------------------------------------------------------------------
 
     def read_metadata(self, ledger_id: LedgerId, done: Done) -> None:
-        """Ask the store for a ledger's metadata."""
         request_id = self._expect(done)
         self.network.post(self, self.store, self.store.read, self, request_id, ledger_id)
 
     def update_metadata(self, ledger_id: LedgerId, metadata: Any, version: int, done: Done) -> None:
-        """Ask the store to compare and set."""
         request_id = self._expect(done)
         self.network.post(
             self, self.store, self.store.update, self, request_id, ledger_id, metadata, version
         )
 
     def mark_replicas(self, ledger_id: LedgerId, action: MarkReplicas, done: Done) -> None:
-        """Ask the store to change a ledger's mark."""
         request_id = self._expect(done)
         self.network.post(self, self.store, self.store.mark, self, request_id, ledger_id, action)
 
@@ -331,7 +325,6 @@ class Client(Node):
     def told_metadata(
         self, request_id: int, outcome: VersionedLedger | int | Error | None
     ) -> object:
-        """The store answered."""
         done = self._metadata.pop(request_id, None)
         if done is None:
             return STALE
@@ -341,7 +334,6 @@ class Client(Node):
         return None
 
     def metadata_was_changed(self, ledger_id: LedgerId, versioned: VersionedLedger) -> object:
-        """A watch fired."""
         told = False
         for running in list(self.runnings):
             if running.ledger.ledger_id == ledger_id and running.watch is not None:
@@ -350,7 +342,6 @@ class Client(Node):
         return None if told else STALE
 
     def told_bookies(self, writable: tuple[BookieId, ...]) -> object:
-        """The list of bookies changed."""
         views = tuple(BookieView(one) for one in writable)
         if not self.is_alive or views == self.views:
             return STALE

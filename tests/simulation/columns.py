@@ -11,7 +11,6 @@ COLUMN = 20
 
 
 def head_of(plan: Plan) -> str:
-    """Return what a plan is about."""
     return (
         f"seed {plan.seed}: E={plan.ensemble} Qw={plan.write_quorum} Qa={plan.ack_quorum}"
         f" of {' '.join(plan.bookies)}, {plan.duration_s:g} s, {', '.join(plan.classes) or 'no faults'}"
@@ -20,7 +19,6 @@ def head_of(plan: Plan) -> str:
 
 
 def items_of(plan: Plan) -> Iterator[str]:
-    """Yield the faults and the work of a plan in the order of time."""
     for item in sorted([*plan.faults, *plan.work], key=lambda item: item.at_s):
         yield str(item)
 

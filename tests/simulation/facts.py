@@ -49,7 +49,6 @@ class Facts:
         self.take(metadata)
 
     def take(self, metadata: LedgerMetadata) -> None:
-        """Note new metadata."""
         self.metadata = metadata
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         self._masks = []

@@ -43,12 +43,10 @@ class Faults:
         self._blocked: list[tuple[Node, Node]] = []
 
     def schedule(self, items: list[Item]) -> None:
-        """Have all of them happen in their time."""
         for item in items:
             self.kernel.after(item.at_s, self.node, self.strike, item)
 
     def strike(self, item: Item) -> object:
-        """Do one of them, if it may be done now."""
         if self.is_healed or getattr(self, item.kind)(item) is STALE:
             return STALE
         self.struck[item.kind] = self.struck.get(item.kind, 0) + 1
@@ -63,14 +61,12 @@ class Faults:
         self.kernel.after(delay_s, self.node, self.over, handler, arguments)
 
     def over(self, handler: object, arguments: tuple[object, ...]) -> object:
-        """Something that lasted is over."""
         assert callable(handler)
         return handler(*arguments)
 
     # --- links -------------------------------------------------------------------------------------------------
 
     def delay(self, item: Item) -> None:
-        """One direction is slow."""
         self._link(item).delay_s *= item.value
 
     def cut(self, item: Item) -> None:
@@ -82,11 +78,9 @@ class Faults:
         self._set_faults(item, lose=item.value)
 
     def duplicate(self, item: Item) -> None:
-        """Frames come twice."""
         self._set_faults(item, duplicate=item.value)
 
     def reorder(self, item: Item) -> None:
-        """Frames overtake each other."""
         self._set_faults(item, reorders=True)
 
     def _link(self, item: Item):  # type: ignore[no-untyped-def]
@@ -144,7 +138,6 @@ class Faults:
     # --- bookies -----------------------------------------------------------------------------------------------
 
     def kill(self, item: Item) -> object:
-        """The process dies and is started again."""
         return self._crash(item, is_power_cut=False)
 
     def power_cut(self, item: Item) -> object:
@@ -204,7 +197,6 @@ class Faults:
         return None
 
     def slow_disk(self, item: Item) -> None:
-        """Syncs and reads take long."""
         bookie = self._bookie(item)
         bookie.sync_s = SLOW_SYNC_S * item.more
         bookie.answers.delay_s = SLOW_SYNC_S * item.more
@@ -215,7 +207,6 @@ class Faults:
         bookie.answers.delay_s = 0.0
 
     def fail_sync(self, item: Item) -> object:
-        """The next sync fails."""
         bookie = self._bookie(item)
         if not bookie.is_up:
             return STALE
@@ -295,7 +286,6 @@ class Faults:
     # --- clients and metadata ----------------------------------------------------------------------------------
 
     def crash_client(self, item: Item) -> object:
-        """A client process dies for good."""
         client = self.world.nodes[item.target]
         assert isinstance(client, Client)
         if not client.is_alive:
@@ -305,7 +295,6 @@ class Faults:
         return None
 
     def metadata_down(self, item: Item) -> None:
-        """The metadata store refuses everything."""
         store = self.world.store
         store.is_down = True
         self._later(item.value, setattr, store, "is_down", False)

@@ -37,7 +37,6 @@ class Final:
         self._last_error = "no answer"
 
     def run(self, events_max: int) -> None:
-        """Do all of it; raises Violation."""
         world, kernel = self.world, self.world.kernel
         # Those that were stopped go on when their time has come.
         awake_s = max(node.paused_until_s for node in world.nodes.values())
@@ -58,7 +57,6 @@ class Final:
         self._write_anew(client, events_max)
 
     def _until(self, what: str, ledger: Ledger, events_max: int) -> None:
-        """Let time pass until nothing is waited for."""
         kernel = self.world.kernel
         kernel.run(kernel.now_s + LIMIT_S, events_max, lambda: not self._waiting)
         if self._waiting:
@@ -123,7 +121,6 @@ class Final:
     def recover(
         self, client: Client, ledger: Ledger, options: RecoveryOptions, again: Again
     ) -> None:
-        """Begin a recovery on a client that has heard of the bookies."""
         procedure = RecoverLedger(ledger.ledger_id, None, options)
         Running(client, ledger, procedure, again, self.checks.recovery_moved).start()
 

@@ -75,7 +75,6 @@ class Kernel:
         return random.Random(f"{self.seed}/{name}")
 
     def add_node(self, node: Node) -> int:
-        """Register a node and return its index."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 

@@ -67,7 +67,6 @@ class Recorder:
     # --- the writer and recoverers -----------------------------------------------------------------------------
 
     def created(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        """The ledger's life begins."""
         if ledger_id == 0:
             header = {
                 "trace": self._name,
@@ -81,7 +80,6 @@ class Recorder:
     def add_sent(
         self, client: str, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId
     ) -> None:
-        """The writer sends an entry to one bookie."""
         if ledger_id == 0:
             self._write(
                 "AddSent", client=client, bookie=bookie, entry=entry_id, last=lac, recovery=False
@@ -90,7 +88,6 @@ class Recorder:
     def sent(
         self, client: str, bookie: BookieId, ledger_id: LedgerId, request: BookieRequest
     ) -> None:
-        """A client sends any other request."""
         if ledger_id == 0 and isinstance(request, AddEntry):
             self._write(
                 "AddSent",
@@ -102,7 +99,6 @@ class Recorder:
             )
 
     def acked(self, client: str, ledger_id: LedgerId, entry_id: EntryId) -> None:
-        """The writer tells its application."""
         if ledger_id == 0:
             self._write("Acked", client=client, entry=entry_id)
 
@@ -131,19 +127,16 @@ class Recorder:
     def add_ack(
         self, client: str, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, recovery: bool
     ) -> None:
-        """A bookie answers OK."""
         if ledger_id == 0:
             self._write("AddAck", client=client, bookie=bookie, entry=entry_id, recovery=recovery)
 
     def add_refused(
         self, client: str, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId
     ) -> None:
-        """A bookie answers FENCED."""
         if ledger_id == 0:
             self._write("AddRefused", client=client, bookie=bookie, entry=entry_id, recovery=False)
 
     def fenced(self, client: str, bookie: BookieId, ledger_id: LedgerId) -> None:
-        """A fence is durable."""
         if ledger_id == 0 and bookie not in self._fenced:
             self._fenced.add(bookie)
             self._write("Fenced", client=client, bookie=bookie)
@@ -157,7 +150,6 @@ class Recorder:
         reply: Reply,
         lac: EntryId,
     ) -> None:
-        """A bookie answers a read."""
         if ledger_id != 0:
             return
         who = {"client": client, "bookie": bookie}
@@ -173,7 +165,6 @@ class Recorder:
                 self._write("ReadOk", **who, entry=one.entry_id, recovery=False)
 
     def crashed(self, name: str) -> None:
-        """A bookie or a client has ended by force."""
         kind = "bookie" if name.startswith("b") else "client"
         self._write("Crash", **{kind: name})
 
@@ -198,7 +189,6 @@ class Recorder:
     def metadata_changed(
         self, client: str, ledger_id: LedgerId, old: LedgerMetadata, now: VersionedLedger
     ) -> None:
-        """The store has applied an update."""
         if ledger_id != 0 or old.is_closed:
             return  # nothing that the model knows happens to a closed ledger
         new, version = now.metadata, now.version
@@ -239,7 +229,6 @@ def write_traces(file: Path, first: int, count: int) -> int:
 
 
 def trace_of(seed: int) -> list[str]:
-    """Return the trace of one world."""
     world = World(plan_for_model(draw_plan(seed)))
     recorder = world.checks.recorder = Recorder(f"seed {seed}")
     try:

@@ -110,7 +110,6 @@ class Network:
         self._rng = kernel.rng("network")
 
     def link(self, source: Node, target: Node) -> Link:
-        """Return the link from one node to another."""
         key = (source.name, target.name)
         found = self.links.get(key)
         if found is None:
@@ -214,7 +213,6 @@ class Network:
         )
 
     def keepalive_expired(self, connection: Connection) -> object:
-        """End a connection that nothing came over."""
         if not connection.client_open:
             return STALE
         self.cut(connection)

@@ -122,11 +122,9 @@ class _Drawing:
         ]
 
     def time_s(self) -> float:
-        """Return a moment of the safety phase."""
         return self.rng.random() * self.plan.duration_s
 
     def span_s(self) -> float:
-        """Return how long something lasts."""
         rng = self.rng
         return rng.choice((0.002, 0.02, 0.2, 0.5, 1.0)) * rng.uniform(0.5, 2) * self.plan.duration_s
 
@@ -135,13 +133,11 @@ class _Drawing:
         return self.rng.randint(1, most)
 
     def has(self, name: str) -> bool:
-        """Return whether a class is on."""
         return name in self.plan.classes
 
     def add(
         self, kind: str, target: str = "", value: float = 0.0, other: str = "", more: float = 0.0
     ) -> None:
-        """Add a fault at a random moment."""
         self.plan.faults.append(Item(self.time_s(), kind, target, value, other, more))
 
     def on_links(self) -> None:
@@ -164,7 +160,6 @@ class _Drawing:
                 plan.faults.append(Item(0.0, "lose", source, rng.choice((0.1, 0.4)), target))
 
     def on_network(self) -> None:
-        """Draw clogs and partitions."""
         rng, plan = self.rng, self.plan
         if self.has("clogs"):
             for _ in range(self.some(8)):
@@ -187,7 +182,6 @@ class _Drawing:
                     self.add("isolate", "m", self.span_s(), "", loses)
 
     def on_bookies(self) -> None:
-        """Draw what happens to bookies and their disks."""
         rng = self.rng
         for name, kind, most in (
             ("kills", "kill", 6),
@@ -218,7 +212,6 @@ class _Drawing:
             self.plan.faults.append(Item(0.0, "make_liar", bookie, rng.choice((0.3, 1.0)), lie))
 
     def on_clients(self) -> None:
-        """Draw pauses and ends of clients, and of the metadata store."""
         rng = self.rng
         if self.has("client pauses"):
             for _ in range(self.some(3)):
@@ -263,15 +256,12 @@ class _Drawing:
                 self.do("repair", "repair", 0.0, self.a_ledger())
 
     def do(self, kind: str, client: str, value: float = 0.0, ledger: int = 0) -> None:
-        """Add a piece of work at a random moment."""
         self.plan.work.append(Item(self.time_s(), kind, client, value, "", ledger))
 
     def a_ledger(self) -> int:
-        """Return the number of one of the ledgers."""
         return self.rng.randrange(self.plan.ledgers)
 
     def options(self) -> None:
-        """Draw the settings of the machines."""
         rng = self.rng
         self.plan.options = {
             "append_timeout_s": rng.choice((1.0, 4.0, 10.0)),
@@ -298,7 +288,6 @@ class _Drawing:
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed."""
     drawing = _Drawing(seed)
     drawing.on_links()
     drawing.on_network()

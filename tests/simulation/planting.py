@@ -94,7 +94,6 @@ def _future_flags() -> int:
 
 @contextmanager
 def planted(mutation: Mutation | None) -> Iterator[None]:
-    """Run with a fault in the product, or without."""
     changed: list[tuple[Any, str, Any]] = []
     by_place: dict[str, list[Edit]] = {}
     for edit in () if mutation is None else mutation.edits:

@@ -49,7 +49,6 @@ class Reader:
         self.world.checks.lac_told(self.client.name, self.ledger.ledger_id, before, self.lac)
 
     def read_lac(self, is_quorum: bool, then: Callable[[LedgerMetadata], None] | None) -> None:
-        """Ask for the LAC."""
         ledger_id = self.ledger.ledger_id
 
         def ask(metadata: LedgerMetadata) -> None:
@@ -74,7 +73,6 @@ class Reader:
     # --- ranges ------------------------------------------------------------------------------------------------
 
     def options(self, *, is_unconfirmed: bool = False) -> ReadOptions:
-        """How this world's readers read."""
         drawn = self.world.plan.options
         return ReadOptions(
             batch_entries=7,
@@ -126,8 +124,6 @@ class Reader:
             running.perform_actions()
 
     def read_all(self) -> None:
-        """Ask for the LAC, then read everything up to it."""
-
         def read(metadata: LedgerMetadata) -> None:
             if self.lac >= 0:
                 self.range(metadata, 0, self.lac, self._was_read, turn=self.client.index)

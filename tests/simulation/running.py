@@ -75,22 +75,18 @@ class Running(Generic[T]):
 
     @property
     def checks(self) -> Checks:
-        """The judges."""
         return self.client.store.checks
 
     def start(self) -> None:
-        """Begin."""
         self.procedure.start(self.client.kernel.now_s)
         self.pump()
 
     def cancel(self) -> None:
-        """Stop the procedure before its end."""
         self.procedure.cancel()
         self.pump()
         self._leave()
 
     def pump(self) -> None:
-        """Perform what is to be done now."""
         procedure = self.procedure
         self.perform_actions()
         if self._progress is not None:
@@ -159,7 +155,6 @@ class Running(Generic[T]):
             raise NotImplementedError(action)
 
     def woken(self, tag: int) -> object:
-        """A pause is over."""
         if self not in self.client.runnings:
             return STALE
         self._tell(tag, None)

@@ -68,7 +68,6 @@ class Store(Node):
     # --- requests of clients -----------------------------------------------------------------------------------
 
     def read(self, client: Client, request_id: int, ledger_id: LedgerId) -> None:
-        """Answer with the metadata of a ledger."""
         outcome: VersionedLedger | Error
         try:
             self._check_up()
@@ -85,7 +84,6 @@ class Store(Node):
         metadata: LedgerMetadata,
         version: int,
     ) -> None:
-        """Compare and set."""
         outcome: int | Error
         try:
             self._check_up()
@@ -98,7 +96,6 @@ class Store(Node):
     def mark(
         self, client: Client, request_id: int, ledger_id: LedgerId, action: MarkReplicas
     ) -> None:
-        """Change the mark of a ledger."""
         outcome: Error | None = None
         try:
             self._check_up()
@@ -127,7 +124,6 @@ class Store(Node):
     # --- registrations of bookies ------------------------------------------------------------------------------
 
     def register(self, bookie_id: BookieId, incarnation: int, writable: bool) -> None:
-        """A bookie's session is there (again)."""
         if bookie_id in self.expired:
             return
         if self.registered.get(bookie_id) != (incarnation, writable):
@@ -135,12 +131,10 @@ class Store(Node):
             self.tell_all()
 
     def session_ended(self, bookie_id: BookieId) -> None:
-        """A bookie's session has run out."""
         if self.registered.pop(bookie_id, None) is not None:
             self.tell_all()
 
     def tell_all(self) -> None:
-        """Push the list of bookies to all clients."""
         writable = tuple(sorted(one for one, (_, writable) in self.registered.items() if writable))
         for client in self.clients:
             self.network.post(self, client, client.told_bookies, writable)

@@ -54,12 +54,10 @@ class Workload:
         self._edits = 0
 
     def schedule(self, items: list[Item]) -> None:
-        """Have all of them happen in their time."""
         for item in items:
             self.kernel.after(item.at_s, self.node, self.do, item)
 
     def do(self, item: Item) -> object:
-        """Do one, if its client lives."""
         client = self.world.clients[item.target]
         if not client.is_alive:
             return STALE
@@ -69,21 +67,18 @@ class Workload:
     # --- settings ----------------------------------------------------------------------------------------------
 
     def pacing(self) -> Pacing:
-        """How procedures wait in this world."""
         options = self.world.plan.options
         return Pacing(
             request_timeout_s=options["request_timeout_s"], give_up_s=options["give_up_s"]
         )
 
     def recovery_options(self) -> RecoveryOptions:
-        """How recoverers go about it."""
         entries_max = int(self.world.plan.options["entries_max"])
         return RecoveryOptions(
             pacing=self.pacing(), metadata_timeout_s=4.0, entries_max=entries_max
         )
 
     def writer_options(self) -> WriterOptions:
-        """How ledgers are written."""
         plan = self.world.plan
         options = plan.options
         changes_max = int(options["changes_max"])
@@ -144,11 +139,9 @@ class Workload:
         return self.ledgers[int(item.more)]
 
     def writing(self, item: Item) -> Writing:
-        """Return the writer of that ledger."""
         return self.writers[self.ledger_of(item).ledger_id]
 
     def append(self, client: Client, item: Item) -> object:
-        """Add some entries."""
         writing, ledger = self.writing(item), self.ledger_of(item)
         if writing.machine.failure is not None or writing.is_closing:
             return STALE
@@ -159,11 +152,9 @@ class Workload:
         return None
 
     def force(self, client: Client, item: Item) -> None:
-        """Force what was acknowledged."""
         self.writing(item).force()
 
     def tell_lac(self, client: Client, item: Item) -> None:
-        """Tell the LAC explicitly."""
         self.writing(item).tell_lac()
 
     def close(self, client: Client, item: Item) -> None:
@@ -171,7 +162,6 @@ class Workload:
         self.writing(item).close()
 
     def read_own(self, client: Client, item: Item) -> None:
-        """Read what was acknowledged just now."""
         ledger = self.ledger_of(item)
         head = self.world.checks.facts[ledger.ledger_id].acked
         if head:
@@ -180,7 +170,6 @@ class Workload:
     # --- recovery ----------------------------------------------------------------------------------------------
 
     def recover(self, client: Client, item: Item) -> None:
-        """Take the ledger over."""
         ledger = self.ledger_of(item)
         client.doing = "recovering"
         # A client may have read the metadata when the ledger was new.
@@ -190,7 +179,6 @@ class Workload:
         Running(client, ledger, procedure, self.recovered, progress).start()
 
     def recovered(self, running: Running[VersionedLedger]) -> None:
-        """A recovery has come to its end."""
         procedure = running.procedure
         running.client.doing = "recovered" if procedure.error is None else "not recovered"
         if procedure.error is None:
@@ -218,7 +206,6 @@ class Workload:
     # --- readers -----------------------------------------------------------------------------------------------
 
     def reader(self, client: Client, ledger: Ledger) -> Reader:
-        """Return a client's handle for reading a ledger."""
         key = (client.name, ledger.ledger_id)
         found = self.readers.get(key)
         if found is None:
@@ -226,7 +213,6 @@ class Workload:
         return found
 
     def read(self, client: Client, item: Item) -> None:
-        """Ask for the LAC and read up to it."""
         self.reader(client, self.ledger_of(item)).read_all()
 
     def read_lac(self, client: Client, item: Item) -> None:
@@ -234,11 +220,9 @@ class Workload:
         self.reader(client, self.ledger_of(item)).read_lac(item.value < 0.5, None)
 
     def tail(self, client: Client, item: Item) -> None:
-        """Follow the ledger."""
         self.reader(client, self.ledger_of(item)).tail()
 
     def read_unconfirmed(self, client: Client, item: Item) -> None:
-        """Read beyond the LAC."""
         self.reader(client, self.ledger_of(item)).read_unconfirmed()
 
     # --- others ------------------------------------------------------------------------------------------------
@@ -257,7 +241,6 @@ class Workload:
         Running(client, self.ledger_of(item), update, self.edited).start()
 
     def edited(self, running: Running[VersionedLedger]) -> None:
-        """An edit has come to its end."""
         error = running.procedure.error
         passing = MetadataUnavailable | MetadataConflict | NoSuchLedger
         if error is not None and not isinstance(error, passing):

@@ -74,18 +74,15 @@ class World:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """All that the network knows, by name."""
         return {**self.bookies, **self.clients, "m": self.store}
 
     def add_client(self, name: str) -> Client:
-        """Start a client process."""
         client = Client(self.kernel, self.network, self.store, self.bookies, name)
         self.clients[name] = client
         self.store.tell_all()
         return client
 
     def begin(self) -> None:
-        """Make the first ledger and have the plan happen."""
         plan = self.plan
         rng = random.Random(f"ensemble {plan.seed}")
         # Before any fault: registrations are heard, the ledger is made.
@@ -109,12 +106,10 @@ class World:
         Final(self).run(self.kernel.events + LIVENESS_EVENTS_MAX)
 
     def close(self) -> None:
-        """Let go of what a world holds."""
         self.store.close()
 
 
 def run_plan(plan: Plan, *, is_traced: bool = False) -> Result:
-    """Run the world of a plan and return what became of it."""
     world = World(plan)
     if is_traced:
         world.kernel.lines = []
@@ -144,5 +139,4 @@ def run_plan(plan: Plan, *, is_traced: bool = False) -> Result:
 
 
 def run_seed(seed: int, *, is_traced: bool = False) -> Result:
-    """Run the world of a seed."""
     return run_plan(draw_plan(seed), is_traced=is_traced)

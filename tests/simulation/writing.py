@@ -57,7 +57,6 @@ class Writing(Running[None]):
         self._retrying: set[BookieId] = set()
 
     def start(self) -> None:
-        """Begin, and connect to the ensemble."""
         self.machine.start(self.client.kernel.now_s)
         self.look()
 
@@ -70,7 +69,6 @@ class Writing(Running[None]):
     # --- the application ---------------------------------------------------------------------------------------
 
     def append(self, datas: list[bytes]) -> None:
-        """Add entries, if the writer still takes any."""
         machine = self.machine
         if machine.failure is not None or self.is_closing:
             return
@@ -121,7 +119,6 @@ class Writing(Running[None]):
         Running(self.client, self.ledger, self.machine.forcing(2.0), self._was_forced).start()
 
     def tell_lac(self) -> None:
-        """Tell all bookies the LAC."""
         lac = self.machine.last_add_confirmed
         if lac < 0 or self.is_stopped:
             return
@@ -176,7 +173,6 @@ class Writing(Running[None]):
     # --- what the channels tell --------------------------------------------------------------------------------
 
     def channel_ready(self, bookie_id: BookieId) -> None:
-        """The bookie can be written to."""
         self.machine.connected(bookie_id, self.client.kernel.now_s)
         self.send(bookie_id)
         self.look()
@@ -214,7 +210,6 @@ class Writing(Running[None]):
         return None
 
     def bookies_changed(self) -> None:
-        """Bookies came or went."""
         if not self.is_over:
             self.machine.bookies_changed(self.client.kernel.now_s)
             self.look()
@@ -224,7 +219,6 @@ class Writing(Running[None]):
         self.look()
 
     def wake(self, at_s: float) -> object:
-        """The machine wanted to look at the clock."""
         if self._timer_s != at_s or self.is_over:
             return STALE
         self._timer_s = None

@@ -158,7 +158,6 @@ def table(figures: dict[str, dict[str, list[float]]], trees: dict[str, Path]) ->
 
 
 def main() -> int:
-    """Measure, print the table, write the JSON."""
     if sys.argv[1:]:
         if len(sys.argv) > 2 or sys.argv[1] not in OTHERS:
             raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; {', '.join(OTHERS)}, or nothing")

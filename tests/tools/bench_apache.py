@@ -21,7 +21,6 @@ CASES = {
 
 
 def main() -> None:
-    """Run every case with every protocol that has it, and print medians."""
     seconds, rounds = setting("SECONDS", 3.0), setting("ROUNDS", 3)
     size = ("--size", setting("SIZE", "1024"))
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}

@@ -31,7 +31,6 @@ Way = Callable[[], Iterator[int]]
 
 
 def filled(stream: SyncStream, count: int, batch: int) -> None:
-    """Append so many records."""
     with stream.writer() as writer:
         for at in range(0, count, 4096):
             some = [bytes(RECORD_BYTES)] * min(4096, count - at)
@@ -66,7 +65,6 @@ def timed(way: Way) -> Figures:
 
 
 def ways_of_stream(client: fastbk.sync.Client, name: str) -> dict[str, Way]:
-    """Return the ways to read a stream."""
     stream = client.namespace("bench").stream(name)
 
     def by_chunks() -> Iterator[int]:
@@ -119,7 +117,6 @@ def ways_alone(count: int) -> dict[str, Way]:
 
 
 def run(mib: int, rounds: int) -> dict[str, Figures]:
-    """Return the best figures of each way."""
     count = mib * 2**20 // RECORD_BYTES
     found: dict[str, list[Figures]] = {}
     with LocalCluster(3) as cluster, fastbk.sync.connect(cluster.metadata_uri) as client:
@@ -138,7 +135,6 @@ def run(mib: int, rounds: int) -> dict[str, Figures]:
 
 
 def main() -> dict[str, Figures]:
-    """Run all of it, and print a table."""
     figures = run(setting("MIB", 256), setting("ROUNDS", 3))
     print_table(figures)
     return figures

@@ -188,7 +188,6 @@ def figures_of(result: LoadResult) -> dict[str, float]:
 
 
 def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[str, object]:
-    """Run all phases and return the figures."""
     found: dict[str, list[dict[str, float]]] = {}
     with (
         one_bookie(folder / "quiet", QUIET) as quiet,
@@ -256,7 +255,6 @@ def table(phases: dict[str, list[dict[str, float]]]) -> str:
 
 
 def main() -> dict[str, object]:
-    """Measure, and print the table."""
     with scratch() as folder:
         figures = measure(
             folder, setting("ROUNDS", 3), setting("SECONDS_EACH", 4.0), setting("MIB", 1024)

@@ -43,11 +43,9 @@ class Local:
         self.deleted = 0
 
     def ids(self) -> array[int]:
-        """Return all."""
         return self._ids
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
-        """Count them."""
         self.deleted += len(ledger_ids)
         return len(ledger_ids)
 
@@ -140,7 +138,6 @@ def measure(name: str, store: MetadataStore, count: int) -> None:
 
 
 def main() -> None:
-    """Measure both."""
     count = setting("COUNT", 20_000)
     with tempfile.TemporaryDirectory(prefix="fastbk-bench-gc-") as folder:
         store = open_store(f"sqlite:{folder}/metadata.sqlite")

@@ -103,7 +103,6 @@ def lookups(bookie: OneBookie, count: int, seconds: float) -> dict[str, float]:
 
 
 def measure(folder: Path, count: int, seconds: float) -> dict[str, object]:
-    """Build, start, read; return the figures."""
     settings: dict[str, dict[str, object]] = {
         "bookie": {"memory_total": "64GiB"},
         "limits": {"ledgers_max": 2 * count},
@@ -141,6 +140,5 @@ def measure(folder: Path, count: int, seconds: float) -> dict[str, object]:
 
 
 def main() -> dict[str, object]:
-    """Measure."""
     with scratch() as folder:
         return measure(folder / "cluster", setting("COUNT", 1_000_000), setting("SECONDS_EACH", 3.0))

@@ -84,7 +84,6 @@ class Load:
 
 
 def segment_numbers(writers: Sequence[StreamWriter]) -> list[int]:
-    """Return which segment each of them writes."""
     engines = [writer._engine for writer in writers]
     return [0 if one is None or one.segment is None else one.segment.number for one in engines]
 
@@ -101,12 +100,10 @@ class Bench:
         self._before_bytes = rss_bytes()
 
     def say(self, name: str, figures: dict[str, float]) -> None:
-        """Keep figures, and print them."""
         self.figures[name] = figures
         print_table({name: figures})
 
     async def all_at_once(self, name: str, some: Callable[[StreamWriter], Awaitable[Any]]) -> None:
-        """Have all writers do something at once."""
         before, busy_s, failed = self._count.calls, self._count.busy_s, 0
         commits = self._count.commits
 
@@ -133,7 +130,6 @@ class Bench:
         )
 
     def memory(self, name: str) -> None:
-        """Say what each stream costs now."""
         loop: Any = asyncio.get_running_loop()
         count = len(self.writers)
         self.say(
@@ -149,7 +145,6 @@ class Bench:
         )
 
     async def load(self, name: str, seconds: float) -> None:
-        """Append at the rate for so long."""
         self.say(name, await Load(self.writers, self._rate).run(lambda s: s >= seconds))
 
     async def rolls(self, name: str, limit_s: float, to_roll: int) -> None:
@@ -227,7 +222,6 @@ async def _appended(writer: StreamWriter) -> object:
 
 
 async def run(count: int, rate: float, seconds: float, age_s: float) -> dict[str, Any]:
-    """Return all figures."""
     async with bench_cluster() as cluster, fastbk.connect(cluster.metadata_uri) as client:
         namespace = client.namespace("many")
         await namespace.create()
@@ -253,8 +247,6 @@ async def run(count: int, rate: float, seconds: float, age_s: float) -> dict[str
 
 
 def main() -> dict[str, Any]:
-    """Run all of it, and print a table as it goes."""
-
     async def bounded() -> dict[str, Any]:
         async with asyncio.timeout(LIMIT_S):
             return await run(

@@ -115,7 +115,6 @@ def cold(bookie: OneBookie) -> None:
 
 
 def measure(folder: Path, size_mib: int, seconds: float) -> Figures:
-    """Run everything on one bookie and return the figures."""
     figures: Figures = {"disk_mb_per_s": disk_mb_per_s(folder, 1.0)}
     large = size_mib * MIB // ENTRY_BYTES
 
@@ -146,6 +145,5 @@ def measure(folder: Path, size_mib: int, seconds: float) -> Figures:
 
 
 def main() -> dict[str, object]:
-    """Measure."""
     with scratch() as folder:
         return measure(folder, setting("MIB", 1024), setting("SECONDS_EACH", 3.0))

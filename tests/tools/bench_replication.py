@@ -130,7 +130,6 @@ async def recovery(cluster: LocalCluster, ledgers: int) -> dict[str, dict[str, f
 
 
 async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> dict[str, object]:
-    """Run everything on one cluster and return the figures."""
     figures: dict[str, object] = {}
     async with LocalCluster(3, data=folder / "cluster") as cluster:
         pairs = []
@@ -150,7 +149,6 @@ async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> di
 
 
 def main() -> dict[str, object]:
-    """Measure."""
     seconds, rounds = setting("SECONDS_EACH", 3.0), setting("ROUNDS", 3)
     with scratch() as folder:
         return uvloop.run(measure(folder, seconds, rounds, setting("LEDGERS", 200)))

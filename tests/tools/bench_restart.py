@@ -84,7 +84,6 @@ def replayed(bookie: OneBookie) -> dict[str, float]:
 
 
 def text(figures: dict[str, float]) -> str:
-    """Return one start's figures for people."""
     return (
         f"ready after {figures['ready_s']:.2f} s, first write after {figures['first_write_s']:.2f} s; replayed"
         f" {figures['replayed_records']:,} records, {figures['replayed_mib']:,.1f} MiB, in {figures['replay_s']:.2f} s:"
@@ -134,7 +133,6 @@ def much(folder: Path, gib: float) -> dict[str, float]:
 
 
 def main() -> dict[str, object]:
-    """Measure."""
     with scratch() as folder:
         few = default(folder / "default", setting("TRIALS", 5))
         writes = [one["first_write_s"] for one in few]

@@ -78,7 +78,6 @@ def real_numbers(count: int, real: str) -> set[int]:
 
 
 def times_of(number: int) -> list[int]:
-    """Return the times of a segment's entries."""
     return [BEGAN_US + number * SEGMENT_US + at * (SEGMENT_US // 4) for at in range(ENTRIES)]
 
 
@@ -122,7 +121,6 @@ class Filler:
         self._bookies: tuple[str, ...] = ()
 
     async def fill(self, count: int) -> None:
-        """Give the stream `count` segments."""
         self._bookies = tuple(
             sorted(str(one.service.bookie_id) for one in await self._client.list_bookies())
         )
@@ -199,7 +197,6 @@ class Bench:
         }
 
     async def once(self, name: str, call: Callable[[], Awaitable[object]]) -> None:
-        """Take the time of one call."""
         before, busy_s = self._count.calls, self._count.busy_s
         _, took_s = await timed(call)
         self.figures[name] = {
@@ -275,7 +272,6 @@ class Bench:
         )
 
     async def record_sizes(self, name: str, context: StreamContext) -> Chain:
-        """Say how large the chain's records are."""
         known = await context.store.read()
         raw = await self._client.records.read(context.store.path)
         paths = [page_path(context.stream_id, page) for page in known.chain.pages]
@@ -293,7 +289,6 @@ class Bench:
 
 
 async def run(count: int, real: str) -> Figures:
-    """Return all figures."""
     async with bench_cluster() as cluster, fastbk.connect(cluster.metadata_uri) as client:
         bench = Bench(client)
         namespace = client.namespace("bench")
@@ -329,8 +324,6 @@ async def run(count: int, real: str) -> Figures:
 
 
 def main() -> Figures:
-    """Run all of it, and print a table."""
-
     async def bounded() -> Figures:
         async with asyncio.timeout(LIMIT_S):
             return await run(setting("SEGMENTS", 100_000), setting("REAL", "300"))

@@ -66,7 +66,6 @@ def _port_of(cluster: LocalCluster, at: int) -> Callable[[], int]:
 
 
 def memory_kib(pid: int) -> int:
-    """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
@@ -108,7 +107,6 @@ async def measure(folder: Path, seconds: float, rate: float) -> int:
 
 
 def main() -> int:
-    """Run the measurement."""
     with scratch() as folder:
         return asyncio.run(measure(folder, setting("SECONDS", 60.0), setting("RATE", 2000.0)))
 

@@ -114,7 +114,6 @@ class Bench:
     # --- sources and sinks ---------------------------------------------------------------------------------------
 
     def batch(self, **options: str) -> DataFrame:
-        """Return the stream."""
         options = {"metadata": self.metadata, "stream": "bench/read"} | options
         return self.spark.read.format("fastbk").options(**options).load()
 
@@ -224,7 +223,6 @@ def of_batches(query: StreamingQuery, rows: int) -> Figures:
 
 
 def groups(bench: Bench) -> dict[str, dict[str, Way]]:
-    """Return the ways that are compared, by group."""
     few, many = FLOOR_BATCHES + 1, bench.long_records
     return {
         "read": {
@@ -258,7 +256,6 @@ def best(rounds: list[Figures]) -> Figures:
 
 
 def run(mib: int, batches: int, rounds: int, only: list[str]) -> dict[str, Figures]:
-    """Return the figures of each way."""
     found: dict[str, list[Figures]] = {}
     with (
         LocalCluster(3) as cluster,
@@ -284,7 +281,6 @@ def run(mib: int, batches: int, rounds: int, only: list[str]) -> dict[str, Figur
 
 
 def main() -> dict[str, Figures]:
-    """Run all of it, and print a table."""
     logs.configure(level="warning")
     library_log.forward()
     only = setting("ONLY", ",".join(GROUPS)).split(",")

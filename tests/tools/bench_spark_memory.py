@@ -77,7 +77,6 @@ class Writer(threading.Thread):
 
 
 def begun(spark: SparkSession, metadata: str, folder: Path) -> StreamingQuery:
-    """Start the query."""
     reader = spark.readStream.format("fastbk").options(metadata=metadata, stream="bench/in")
     reader = reader.options(startingOffsets="earliest", readerName="memory")
     writer = reader.load().select("value").writeStream.format("fastbk")
@@ -142,7 +141,6 @@ def waited(space: SyncNamespace, query: StreamingQuery, records: int) -> int:
 
 
 def run(seconds: float, rate: int) -> dict[str, Any]:
-    """Return what was found."""
     found: Samples = {}
     with (
         LocalCluster(3) as cluster,

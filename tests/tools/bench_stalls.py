@@ -48,7 +48,6 @@ class Stall:
 
     @property
     def took_ns(self) -> int:
-        """How long the append took."""
         return self.ended_ns - self.began_ns
 
     @property
@@ -91,7 +90,6 @@ class Hunt:
         return now_ns, delay_ns("self"), time.thread_time_ns(), worker
 
     async def append(self, writer: fastbk.client.LedgerWriter, data: bytes, seconds: float) -> None:
-        """Append one by one until the time is over."""
         end_ns = time.monotonic_ns() + int(seconds * 1e9)
         period_ns, in_period = time.monotonic_ns(), 0
         while (began_ns := time.monotonic_ns()) < end_ns:
@@ -122,7 +120,6 @@ class Hunt:
                 self.records[one["process"], one["ended_ns"]] = one
 
     async def follow(self) -> None:
-        """Fetch again and again."""
         while True:
             await asyncio.sleep(POLL_S)
             await asyncio.to_thread(self.fetch)
@@ -148,7 +145,6 @@ class Hunt:
         return 0
 
     def report(self, seconds: float) -> dict[str, Any]:
-        """Return the run in figures."""
         by_verdict: dict[str, list[float]] = {}
         for stall in self.stalls:
             by_verdict.setdefault(stall.verdict, []).append(stall.took_ns / 1e6)
@@ -184,7 +180,6 @@ class Hunt:
 
 
 async def run(seconds: float, data: Path, size_bytes: int) -> tuple[Hunt, dict[str, Any]]:
-    """Hunt on a bookie of our own."""
     async with LocalCluster(1, data=data) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         hunt = Hunt(cluster.bookies[0])
         writer = await client.create_ledger(1, 1, 1)
@@ -201,7 +196,6 @@ async def run(seconds: float, data: Path, size_bytes: int) -> tuple[Hunt, dict[s
 
 
 def main() -> dict[str, object]:
-    """Hunt, and print."""
     data = Path(setting("DATA", str(BUILD / "stalls")))
     shutil.rmtree(data, ignore_errors=True)
     try:

@@ -54,8 +54,6 @@ async def one_by_one(append: Callable[[bytes], Awaitable[object]]) -> Figures:
 
 
 async def one_stream(writer: StreamWriter, seconds: float) -> dict[str, Figures]:
-    """Return the figures of one stream."""
-
     async def singly() -> int:
         for _ in range(BURST):
             writer.append(RECORD)
@@ -78,7 +76,6 @@ async def one_stream(writer: StreamWriter, seconds: float) -> dict[str, Figures]
 
 
 async def one_ledger(client: Client, seconds: float) -> dict[str, Figures]:
-    """Return the figures of one ledger, an entry a record."""
     ledger = await client.create_ledger(3, 3, 2)
 
     async def some() -> int:
@@ -137,7 +134,6 @@ async def many_streams(client: Client, count: int) -> dict[str, Figures]:
 
 
 async def run(seconds: float, count: int) -> dict[str, Figures]:
-    """Return all figures."""
     async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         namespace = client.namespace("bench")
         await namespace.create()
@@ -148,7 +144,6 @@ async def run(seconds: float, count: int) -> dict[str, Figures]:
 
 
 def main() -> dict[str, Figures]:
-    """Run all of it, and print a table."""
     figures = asyncio.run(run(setting("SECONDS", 5.0), setting("COUNT", 5000)))
     print_table(figures)
     return figures

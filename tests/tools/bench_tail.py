@@ -33,7 +33,6 @@ Figures = dict[str, float]
 
 
 def quantiles(took_us: list[float]) -> Figures:
-    """Return the middle and the tail of latencies."""
     took_us.sort()
     at = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
     figures = {name: round(took_us[int(len(took_us) * part)]) for name, part in at.items()}
@@ -117,7 +116,6 @@ async def filled(client: Client, name: str, count: int, batch: int) -> Stream:
 
 
 async def read(stream: Stream, count: int, *, by_chunks: bool) -> Figures:
-    """Read all of it; return rates."""
     cpu_s, began_s, seen, size_bytes = time.process_time(), time.perf_counter(), 0, 0
     async with stream.reader("earliest") as reader:
         if by_chunks:
@@ -142,7 +140,6 @@ async def read(stream: Stream, count: int, *, by_chunks: bool) -> Figures:
 
 
 async def run(seconds: float, rate: int, mib: int, rounds: int) -> dict[str, Figures]:
-    """Return all figures."""
     figures: dict[str, Figures] = {}
     count = mib * 2**20 // RECORD_BYTES
     async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
@@ -167,7 +164,6 @@ async def run(seconds: float, rate: int, mib: int, rounds: int) -> dict[str, Fig
 
 
 def main() -> dict[str, Figures]:
-    """Run all of it, and print a table."""
     seconds, rate = setting("SECONDS", 10.0), setting("RATE", 1000)
     figures = asyncio.run(run(seconds, rate, setting("MIB", 256), setting("ROUNDS", 3)))
     print_table(figures)

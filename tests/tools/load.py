@@ -72,7 +72,6 @@ def run_locust(metadata_uri: str, seconds: int, users: int, out: Path) -> dict[s
 
 
 def main() -> int:
-    """Start a cluster, load it, print the percentiles."""
     (ROOT / "build").mkdir(exist_ok=True)
     out = ROOT / "build" / "load.json"
     seconds = int(os.environ.get("SECONDS", "30"))

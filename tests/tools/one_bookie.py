@@ -33,7 +33,6 @@ class OneBookie:
 
     @property
     def bookie(self) -> Bookie:
-        """The bookie."""
         return self.cluster.bookies[0]
 
     @property
@@ -42,7 +41,6 @@ class OneBookie:
         return self.bookie.directory / "ledgers"
 
     def create_ledger(self) -> int:
-        """Create an empty ledger on the bookie and return its id."""
         ledger_id = self.store.next_ledger_id()
         fragments = (Fragment(0, (self.bookie.name,)),)
         metadata = LedgerMetadata(
@@ -96,7 +94,6 @@ class OneBookie:
                 os.close(file)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return processor time so far by process."""
         return cpu_seconds(self.bookie.pids)
 
     def pss_mb(self, name: str) -> float:

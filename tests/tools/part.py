@@ -38,7 +38,6 @@ def write(name: str, figures: object) -> None:
 
 
 def print_table(figures: dict[str, dict[str, float]]) -> None:
-    """Print rows of named figures."""
     for name, each in figures.items():
         values = (f"{key}={value:,}" for key, value in each.items())
         print(f"{name:<40}", " ".join(values), flush=True)
@@ -51,5 +50,4 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def rss_bytes() -> int:
-    """Return this process's resident memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -161,7 +161,6 @@ class MemoryRows(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that `format()` takes."""
         return "memory_rows"
 
     def _parts(self) -> list[int]:
@@ -171,24 +170,19 @@ class MemoryRows(DataSource):
         return int(self.options.get("batchRows", "8192"))
 
     def schema(self) -> StructType:
-        """Return the columns of a stream."""
         return spark_schema(
             read_options({"metadata": "sqlite:/none", "stream": "a/b"}, streaming=None)
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a batch."""
         return _Reader(self._parts(), self._batch_rows())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads micro-batches."""
         per_batch = int(self.options["perBatch"])
         return _StreamReader(sum(self._parts()), per_batch, self._batch_rows())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the sink of a batch."""
         return _Writer(int(self.options["expected"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the sink of micro-batches."""
         return _StreamWriter()

@@ -19,8 +19,6 @@ SCRIPTS: list[Script] = []
 
 
 def script(name: str, *noticed: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a scenario."""
-
     def note(play: Callable[[], None]) -> Callable[[], None]:
         SCRIPTS.append(Script(name, play, noticed))
         return play

@@ -104,31 +104,25 @@ class Stage:
         self.run()
 
     def client(self, name: str) -> Client:
-        """Return a client."""
         return self.world.clients[name]
 
     def bookie(self, number: int) -> Bookie:
-        """Return a bookie."""
         return self.world.bookies[f"b{number}"]
 
     @property
     def writer(self) -> Writing:
-        """The writer of the ledger."""
         return self.world.workload.writers[0]
 
     @property
     def metadata(self):  # type: ignore[no-untyped-def]
-        """What the store holds."""
         return self.store.ledgers[0].metadata
 
     # --- time and frames ---------------------------------------------------------------------------------------
 
     def run(self, seconds: float = SOON_S) -> None:
-        """Let time pass."""
         self.kernel.run(self.kernel.now_s + seconds, EVENTS_MAX)
 
     def until(self, condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
-        """Let time pass until something is so."""
         if not condition():
             self.kernel.run(self.kernel.now_s + limit_s, EVENTS_MAX, condition)
         assert condition(), what
@@ -187,7 +181,6 @@ class Stage:
         return self.facts.acked
 
     def recover(self, name: str) -> Running[VersionedLedger]:
-        """A client begins to take the ledger over."""
         procedure = RecoverLedger(0, None, self.world.workload.recovery_options())
         running = Running(self.client(name), self.ledger, procedure, self.world.workload.recovered)
         running.start()
@@ -200,7 +193,6 @@ class Stage:
         return running.procedure.value().metadata.last_entry_id
 
     def repair(self, number: int) -> LedgerReReplicated:
-        """Bring back what a bookie held."""
         procedure = ReReplicateLedger(0, f"b{number}", REPAIR)
         Running(self.client("repair"), self.ledger, procedure).start()
         self.until(lambda: procedure.is_finished, "the repair does not finish")
@@ -287,7 +279,6 @@ def named(*names: str) -> Callable[[str, tuple[Any, ...]], bool]:
 
 @contextmanager
 def stage(*quorums: int, **options: Any) -> Iterator[Stage]:
-    """Set up a stage, and clear it."""
     made = Stage(*quorums, **options)
     try:
         yield made

@@ -26,7 +26,6 @@ class Actors:
         """Set: nobody makes another process."""
 
     def client(self) -> FakeClient:
-        """Return another process."""
         self._count += 1
         return self._cluster.client(f"r{self._count}")
 

@@ -17,7 +17,6 @@ class Broken(AssertionError):
 
 
 def demand(holds: bool, what: str) -> None:
-    """Raise Broken unless `holds`."""
     if not holds:
         raise Broken(what)
 
@@ -55,7 +54,6 @@ class Judge:
 
     @property
     def chain(self) -> Chain:
-        """The chain as it is now."""
         return get_chain(self._cluster.records.values[chain_path(self._stream_id)].value)
 
     def look(self) -> None:

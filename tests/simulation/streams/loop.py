@@ -60,7 +60,6 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Return the simulated time."""
         return self._jumping.now_s
 
 
@@ -73,15 +72,12 @@ class Clock:
         self._latest_s = 0.0
 
     def monotonic(self) -> float:
-        """Return the loop's time."""
         return self._loop.time()
 
     def time(self) -> float:
-        """Return the wall clock's time in seconds."""
         return self.time_ns() / 1e9
 
     def shift(self, by_s: float) -> None:
-        """Somebody sets the clock, forward or back."""
         self._latest_s = max(self._latest_s, self.time())
         self.shift_s += by_s
 
@@ -90,7 +86,6 @@ class Clock:
         return max(self._latest_s, self.time())
 
     def time_ns(self) -> int:
-        """Return the wall clock's time."""
         return EPOCH_US * 1000 + int((self._loop.time() + self.shift_s) * 1e9)
 
 
@@ -101,15 +96,12 @@ class Draws:
         self._rng = random.Random(seed)
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a number between these."""
         return self._rng.uniform(low, high)
 
     def randbits(self, count: int) -> int:
-        """Return so many bits."""
         return self._rng.getrandbits(count)
 
     def token_hex(self, size: int) -> str:
-        """Return so many bytes as text."""
         return self._rng.randbytes(size).hex()
 
 

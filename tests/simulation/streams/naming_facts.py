@@ -57,7 +57,6 @@ class NamesJudge:
 
     @property
     def now(self) -> Names:
-        """The tree as it is."""
         return self.moments[-1]
 
     def step(self, call: Call | None) -> None:

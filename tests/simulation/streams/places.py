@@ -28,7 +28,6 @@ class Places:
             insort(self._order, dlsn)
 
     def see(self, record: Record) -> None:
-        """A record was read."""
         self.note(record.dlsn, record.txid)
         demand(
             self._told.given.get(record.txid) == bytes(record.payload),

@@ -89,7 +89,6 @@ class WholeJudge(Judge):
 
     @property
     def chain(self) -> Chain:
-        """The chain as it is now."""
         held = self._cluster.records.values[chain_path(self._stream_id)]
         if held.version != self._version or self._chain is None:
             self._version, self._chain = held.version, get_chain(held.value)
@@ -98,7 +97,6 @@ class WholeJudge(Judge):
     # --- cursors ------------------------------------------------------------------------------------------------
 
     def cursors(self) -> dict[str, CursorRecord]:
-        """Return the records of all cursors."""
         folder = f"{cursors_path(self._stream_id)}/"
         values = self._cluster.records.values
         return {
@@ -116,7 +114,6 @@ class WholeJudge(Judge):
         return max(record.state, other, key=lambda one: one.serial)
 
     def named_beside(self) -> set[int]:
-        """Return the ledgers of cursors."""
         return {one for record in self._cursors.values() for one in record.ledgers}
 
     def _look_at_cursors(self) -> None:
@@ -148,7 +145,6 @@ class WholeJudge(Judge):
     # --- steps --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Something has changed: check it."""
         self.wall_us = max(self.wall_us, self._clock.time_ns() // 1000)
         before, self._cursors = self._before, self.cursors()
         self.look()

@@ -74,8 +74,6 @@ class World:
         )
 
     def context(self, client: FakeClient) -> StreamContext:
-        """Return the stream as a client sees it."""
-
         async def policy() -> StreamPolicy:
             return self.policy
 

@@ -10,8 +10,6 @@ BAD: list[tuple[str, str, Callable[[Judge], None]]] = []
 
 
 def bad(name: str) -> Callable[[Callable[[Judge], None]], Callable[[Judge], None]]:
-    """Register a history that breaks that invariant."""
-
     def note(history: Callable[[Judge], None]) -> Callable[[Judge], None]:
         BAD.append((name, history.__name__, history))
         return history

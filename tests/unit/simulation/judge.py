@@ -56,7 +56,6 @@ class Judge:
         self.facts = self.checks.facts[0]
 
     def write(self, count: int) -> None:
-        """The writer adds entries."""
         first = len(self.ledger.written)
         self.ledger.written += [data_of(0, first + number) for number in range(count)]
 
@@ -87,15 +86,12 @@ class Judge:
                 self.add(bookie, entry_id)
 
     def acked(self, head: int) -> None:
-        """The application is told."""
         self.checks.acked("c0", 0, head)
 
     def fence(self, bookie: int) -> None:
-        """A bookie answers a fence."""
         self.checks.fence_answered(self.world.bookies[f"b{bookie}"], 0)
 
     def answer(self, bookie: int, request: BookieRequest, reply: Reply) -> None:
-        """A bookie answers a read."""
         self.checks.answered(self.world.bookies[f"b{bookie}"], "c1", 0, request, reply)
 
     def recovery_reads(self) -> None:
@@ -104,13 +100,11 @@ class Judge:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """What the store holds."""
         return self.facts.metadata
 
     def change(
         self, new: LedgerMetadata, client: str = "c1", base_version: int | None = None
     ) -> None:
-        """Somebody changes the metadata."""
         before = self.world.store.ledgers[0]
         base = before.version if base_version is None else base_version
         now = VersionedLedger(new, before.version + 1)
@@ -118,7 +112,6 @@ class Judge:
         self.checks.metadata_changed(0, before, now, client, base)
 
     def close(self, last: int, length: int | None = None) -> None:
-        """Somebody closes the ledger."""
         if length is None:
             length = sum(len(one) for one in self.ledger.written[: last + 1])
         self.change(
