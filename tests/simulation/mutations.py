@@ -6,7 +6,7 @@ Each is a bug that somebody had (the numbers are those of Apache BookKeeper's is
 from __future__ import annotations
 
 from tests.simulation.mutations_copies import COPIES
-from tests.simulation.planting import Edit, Mutation
+from tests.simulation.planting import fault
 
 _ADDS = "fastbk.replication.add_machine:AddMachine"
 _BOOKIE = "fastbk.native.decide:LedgerTable"
@@ -27,18 +27,14 @@ _UPDATE = "fastbk.replication.metadata_update:MetadataUpdate"
 _WRITER = "fastbk.replication.writer_machine:WriterMachine"
 
 
-def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
-    return Mutation(name, why, tuple(Edit(*one) for one in edits))
-
-
 _ALL = [
     # --- recovery: fencing and reading ---------------------------------------------------------------------------
-    _fault(
+    fault(
         "recovery-reads-do-not-fence",
         "#2614: one lost fence, and an add completes on the unfenced bookie after it was judged missing",
         (f"{_READ}._request_from", "fence=True", "fence=False"),
     ),
-    _fault(
+    fault(
         "one-fence-is-enough",
         "reading begins before enough bookies are fenced",
         (
@@ -50,7 +46,7 @@ _ALL = [
         ),
         (f"{_READ}._request_from", "fence=True", "fence=False"),
     ),
-    _fault(
+    fault(
         "recovery-reads-the-last-ensemble-only",
         "#2615: what lies before the last fragment is looked for in the wrong place",
         (f"{_FENCE}.__init__", "Fenced(fragment.first_entry_id - 1)", "Fenced(-1)"),
@@ -60,12 +56,12 @@ _ALL = [
             "metadata.fragments[-1].ensemble",
         ),
     ),
-    _fault(
+    fault(
         "one-no-proves-missing",
         "#1067 turned round: fewer than Qw - Qa + 1 bookies decide that an entry is not there",
         (f"{_READ}._answered", ">= self._proof", ">= 1"),
     ),
-    _fault(
+    fault(
         "cannot-tell-is-no",
         "#2908: a bookie that is not sure counts as one that never had the entry",
         (
@@ -74,7 +70,7 @@ _ALL = [
             "if reply.status in ABSENT_STATUSES or reply.status == Status.CANNOT_TELL:",
         ),
     ),
-    _fault(
+    fault(
         "io-error-is-no",
         "#2909: a failing disk counts as a proof",
         (
@@ -83,12 +79,12 @@ _ALL = [
             "if reply.status in ABSENT_STATUSES or reply.status == Status.IO_ERROR:",
         ),
     ),
-    _fault(
+    fault(
         "silence-is-no",
         "a bookie that is away counts as one that never had the entry",
         (f"{_REPLICAS}.record_reply", "self.passing.add(bookie_id)", "self.absent.add(bookie_id)"),
     ),
-    _fault(
+    fault(
         "damage-is-no",
         "a copy that fails its digest counts as no copy",
         (
@@ -98,7 +94,7 @@ _ALL = [
         ),
     ),
     # --- recovery: writing and closing ---------------------------------------------------------------------------
-    _fault(
+    fault(
         "recovery-closes-before-rewriting",
         "entries that one bookie has become part of the ledger without a quorum",
         (
@@ -107,7 +103,7 @@ _ALL = [
             "if not self._pending or self._is_last_known:",
         ),
     ),
-    _fault(
+    fault(
         "rewriting-one-ack-short",
         "the quorum of rewritten entries is off by one",
         (
@@ -116,17 +112,17 @@ _ALL = [
             "len(pending.acks) < self._metadata.ack_quorum - 1",
         ),
     ),
-    _fault(
+    fault(
         "rewriting-without-the-flag",
         "#4163: recovery adds are refused by the fence that recovery set",
         (f"{_REWRITE}._send", "recovery=True", "recovery=False"),
     ),
-    _fault(
+    fault(
         "rewriting-keeps-acks-of-replaced",
         "#3005 in recovery: a replaced bookie's copy counts in the new fragment",
         (f"{_REWRITE}._change", "pending.acks.discard(index)", "pass"),
     ),
-    _fault(
+    fault(
         "rewriting-names-nobody-new",
         "the fragments that recovery made in memory do not reach the metadata",
         (
@@ -135,12 +131,12 @@ _ALL = [
             "tail = (base.fragments[-1],)",
         ),
     ),
-    _fault(
+    fault(
         "rewriting-confirms-itself",
         "rewritten entries carry a LAC that a competitor may close below",
         (f"{_REWRITE}._send", "AddEntry(entry_id, self._lac,", "AddEntry(entry_id, entry_id - 1,"),
     ),
-    _fault(
+    fault(
         "recovery-without-taking-over",
         "the state stays OPEN, so the writer may change its ensemble and go on",
         (
@@ -154,7 +150,7 @@ _ALL = [
             "False",
         ),
     ),
-    _fault(
+    fault(
         "length-of-the-newest",
         "the closed length counts entries that were cut off",
         (
@@ -163,7 +159,7 @@ _ALL = [
             "max(self._fenced.lengths.values(), default=None)",
         ),
     ),
-    _fault(
+    fault(
         "recoverer-moves-the-end",
         "a recoverer closes what a competitor has closed lower",
         (f"{_RECOVER}._close", "if current.is_closed:", "if current.length < 0:"),
@@ -179,7 +175,7 @@ _ALL = [
         ),
     ),
     # --- metadata ------------------------------------------------------------------------------------------------
-    _fault(
+    fault(
         "conflict-is-success",
         "BOOKKEEPER-584: a lost compare-and-set is taken for a won one",
         (
@@ -188,7 +184,7 @@ _ALL = [
             "self._finish(VersionedLedger(wanted, version + 1), now_s)",
         ),
     ),
-    _fault(
+    fault(
         "unknown-is-success",
         "a compare-and-set without an answer is taken for done",
         (
@@ -197,12 +193,12 @@ _ALL = [
             "self._finish(VersionedLedger(wanted, version + 1), now_s)",
         ),
     ),
-    _fault(
+    fault(
         "writer-closes-a-closed-ledger",
         "a writer moves the end that a recoverer has set",
         (f"{_CLOSE}._decide", "if not metadata.is_closed:", "if metadata.write_quorum:"),
     ),
-    _fault(
+    fault(
         "writer-closes-at-what-it-sent",
         "the end lies behind what a quorum has",
         (
@@ -212,7 +208,7 @@ _ALL = [
         ),
     ),
     # --- the writer ----------------------------------------------------------------------------------------------
-    _fault(
+    fault(
         "one-ack-short",
         "the ack quorum of adds is off by one",
         (
@@ -221,7 +217,7 @@ _ALL = [
             "self.ack_quorum = max(1, ack_quorum - 1)",
         ),
     ),
-    _fault(
+    fault(
         "acks-overtake",
         "an ack counts for everything before it",
         (
@@ -230,32 +226,32 @@ _ALL = [
             "first_entry_id <= self.next_entry_id or",
         ),
     ),
-    _fault(
+    fault(
         "no-freeze",
         "#1591: adds complete on an ensemble that the metadata does not name yet",
         (f"{_ADDS}.freeze", "self.is_frozen = True", "pass"),
     ),
-    _fault(
+    fault(
         "ack-of-replaced-kept",
         "#3005: an entry stays complete although the change broke its quorum",
         (f"{_ADDS}.replace", "self._frontier[index] = self._nothing_below[index] = start", "pass"),
     ),
-    _fault(
+    fault(
         "ack-of-replaced-counted",
         "a late ack of a bookie that is no member any more counts for its successor",
         (f"{_WRITER}._adopt", "self._index = {", "self._index = self._index | {"),
     ),
-    _fault(
+    fault(
         "fragment-starts-too-late",
         "#4651: metadata names bookies that lack the entries",
         (f"{_ROUND}._write", "adds.head, chosen", "adds.next_entry_id, chosen"),
     ),
-    _fault(
+    fault(
         "writer-changes-a-fenced-ledger",
         "an ensemble change goes on although the ledger is being recovered",
         (f"{_CHANGE}.of", "check_open(self.ledger_id, metadata)", "pass"),
     ),
-    _fault(
+    fault(
         "lac-is-what-was-sent",
         "entries confirm others that no quorum has",
         (
@@ -264,22 +260,22 @@ _ALL = [
             "self.adds.next_entry_id - 1",
         ),
     ),
-    _fault(
+    fault(
         "writer-never-thaws",
         "#4261: after a change that replaced nothing the writer stands still",
         (f"{_WRITER}._check_due", "adds.thaw()", "adds.is_frozen = not due or self.changes > 0"),
     ),
-    _fault(
+    fault(
         "nothing-is-sent-again",
         "what a bookie missed while it was away never reaches it",
         (f"{_ADDS}.rewind", "if number < self._sent[index]:", "if number < 0:"),
     ),
-    _fault(
+    fault(
         "deferred-ledger-changes-bookies",
         "a ledger with deferred sync goes on without a bookie whose unforced copies are lost",
         (f"{_WRITER}._begin_change", "if self.options.is_deferred:", "if self.ledger_id < 0:"),
     ),
-    _fault(
+    fault(
         "index-overflows",
         "entry ids beyond 2^31 are written to other bookies than they are read from",
         (
@@ -289,7 +285,7 @@ _ALL = [
         ),
     ),
     # --- bookies -------------------------------------------------------------------------------------------------
-    _fault(
+    fault(
         "fence-is-not-replayed",
         "a fence is forgotten with the process that set it",
         (
@@ -298,7 +294,7 @@ _ALL = [
             "request = self._fill(ledger_id, entry_id, Kind.ADD,",
         ),
     ),
-    _fault(
+    fault(
         "key-is-not-replayed",
         "after a restart another key is as good",
         (
@@ -307,7 +303,7 @@ _ALL = [
             "(request,",
         ),
     ),
-    _fault(
+    fault(
         "fence-is-not-asked",
         "normal adds pass a fence",
         (
@@ -316,7 +312,7 @@ _ALL = [
             "RECOVERY, master_key, entry_count)",
         ),
     ),
-    _fault(
+    fault(
         "limbo-says-no",
         '#2612: a bookie that lost its data says "no" of what it held',
         (
@@ -325,7 +321,7 @@ _ALL = [
             "min(11, int(lib.fbk_decide_table_no(self._handle, ledger_id, in_doubt)))",
         ),
     ),
-    _fault(
+    fault(
         "limbo-forgets-recoveries",
         "a bookie that lost what a recoverer had just given it comes back without a doubt",
         (
@@ -334,13 +330,13 @@ _ALL = [
             "not or_in_recovery and",
         ),
     ),
-    _fault(
+    fault(
         "states-are-not-loaded",
         "what a bookie was told about a ledger, limbo or deletion, is forgotten",
         (f"{_BOOKIE}.put", "pack_state(state)", "pack_state(LedgerState(state.ledger_id))"),
     ),
     # --- readers and repairs ---------------------------------------------------------------------------------------
-    _fault(
+    fault(
         "reader-believes-one-no",
         "an acknowledged entry is reported as missing because one bookie lacks it and the others are away",
         (
@@ -349,12 +345,12 @@ _ALL = [
             ">= 1",
         ),
     ),
-    _fault(
+    fault(
         "reader-proves-by-old-metadata",
         'a member that was replaced after the metadata was read says "no" in good faith, and is believed',
         (f"{_PART}._all_replied", "is_absent and not", "False and not"),
     ),
-    _fault(
+    fault(
         "reader-leaps-gaps",
         "what a bookie lacks is passed over in silence",
         (
@@ -363,7 +359,7 @@ _ALL = [
             "count and found[-1].entry_id <= last or count and",
         ),
     ),
-    _fault(
+    fault(
         "piggyback-without-proof",
         "a tailing reader gets an entry that nothing confirms",
         (f"{_POLL}._news", "self._entry if lac >= self._position else None", "self._entry"),
@@ -373,12 +369,12 @@ _ALL = [
             "if self._entry or self._lac >= self._position:",
         ),
     ),
-    _fault(
+    fault(
         "lac-begins-in-the-last-fragment",
         "the first entry of a new fragment counts as confirmed before it is",
         (f"{_LAC}.__init__", "fragment.first_entry_id - 1", "fragment.first_entry_id"),
     ),
-    _fault(
+    fault(
         "repair-names-first",
         "metadata names a bookie to which the copies did not get",
         (
@@ -387,7 +383,7 @@ _ALL = [
             "index, fragment.first_entry_id - 1, target, self",
         ),
     ),
-    _fault(
+    fault(
         "repair-without-the-flag",
         "#4163: copies for a fenced ledger are refused",
         (f"{_COPY}._write", "recovery=True", "recovery=False"),

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from tests.simulation.planting import Edit, Mutation
+from tests.simulation.planting import fault
 
 _CLOSE = "fastbk.replication.closing:CloseLedger"
 _OWED = "fastbk.replication.under_replication:UnderReplication"
 
 
-def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
-    return Mutation(name, why, tuple(Edit(*one) for one in edits))
-
-
 COPIES = [
-    _fault(
+    fault(
         "close-marks-nothing",
         "a ledger is closed with missing copies that nothing reports",
         (f"{_CLOSE}._mark", "owed.unmarked(owed.to_mark_at_end())", "()"),
     ),
-    _fault(
+    fault(
         "replaced-bookie-lacks-nothing",
         "what a replaced bookie lacks is forgotten",
         (f"{_OWED}.replace", "if is_lost else adds.lacking(index)", "if is_lost else []"),
     ),
-    _fault(
+    fault(
         "replacement-named-too-early",
         "metadata names a replacement whose share is not whole",
         (f"{_OWED}.collect", "if not self._adds.owns_any(", "if True or self._adds.owns_any("),
     ),
-    _fault(
+    fault(
         "replacement-named-for-what-was-given-up",
         "a share counts as whole though a part of it was dropped while it was copied",
         (f"{_OWED}._acknowledged", "*self._adds.given_up[share.index], ", ""),
     ),
-    _fault(
+    fault(
         "away-members-owe-nothing",
         "the mark of a member that was away goes while its ledger is written, and a crash of the writer hides the rest",
         (f"{_OWED}.to_mark", ", *owed_by(self._away.intersection(adds.ensemble))", ""),
     ),
-    _fault(
+    fault(
         "away-members-are-not-marked",
         "a ledger is created whose mark does not say what its away members owe",
         ("fastbk.replication.under_replication:owed_by", "in sorted(bookie_ids)", "in ()"),

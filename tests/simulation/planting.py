@@ -32,12 +32,17 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One protocol fault. `expected`: names of invariants that may be the first to break; empty: any."""
+    """One protocol fault. `seed`: of the world of streams that finds it."""
 
     name: str
     why: str
     edits: tuple[Edit, ...]
-    expected: frozenset[str] = frozenset()
+    seed: int = 0
+
+
+def fault(name: str, why: str, *edits: tuple[str, str, str], seed: int = 0) -> Mutation:
+    """Return a fault; an edit is (where, old, new)."""
+    return Mutation(name, why, tuple(Edit(*one) for one in edits), seed)
 
 
 def _target(where: str) -> tuple[Any, str]:

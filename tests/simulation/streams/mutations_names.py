@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.planting import Edit, Mutation
+from tests.simulation.planting import Mutation, fault
 
 CHANGES = "fastbk.stream.namespace.tree_changes"
 BULK = "fastbk.stream.namespace.many_streams"
@@ -10,97 +10,73 @@ NAMESPACE = "fastbk.stream.namespace.namespace:Namespace"
 EVENTS = "fastbk.stream.namespace.events"
 
 
-def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
-    return Mutation(name, why, tuple(Edit(*one) for one in edits))
-
-
-MUTATIONS: tuple[tuple[Mutation, int], ...] = (
-    (
-        _fault(
-            "gone-so-it-was-us",
-            "a deletion whose attempt failed takes a name that is missing for its own work",
-            (
-                f"{BULK}:unname",
-                "for name in await _renamed(catalog, gone, seen):",
-                "for name in ():",
-            ),
+MUTATIONS: tuple[Mutation, ...] = (
+    fault(
+        "gone-so-it-was-us",
+        "a deletion whose attempt failed takes a name that is missing for its own work",
+        (
+            f"{BULK}:unname",
+            "for name in await _renamed(catalog, gone, seen):",
+            "for name in ():",
         ),
-        13,
+        seed=13,
     ),
-    (
-        _fault(
-            "renamed-so-it-was-us",
-            "a renaming takes another name, which somebody else gave, for its own work",
-            (f"{NAMESPACE}.rename_stream", "if tries.may_have_done_it:", "if True:"),
-        ),
-        6,
+    fault(
+        "renamed-so-it-was-us",
+        "a renaming takes another name, which somebody else gave, for its own work",
+        (f"{NAMESPACE}.rename_stream", "if tries.may_have_done_it:", "if True:"),
+        seed=6,
     ),
-    (
-        _fault(
-            "all-or-nothing",
-            "a namespace is not deleted when a stream in it is renamed meanwhile",
-            (
-                f"{BULK}:_empty",
-                "unname(catalog, path, some, missing_ok=True)",
-                "unname(catalog, path, some)",
-            ),
+    fault(
+        "all-or-nothing",
+        "a namespace is not deleted when a stream in it is renamed meanwhile",
+        (
+            f"{BULK}:_empty",
+            "unname(catalog, path, some, missing_ok=True)",
+            "unname(catalog, path, some)",
         ),
-        11,
+        seed=11,
     ),
-    (
-        _fault(
-            "not-counted-above",
-            "a stream that comes or goes is counted in its own namespace alone",
-            (
-                f"{CHANGES}:touched",
-                "for level in place.levels[:-1]] if streams else []",
-                "for level in place.levels[:-1]] if streams > 0 else []",
-            ),
+    fault(
+        "not-counted-above",
+        "a stream that comes or goes is counted in its own namespace alone",
+        (
+            f"{CHANGES}:touched",
+            "for level in place.levels[:-1]] if streams else []",
+            "for level in place.levels[:-1]] if streams > 0 else []",
         ),
-        0,
     ),
-    (
-        _fault(
-            "full-and-one-more",
-            "the quota of the namespace itself is not looked at",
-            (
-                f"{CHANGES}:check_quota",
-                "for at, level in enumerate(place.levels):",
-                "for at, level in enumerate(place.levels[:-1]):",
-            ),
+    fault(
+        "full-and-one-more",
+        "the quota of the namespace itself is not looked at",
+        (
+            f"{CHANGES}:check_quota",
+            "for at, level in enumerate(place.levels):",
+            "for at, level in enumerate(place.levels[:-1]):",
         ),
-        0,
     ),
-    (
-        _fault(
-            "policy-in-silence",
-            "a new policy is not counted as a change, and who watches is not told",
-            (f"{CHANGES}:stream_policy_set", "*touched(place),", ""),
-        ),
-        0,
+    fault(
+        "policy-in-silence",
+        "a new policy is not counted as a change, and who watches is not told",
+        (f"{CHANGES}:stream_policy_set", "*touched(place),", ""),
     ),
-    (
-        _fault(
-            "watched-too-late",
-            "what changes while a watcher looks is passed by",
-            (
-                f"{EVENTS}:watch_namespace",
-                "if not watched.is_gone:\n                await changed.wait()",
-                "if not watched.is_gone:\n                changed.clear()\n                await changed.wait()",
-            ),
+    fault(
+        "watched-too-late",
+        "what changes while a watcher looks is passed by",
+        (
+            f"{EVENTS}:watch_namespace",
+            "if not watched.is_gone:\n                await changed.wait()",
+            "if not watched.is_gone:\n                changed.clear()\n                await changed.wait()",
         ),
-        21,
+        seed=21,
     ),
-    (
-        _fault(
-            "half-a-renaming",
-            "a stream's record keeps the name that it had",
-            (
-                f"{CHANGES}:stream_renamed",
-                "put(replace(record.value, name=new))",
-                "put(record.value)",
-            ),
+    fault(
+        "half-a-renaming",
+        "a stream's record keeps the name that it had",
+        (
+            f"{CHANGES}:stream_renamed",
+            "put(replace(record.value, name=new))",
+            "put(record.value)",
         ),
-        0,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.planting import Edit, Mutation
+from tests.simulation.planting import Mutation, fault
 
 CHANGES = "fastbk.stream.chain.changes"
 READ_AHEAD = "fastbk.stream.reader.read_ahead:ReadAhead"
@@ -10,274 +10,216 @@ ACKS = "fastbk.stream.cursor.acks:CursorAcks"
 JANITOR = "fastbk.stream.janitor.janitor"
 
 
-def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
-    return Mutation(name, why, tuple(Edit(*one) for one in edits))
-
-
-MUTATIONS: tuple[tuple[Mutation, int], ...] = (
-    (
-        _fault(
-            "segment-passed-by",
-            "a reader that comes to a new segment moves on twice",
-            (
-                "fastbk.stream.reader.read_plan:ReadPlan.completed",
-                "self.segment, self.entry, self._slot = number + 1, 0, 0",
-                "self.segment, self.entry, self._slot = number + (2 if self.entry > 2 else 1), 0, 0",
-            ),
+MUTATIONS: tuple[Mutation, ...] = (
+    fault(
+        "segment-passed-by",
+        "a reader that comes to a new segment moves on twice",
+        (
+            "fastbk.stream.reader.read_plan:ReadPlan.completed",
+            "self.segment, self.entry, self._slot = number + 1, 0, 0",
+            "self.segment, self.entry, self._slot = number + (2 if self.entry > 2 else 1), 0, 0",
         ),
-        0,
     ),
-    (
-        _fault(
-            "entry-again",
-            "a reader reads the last entry once more where a segment that it tailed was taken over",
-            (
-                f"{READ_AHEAD}._read_ledger",
-                "ledger.read_batches(plan.entry, self._last_wanted(row))",
-                "ledger.read_batches(max(plan.entry - 1, 0), self._last_wanted(row))",
-            ),
+    fault(
+        "entry-again",
+        "a reader reads the last entry once more where a segment that it tailed was taken over",
+        (
+            f"{READ_AHEAD}._read_ledger",
+            "ledger.read_batches(plan.entry, self._last_wanted(row))",
+            "ledger.read_batches(max(plan.entry - 1, 0), self._last_wanted(row))",
         ),
-        0,
     ),
-    (
-        _fault(
-            "trimmed-in-silence",
-            "a reader goes on at the trim point without a word",
-            (
-                "fastbk.stream.reader.buffer:ReadBuffer.gap_at",
-                "if records != 0:",
-                "if records is not None and records != 0:",
-            ),
+    fault(
+        "trimmed-in-silence",
+        "a reader goes on at the trim point without a word",
+        (
+            "fastbk.stream.reader.buffer:ReadBuffer.gap_at",
+            "if records != 0:",
+            "if records is not None and records != 0:",
         ),
-        0,
     ),
-    (
-        _fault(
-            "told-beyond-the-trim-point",
-            "a gap is told to reach to the end of the segment",
-            (
-                "fastbk.stream.reader.buffer:ReadBuffer.gap_at",
-                'return Gap("trimmed", position, chain.trim, records)',
-                'return Gap("trimmed", position, chain.trim._replace(entry=chain.trim.entry + 1), records)',
-            ),
+    fault(
+        "told-beyond-the-trim-point",
+        "a gap is told to reach to the end of the segment",
+        (
+            "fastbk.stream.reader.buffer:ReadBuffer.gap_at",
+            'return Gap("trimmed", position, chain.trim, records)',
+            'return Gap("trimmed", position, chain.trim._replace(entry=chain.trim.entry + 1), records)',
         ),
-        0,
     ),
-    (
-        _fault(
-            "latest-is-old",
-            "the tail is what metadata knows: the open segment is not asked",
-            (
-                "fastbk.stream.reader.search:tail_position",
-                "for row in reversed(chain.open_rows):",
-                "for row in ():",
-            ),
+    fault(
+        "latest-is-old",
+        "the tail is what metadata knows: the open segment is not asked",
+        (
+            "fastbk.stream.reader.search:tail_position",
+            "for row in reversed(chain.open_rows):",
+            "for row in ():",
         ),
-        0,
     ),
-    (
-        _fault(
-            "at-hand-and-passed-by",
-            "a cursor forgets what iteration took when many records are asked for",
-            (
-                "fastbk.stream.cursor.cursor:Cursor._delivery",
-                "delivery.give_back(chunk[at:])",
-                "pass",
-            ),
+    fault(
+        "at-hand-and-passed-by",
+        "a cursor forgets what iteration took when many records are asked for",
+        (
+            "fastbk.stream.cursor.cursor:Cursor._delivery",
+            "delivery.give_back(chunk[at:])",
+            "pass",
         ),
-        7,
+        seed=7,
     ),
-    (
-        _fault(
-            "told-twice",
-            "a cursor tells a truncation again, with the first record behind it",
-            ("fastbk.stream.cursor.delivery:CursorDelivery._track", "if is_told:", "if False:"),
-        ),
-        151,
+    fault(
+        "told-twice",
+        "a cursor tells a truncation again, with the first record behind it",
+        ("fastbk.stream.cursor.delivery:CursorDelivery._track", "if is_told:", "if False:"),
+        seed=151,
     ),
-    (
-        _fault(
-            "mark-ahead",
-            "an acknowledgement moves the mark one record too far",
-            (
-                f"{ACKS}.ack",
-                "self._move(seq + 1, behind(dlsn))",
-                "self._move(seq + 2, behind(behind(dlsn)))",
-            ),
+    fault(
+        "mark-ahead",
+        "an acknowledgement moves the mark one record too far",
+        (
+            f"{ACKS}.ack",
+            "self._move(seq + 1, behind(dlsn))",
+            "self._move(seq + 2, behind(behind(dlsn)))",
         ),
-        0,
     ),
-    (
-        _fault(
-            "mark-back",
-            "a takeover goes by the record's state, though the ledger has a later one",
-            (
-                "fastbk.stream.cursor.opening:_state_of",
-                "return state if other is None or other.serial <= state.serial else other",
-                "return state",
-            ),
+    fault(
+        "mark-back",
+        "a takeover goes by the record's state, though the ledger has a later one",
+        (
+            "fastbk.stream.cursor.opening:_state_of",
+            "return state if other is None or other.serial <= state.serial else other",
+            "return state",
         ),
-        15,
+        seed=15,
     ),
-    (
-        _fault(
-            "ranges-forgotten",
-            "what was done one by one is not kept",
-            (f"{ACKS}.state", "tuple(self.ranges.firsts)", "()"),
-            (f"{ACKS}.state", "tuple(self.ranges.ends)", "()"),
-            (f"{ACKS}.state", "tuple(self.ranges.behinds)", "()"),
-        ),
-        7,
+    fault(
+        "ranges-forgotten",
+        "what was done one by one is not kept",
+        (f"{ACKS}.state", "tuple(self.ranges.firsts)", "()"),
+        (f"{ACKS}.state", "tuple(self.ranges.ends)", "()"),
+        (f"{ACKS}.state", "tuple(self.ranges.behinds)", "()"),
+        seed=7,
     ),
-    (
-        _fault(
-            "former-holder-writes",
-            "a cursor's holder that was overtaken writes over the new one's record",
-            (
-                "fastbk.stream.cursor.store:CursorStore.write",
-                "if there.holder != record.holder:",
-                "if there.is_deleting:",
-            ),
+    fault(
+        "former-holder-writes",
+        "a cursor's holder that was overtaken writes over the new one's record",
+        (
+            "fastbk.stream.cursor.store:CursorStore.write",
+            "if there.holder != record.holder:",
+            "if there.is_deleting:",
         ),
-        7,
+        seed=7,
     ),
-    (
-        _fault(
-            "kept-too-early",
-            "who waits is told that a state is kept when it could not be",
-            (
-                "fastbk.stream.cursor.flusher:CursorFlusher._flush",
-                "self._resolve_waiters(self._taken, error)",
-                "self._resolve_waiters(self._taken, None)",
-            ),
+    fault(
+        "kept-too-early",
+        "who waits is told that a state is kept when it could not be",
+        (
+            "fastbk.stream.cursor.flusher:CursorFlusher._flush",
+            "self._resolve_waiters(self._taken, error)",
+            "self._resolve_waiters(self._taken, None)",
         ),
-        10,
+        seed=10,
     ),
-    (
-        _fault(
-            "ledger-of-a-cursor-unnamed",
-            "a cursor's ledger is made before its record names it",
-            (
-                "fastbk.stream.cursor.state_storage:StateStorage._next_ledger",
-                "await self._write(self._state())\n        policy",
-                "policy",
-            ),
+    fault(
+        "ledger-of-a-cursor-unnamed",
+        "a cursor's ledger is made before its record names it",
+        (
+            "fastbk.stream.cursor.state_storage:StateStorage._next_ledger",
+            "await self._write(self._state())\n        policy",
+            "policy",
         ),
-        11,
+        seed=11,
     ),
-    (
-        _fault(
-            "deletes-at-t",
-            "the segment that T lies in is deleted, too",
-            (
-                "fastbk.stream.janitor.retention:deletable_below",
-                "return target.segment + 1 if is_behind else target.segment",
-                "return target.segment + 1",
-            ),
+    fault(
+        "deletes-at-t",
+        "the segment that T lies in is deleted, too",
+        (
+            "fastbk.stream.janitor.retention:deletable_below",
+            "return target.segment + 1 if is_behind else target.segment",
+            "return target.segment + 1",
         ),
-        0,
     ),
-    (
-        _fault(
-            "deletes-what-cursors-hold",
-            "retention asks no cursors",
-            (f"{JANITOR}:Janitor._retain", "if policy.hold_for_cursors:", "if False:"),
-        ),
-        17,
+    fault(
+        "deletes-what-cursors-hold",
+        "retention asks no cursors",
+        (f"{JANITOR}:Janitor._retain", "if policy.hold_for_cursors:", "if False:"),
+        seed=17,
     ),
-    (
-        _fault(
-            "deletes-before-marking",
-            "ledgers are deleted before the chain says that they may be",
-            (
-                "fastbk.stream.janitor.segment_deletion:delete_below",
-                "known = await store.change(lambda chain: mark_deleting(chain, below), known)",
-                "early = [row.ledger_id for row in known.chain.rows if row.number < below]\n"
-                "    await deleter.ledgers_of(store.stream_id, early, reason)\n"
-                "    known = await store.change(lambda chain: mark_deleting(chain, below), known)",
-            ),
+    fault(
+        "deletes-before-marking",
+        "ledgers are deleted before the chain says that they may be",
+        (
+            "fastbk.stream.janitor.segment_deletion:delete_below",
+            "known = await store.change(lambda chain: mark_deleting(chain, below), known)",
+            "early = [row.ledger_id for row in known.chain.rows if row.number < below]\n"
+            "    await deleter.ledgers_of(store.stream_id, early, reason)\n"
+            "    known = await store.change(lambda chain: mark_deleting(chain, below), known)",
         ),
-        0,
     ),
-    (
-        _fault(
-            "newest-goes-too",
-            "the newest closed segment is deleted like others",
-            (f"{CHANGES}:mark_deleting", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
-            (f"{JANITOR}:_below", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
-        ),
-        5,
+    fault(
+        "newest-goes-too",
+        "the newest closed segment is deleted like others",
+        (f"{CHANGES}:mark_deleting", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
+        (f"{JANITOR}:_below", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
+        seed=5,
     ),
-    (
-        _fault(
-            "half-deleted-stays",
-            "segments that a janitor marked and did not get to delete are left so",
-            (
-                f"{JANITOR}:Janitor._process",
-                'known = await finish_deleting(self._deleter, store, known, "was marked before")',
-                "pass",
-            ),
+    fault(
+        "half-deleted-stays",
+        "segments that a janitor marked and did not get to delete are left so",
+        (
+            f"{JANITOR}:Janitor._process",
+            'known = await finish_deleting(self._deleter, store, known, "was marked before")',
+            "pass",
         ),
-        10,
+        seed=10,
     ),
-    (
-        _fault(
-            "doomed-stays",
-            "a janitor leaves doomed ledgers alone",
-            (
-                f"{JANITOR}:Janitor._process",
-                "known = await delete_pending(self._deleter, store, known)",
-                "pass",
-            ),
+    fault(
+        "doomed-stays",
+        "a janitor leaves doomed ledgers alone",
+        (
+            f"{JANITOR}:Janitor._process",
+            "known = await delete_pending(self._deleter, store, known)",
+            "pass",
         ),
-        22,
+        seed=22,
     ),
-    (
-        _fault(
-            "idle-stays-open",
-            "a segment that nobody writes to is not ended",
-            (
-                "fastbk.stream.janitor.idle_rolling:IdleRolling.roll_if_idle",
-                "if due_us > now_us:",
-                "if True:",
-            ),
+    fault(
+        "idle-stays-open",
+        "a segment that nobody writes to is not ended",
+        (
+            "fastbk.stream.janitor.idle_rolling:IdleRolling.roll_if_idle",
+            "if due_us > now_us:",
+            "if True:",
         ),
-        3,
+        seed=3,
     ),
-    (
-        _fault(
-            "truncation-forgotten",
-            "who takes a stream over forgets a trim point inside the open segment",
-            (
-                f"{CHANGES}:open_for_append",
-                "reserved=NONE)",
-                "reserved=NONE, trim=chain.trim._replace(entry=0, slot=0))",
-            ),
+    fault(
+        "truncation-forgotten",
+        "who takes a stream over forgets a trim point inside the open segment",
+        (
+            f"{CHANGES}:open_for_append",
+            "reserved=NONE)",
+            "reserved=NONE, trim=chain.trim._replace(entry=0, slot=0))",
         ),
-        4,
+        seed=4,
     ),
-    (
-        _fault(
-            "truncation-beyond-the-end",
-            "a truncation takes what it is given",
-            (
-                "fastbk.stream.janitor.truncation:truncate",
-                "point = min(wanted, await end_of(context, known.chain))",
-                "point = wanted",
-            ),
+    fault(
+        "truncation-beyond-the-end",
+        "a truncation takes what it is given",
+        (
+            "fastbk.stream.janitor.truncation:truncate",
+            "point = min(wanted, await end_of(context, known.chain))",
+            "point = wanted",
         ),
-        29,
+        seed=29,
     ),
-    (
-        _fault(
-            "page-after-the-chain",
-            "rows move to a page that is not written",
-            (
-                "fastbk.stream.chain.store:ChainStore._spilled",
-                "await self._records.change(Change(self._page_path(page), put_page(rows)))",
-                "pass",
-            ),
+    fault(
+        "page-after-the-chain",
+        "rows move to a page that is not written",
+        (
+            "fastbk.stream.chain.store:ChainStore._spilled",
+            "await self._records.change(Change(self._page_path(page), put_page(rows)))",
+            "pass",
         ),
-        4,
+        seed=4,
     ),
 )
