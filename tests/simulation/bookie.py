@@ -251,7 +251,6 @@ class Bookie(Node):
                 return int(Status.CONFLICT)
         else:
             entries[entry_id] = stored
-            self.checks.stored(self, ledger_id, entry_id)
         if self.table.stored(ledger_id, entry_id, stored.lac):
             self.answers.wake(ledger_id)
         return int(Status.OK)
@@ -332,9 +331,7 @@ class Bookie(Node):
             ledger_id, _, _, _, entry_id, stored = record
             if stored is not None and not (self.is_liar and self.drops_after_ack):
                 entries = self.entries.setdefault(ledger_id, {})
-                if entry_id not in entries:
-                    entries[entry_id] = stored
-                    self.checks.stored(self, ledger_id, entry_id)
+                entries.setdefault(entry_id, stored)
         self._replay(self.table, self._journal)
         self.is_up = True
         self.life += 1

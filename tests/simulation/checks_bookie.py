@@ -73,9 +73,6 @@ class BookieChecks(ChecksBase):
         if self.recorder is not None and record[1] is Kind.ADD and status == Status.FENCED:
             self.recorder.add_refused(client, bookie.name, record[0], record[4])
 
-    def stored(self, bookie: Bookie, ledger_id: LedgerId, entry_id: EntryId) -> None:
-        """An entry lies on the bookie's disks."""
-
     def fence_durable(self, bookie: Bookie, client: str, ledger_id: LedgerId) -> None:
         if self.recorder is not None:
             self.recorder.fenced(client, bookie.name, ledger_id)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fastbk.model.ledger import LedgerState
-from tests.unit.simulation.histories import bad
-from tests.unit.simulation.judge import Judge
+from tests.unit.simulation.judge import Judge, bad
 
 # --- what the writer is told ----------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Found, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
-from tests.unit.simulation.histories import bad
-from tests.unit.simulation.judge import Judge
+from tests.unit.simulation.judge import Judge, bad
 
 # --- metadata -------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from fastbk.meta.api import VersionedLedger
@@ -9,50 +10,32 @@ from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.native.decide import RECOVERY, Kind
 from fastbk.replication.actions import BookieRequest, ReadEntry, Reply
 from tests.simulation.answering import Stored
-from tests.simulation.plan import Plan
+from tests.simulation.scripts.stage import plan_of
 from tests.simulation.workload import KEY, data_of
 from tests.simulation.world import World
 
-BOOKIES = [f"b{number}" for number in range(6)]
+BAD: list[tuple[str, str, Callable[[Judge], None]]] = []
 
 
-def quiet_plan(ensemble: int = 3, write_quorum: int = 3, ack_quorum: int = 2) -> Plan:
-    """Return a plan in which nothing happens by itself."""
-    return Plan(
-        seed=0,
-        ensemble=ensemble,
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-        bookies=list(BOOKIES),
-        clients=["c0", "c1", "c2", "c3", "repair"],
-        classes=[],
-        duration_s=1.0,
-        events_max=100_000,
-        options={
-            "append_timeout_s": 10.0,
-            "replace_after_s": 1.0,
-            "bookie_timeout_s": 2.0,
-            "delayed": 0.0,
-            "changes_max": -1,
-            "held_bytes_max": 1 << 20,
-            "entries_max": 16,
-            "request_timeout_s": 1.0,
-            "give_up_s": 3.0,
-            "speculative_s": 0.0,
-            "parallel": 0.0,
-        },
-    )
+def bad(name: str) -> Callable[[Callable[[Judge], None]], Callable[[Judge], None]]:
+    """Register a history that breaks that invariant."""
+
+    def note(history: Callable[[Judge], None]) -> Callable[[Judge], None]:
+        BAD.append((name, history.__name__, history))
+        return history
+
+    return note
 
 
 class Judge:
     """The checks of one ledger, on b0, b1 and b2 with Qw 3 and Qa 2."""
 
     def __init__(self, *, is_deferred: bool = False) -> None:
-        plan = quiet_plan()
+        plan = plan_of(3, 3, 2, spare=3)
         plan.is_deferred = is_deferred
         self.world = World(plan)
         self.checks = self.world.checks
-        self.ledger = self.world.workload.create(BOOKIES[:3])
+        self.ledger = self.world.workload.create(plan.bookies[:3])
         self.facts = self.checks.facts[0]
 
     def write(self, count: int) -> None:

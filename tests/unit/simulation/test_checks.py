@@ -14,8 +14,7 @@ from fastbk.replication.actions import ReadEntry, Reply
 from fastbk.wire.statuses import Status
 from tests.simulation.checks import INVARIANTS
 from tests.simulation.kernel import Violation
-from tests.unit.simulation.histories import BAD
-from tests.unit.simulation.judge import Judge
+from tests.unit.simulation.judge import BAD, Judge
 
 
 @pytest.mark.parametrize(
