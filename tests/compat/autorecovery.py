@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from kazoo.exceptions import NoNodeError
 
 from fastbk.model.protobuf import fields
-from tests.compat.java_cells import run_cells
-from tests.compat.members import STORAGES, free_port
+from tests.compat.java_cells import Answer, run_cells
+from tests.compat.members import STORAGES, free_port, loopback_settings, write_conf
 from tests.compat.results import Result
 from tests.compat.rig import Cluster, Rig
 
@@ -23,10 +23,7 @@ def daemon(cluster: Cluster, changes: Mapping[str, object] | None = None) -> Ite
     """Run the daemon with short periods; `changes` go before its settings."""
     settings: dict[str, object] = {
         "bookiePort": free_port(),
-        "metadataServiceUri": cluster.metadata_uri,
-        "advertisedAddress": "127.0.0.1",
-        "allowLoopback": "true",
-        "zkTimeout": 4000,
+        **loopback_settings(cluster.metadata_uri),
         "lostBookieRecoveryDelay": 0,
         "auditorPeriodicCheckInterval": 15,
         "auditorReplicasCheckInterval": 15,
@@ -37,7 +34,7 @@ def daemon(cluster: Cluster, changes: Mapping[str, object] | None = None) -> Ite
         **(changes or {}),
     }
     conf = cluster.folder / "autorecovery.conf"
-    conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    write_conf(conf, settings)
     with open(cluster.folder / "autorecovery.log", "ab") as log:
         process = subprocess.Popen(
             cluster.programs.command(DAEMON_MAIN, "--conf", str(conf)),
@@ -75,7 +72,7 @@ def autorecovery_cells(rig: Rig, only: list[str], *, kind: str) -> Iterator[Resu
         )
 
 
-def _answers(cluster: Cluster) -> dict[str, Callable[..., str]]:
+def _answers(cluster: Cluster) -> dict[str, Answer]:
     root = f"{cluster.location.root}/underreplication"
 
     def checks() -> str:
@@ -91,14 +88,11 @@ def _answers(cluster: Cluster) -> dict[str, Callable[..., str]]:
             )
         return " ".join(times)
 
-    def marked() -> str:
-        return str(marked_ledgers(cluster, f"{root}/ledgers"))
-
-    def lose(bookie_id: str) -> str:
-        cluster.member(bookie_id).kill()
-        return ""
-
-    return {"autorecovery-checks": checks, "autorecovery-marked": marked, "lose": lose}
+    return {
+        "autorecovery-checks": checks,
+        "autorecovery-marked": lambda: str(marked_ledgers(cluster, f"{root}/ledgers")),
+        "lose": lambda bookie_id: cluster.member(bookie_id).kill(),
+    }
 
 
 def marked_ledgers(cluster: Cluster, path: str) -> int:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 from tests.compat.java_cells import CELLS_MAIN, run_cells
-from tests.compat.members import STORAGES, ConfMember
-from tests.compat.results import Result
-from tests.compat.rig import HTTP_S_MAX, Cluster, Rig
+from tests.compat.members import STORAGES, ConfMember, http_text
+from tests.compat.results import Result, is_wanted, run_cell
+from tests.compat.rig import Cluster, Rig
 
 CELLS = (
     "append",
@@ -61,8 +58,8 @@ def conf_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
         cluster.add_by_conf(4, settings=SETTINGS, variables=VARIABLES)
         cluster.start()
         for name, cell in IN_FORCE.items():
-            if not only or any(word in name for word in only):
-                yield _in_force(cluster, name, cell)
+            if is_wanted(name, only):
+                yield run_cell("java v3 > by conf", name, lambda cell=cell: _each(cluster, cell))  # type: ignore[misc]
         for protocol in ("v3", "v2"):
             words = [cluster.metadata_uri, protocol, "client", *(only or CELLS)]
             yield from run_cells(
@@ -83,16 +80,6 @@ def limit_cells(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
             yield from run_cells(f"java {protocol} > {kind}", cluster, rig.programs, words)
 
 
-def _http(member: ConfMember, path: str) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", member.http_port, timeout=HTTP_S_MAX)
-    with closing(connection):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    assert answer.status == http.HTTPStatus.OK, f"{path}: {answer.status} {text}"
-    return text
-
-
 def _names(cluster: Cluster, member: ConfMember) -> None:
     """Id, address and cookie are those that Apache's bookie would have with the file."""
     root = cluster.location.root
@@ -102,13 +89,13 @@ def _names(cluster: Cluster, member: ConfMember) -> None:
 
 
 def _http_server(_cluster: Cluster, member: ConfMember) -> None:
-    assert _http(member, "/heartbeat").strip() == "OK"
-    assert "bookie_SERVER_STATUS" in _http(member, "/metrics")
+    assert http_text(member.http_port, "/heartbeat").strip() == "OK"
+    assert "bookie_SERVER_STATUS" in http_text(member.http_port, "/metrics")
 
 
 def _variables(_cluster: Cluster, member: ConfMember) -> None:
     """BK_ variables go before the file."""
-    settings = json.loads(_http(member, "/api/v1/config/server_config"))
+    settings = json.loads(http_text(member.http_port, "/api/v1/config/server_config"))
     found = {name: settings.get(name) for name in IN_FORCE_SETTINGS}
     assert found == IN_FORCE_SETTINGS, found
 
@@ -126,13 +113,7 @@ IN_FORCE: dict[str, Callable[[Cluster, ConfMember], None]] = {
 }
 
 
-def _in_force(cluster: Cluster, name: str, cell: Callable[[Cluster, ConfMember], None]) -> Result:
-    started_s = time.monotonic()
-    verdict, reason = "pass", ""
-    try:
-        for member in cluster.members:
-            assert isinstance(member, ConfMember)
-            cell(cluster, member)
-    except Exception as error:
-        verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
-    return Result("java v3 > by conf", name, verdict, time.monotonic() - started_s, reason)
+def _each(cluster: Cluster, cell: Callable[[Cluster, ConfMember], None]) -> None:
+    for member in cluster.members:
+        assert isinstance(member, ConfMember)
+        cell(cluster, member)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.compat.java_cells import run_cells
+from tests.compat.java_cells import Answer, run_cells
 from tests.compat.results import Result
 from tests.compat.rig import Rig
 from tests.fixtures.mounts import small_disk
@@ -35,19 +35,10 @@ def disk_full_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
             bookie = cluster.ours.bookies[0]
             bookie.sections["ledgers"]["directory"] = str(disk.path / "ledgers")
             cluster.start()
-
-            def fill() -> str:
-                disk.fill(LEFT_BYTES)
-                return ""
-
-            def empty() -> str:
-                disk.empty()
-                return ""
-
-            answers: dict[str, Callable[..., str]] = {
+            answers: dict[str, Answer] = {
                 "disk-bookie": lambda: cluster.members[0].bookie_id,
-                "disk-fill": fill,
-                "disk-empty": empty,
+                "disk-fill": lambda: disk.fill(LEFT_BYTES),
+                "disk-empty": disk.empty,
             }
             arguments = [cluster.metadata_uri, "v3", "disk-full", *only]
             try:

@@ -8,6 +8,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 from tests.compat.jars import JAVA_OPTIONS, Programs
 from tests.compat.python_side import PythonSide
@@ -16,6 +18,8 @@ from tests.compat.rig import Cluster
 
 CELLS_MAIN = "fastbk.compat.Cells"
 RUN_S_MAX = 1500.0
+Answer = Callable[..., str | None]
+"""What a program asks to be done; None and "" are the same."""
 
 
 def run_cells(
@@ -26,7 +30,7 @@ def run_cells(
     *,
     main_class: str = CELLS_MAIN,
     options: Sequence[str] = (),
-    more_answers: Mapping[str, Callable[..., str]] | None = None,
+    more_answers: Mapping[str, Answer] | None = None,
     run_s_max: float = RUN_S_MAX,
 ) -> Iterator[Result]:
     """Run a program on a cluster and yield its cells as they end; ends it after `run_s_max`.
@@ -36,30 +40,41 @@ def run_cells(
     started_s = time.monotonic()
     log_path = cluster.folder / f"{column.replace(' ', '').replace('>', '-')}.log"
     with open(log_path, "ab") as log, PythonSide(cluster.metadata_uri) as python:
-        process = subprocess.Popen(
-            programs.command(main_class, *arguments, options=(*JAVA_OPTIONS, *options)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            bufsize=1,
-            process_group=0,
-        )
-        timer = threading.Timer(run_s_max, process.kill)
-        timer.start()
-        try:
+        command = programs.command(main_class, *arguments, options=(*JAVA_OPTIONS, *options))
+        with piped(command, log, run_s_max) as process:
             yield from serve(column, process, {**_answers(cluster, python), **(more_answers or {})})
-        finally:
-            timer.cancel()
-            process.kill()
-            process.wait()
     if process.returncode not in (0, 1, -signal.SIGKILL):
         reason = f"the program ended with {process.returncode}; see {log_path}"
         yield Result(column, main_class, "fail", time.monotonic() - started_s, reason)
 
 
+@contextlib.contextmanager
+def piped(
+    command: Sequence[str], log: IO[bytes], seconds_max: float, folder: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Give a running program with pipes; it is killed at the end, or after `seconds_max`."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        bufsize=1,
+        cwd=folder,
+        process_group=0,
+    )
+    timer = threading.Timer(seconds_max, process.kill)
+    timer.start()
+    try:
+        yield process
+    finally:
+        timer.cancel()
+        process.kill()
+        process.wait()
+
+
 def serve(
-    column: str, process: subprocess.Popen[str], answers: dict[str, Callable[..., str]]
+    column: str, process: subprocess.Popen[str], answers: dict[str, Answer]
 ) -> Iterator[Result]:
     """Yield the cells that a running program prints, and answer what it asks, until it ends."""
     assert process.stdin is not None and process.stdout is not None
@@ -72,7 +87,7 @@ def serve(
             yield Result(column, name, verdict, float(seconds), reason)
         elif kind == "ASK":
             try:
-                answer = "ok " + answers[words[0]](*words[1:])
+                answer = f"ok {answers[words[0]](*words[1:]) or ''}"
             except Exception as error:
                 answer = f"error {type(error).__name__}: {error}".replace("\n", " ")
             # It may have ended while it was asked for: by its own timer, or by ours.
@@ -85,39 +100,21 @@ def serve(
         yield Result(column, "start", "fail", 0.0, "the program ended without a cell")
 
 
-def _answers(cluster: Cluster, python: PythonSide) -> dict[str, Callable[..., str]]:
-    def kill(bookie_id: str) -> str:
-        cluster.member(bookie_id).kill()
-        return ""
+def _answers(cluster: Cluster, python: PythonSide) -> dict[str, Answer]:
+    def send(number: signal.Signals) -> Answer:
+        return lambda bookie_id: cluster.member(bookie_id).signal(number)
 
-    def start(bookie_id: str) -> str:
-        cluster.restore(bookie_id)
-        return ""
-
-    def pause(bookie_id: str) -> str:
-        cluster.member(bookie_id).signal(signal.SIGSTOP)
-        return ""
-
-    def resume(bookie_id: str) -> str:
-        cluster.member(bookie_id).signal(signal.SIGCONT)
-        return ""
-
-    def read_only(bookie_id: str) -> str:
-        cluster.set_read_only(bookie_id, is_read_only=True)
-        return ""
-
-    def writable(bookie_id: str) -> str:
-        cluster.set_read_only(bookie_id, is_read_only=False)
-        return ""
+    def set_read_only(is_read_only: bool) -> Answer:
+        return lambda bookie_id: cluster.set_read_only(bookie_id, is_read_only=is_read_only)
 
     return {
-        "read-only": read_only,
-        "writable": writable,
-        "kill": kill,
-        "start": start,
-        "restore": start,
-        "pause": pause,
-        "resume": resume,
+        "read-only": set_read_only(True),
+        "writable": set_read_only(False),
+        "kill": lambda bookie_id: cluster.member(bookie_id).kill(),
+        "start": cluster.restore,
+        "restore": cluster.restore,
+        "pause": send(signal.SIGSTOP),
+        "resume": send(signal.SIGCONT),
         "count-running": lambda: str(sum(member.is_running for member in cluster.members)),
         "kind": lambda bookie_id: cluster.member(bookie_id).kind,
         "python-read": python.read,

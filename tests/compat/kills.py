@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from tests.compat.java_cells import run_cells
+from tests.compat.java_cells import Answer, run_cells
 from tests.compat.results import Result
 from tests.compat.rig import Cluster, Rig
 
@@ -28,7 +28,7 @@ def kill_rounds(rig: Rig, rounds: int, seed: int, *, kind: str) -> Iterator[Resu
             f"-Dfastbk.compat.seed={seed}",
             f"-Dfastbk.compat.seconds={rounds * ROUND_S_MAX}",
         ]
-        answers: dict[str, Callable[..., str]] = {
+        answers: dict[str, Answer] = {
             "kill-some": killer.kill,
             "all-back": killer.all_back,
         }
@@ -82,8 +82,7 @@ class Killer:
         if self._errors:
             raise self._errors[0]
 
-    def all_back(self) -> str:
+    def all_back(self) -> None:
         for thread in self._starting.values():
             thread.join(BACK_S_MAX)
         self._check()
-        return ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 import fastbk
@@ -15,17 +13,14 @@ from fastbk.meta.replica_marks import LedgerMark
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from tests.compat.autorecovery import daemon, marked_ledgers
-from tests.compat.members import FASTBK, STORAGES, Member
+from tests.compat.members import STORAGES, Member
 from tests.compat.python_side import PASSWORD, payload
-from tests.compat.results import Result
-from tests.compat.rig import SHELL_MAIN, Cluster, Rig
-from tests.compat.rolling import run
-from tests.compat.shell import configuration
+from tests.compat.results import Result, is_wanted, run_cell
+from tests.compat.rig import Cluster, Rig
 from tests.fixtures.wait import wait_until_async
 
 COLUMN = "fastbk > mixed"
 HALF = 20
-VERB_S_MAX = 120
 S_MAX = 60.0
 
 
@@ -35,17 +30,11 @@ def mark_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
     settings: dict[str, object] = {"ledgerStorageClass": STORAGES["sorted"]}
     with rig.cluster(ours=2, apache=2, apache_settings=settings, is_made_by_apache=True) as cluster:
         for name, cell in CELLS.items():
-            if only and not any(word in name for word in only):
-                continue
-            started_s = time.monotonic()
-            verdict, reason = "pass", ""
-            try:
-                asyncio.run(cell(cluster))
-            except Exception as error:
-                verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
-            for member in cluster.members:
-                cluster.restore(member.bookie_id)
-            yield Result(COLUMN, name, verdict, time.monotonic() - started_s, reason)
+            if is_wanted(name, only):
+                result = run_cell(COLUMN, name, lambda cell=cell: asyncio.run(cell(cluster)))  # type: ignore[misc]
+                for member in cluster.members:
+                    cluster.restore(member.bookie_id)
+                yield result
 
 
 async def repaired_by_autorecovery(cluster: Cluster) -> None:
@@ -56,7 +45,7 @@ async def repaired_by_autorecovery(cluster: Cluster) -> None:
         ledger_id = await _closed_without(client, victim)
     await _away(cluster, victim)
     printed = await asyncio.to_thread(
-        _shell, cluster, "listunderreplicated", "-printmissingreplica"
+        cluster.shell, "listunderreplicated", "-printmissingreplica"
     )
     assert f"MissingReplica : {victim.bookie_id}" in printed, printed
     await _back(cluster, victim, spare)
@@ -188,9 +177,7 @@ async def _metadata(client: fastbk.Client, writer: fastbk.LedgerWriter) -> Ledge
 
 async def _away(cluster: Cluster, member: Member) -> None:
     await asyncio.to_thread(member.kill)
-    await wait_until_async(
-        lambda: cluster.registered_by(member.bookie_id) == 0, "the end of its registration", S_MAX
-    )
+    await asyncio.to_thread(cluster.wait_unregistered, member.bookie_id)
 
 
 async def _back(cluster: Cluster, *members: Member) -> None:
@@ -219,18 +206,4 @@ async def _autorecovery(cluster: Cluster) -> None:
 
 
 def _repair(cluster: Cluster, bookie_id: str) -> None:
-    words = ("bookie", "repair", bookie_id, "--metadata", cluster.metadata_uri)
-    run([*FASTBK, *words], cluster.folder)
-
-
-def _shell(cluster: Cluster, *arguments: str) -> str:
-    words = ("-conf", str(configuration(cluster)), *arguments)
-    done = subprocess.run(
-        cluster.programs.command(SHELL_MAIN, *words),
-        check=True,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=VERB_S_MAX,
-    )
-    return done.stdout + done.stderr
+    cluster.fastbk("bookie", "repair", bookie_id, "--metadata", cluster.metadata_uri)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,11 +25,13 @@ PORTS = (10_000, 32_000)
 """Below those that Linux gives to connections: a bookie finds its own free, also minutes after it was chosen."""
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
+HTTP_S_MAX = 30.0
 FASTBK = (sys.executable, "-m", "fastbk.cli")
 BOOKIE_MAIN = "org.apache.bookkeeper.server.Main"
 STORAGES = {
     "db": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     "sorted": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
+    "interleaved": "org.apache.bookkeeper.bookie.InterleavedLedgerStorage",
 }
 
 
@@ -282,8 +285,23 @@ def make_conf(folder: Path, metadata_uri: str, settings: Mapping[str, object]) -
     made = ConfFile(folder / "bookie.conf", free_port(), free_port())
     keys = bookie_settings(folder, made.port, metadata_uri)
     keys |= {"httpServerPort": made.http_port, **settings}
-    made.path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    write_conf(made.path, keys)
     return made
+
+
+def write_conf(path: Path, settings: Mapping[str, object]) -> None:
+    """Write a configuration file of Apache's."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+
+def loopback_settings(metadata_uri: str) -> dict[str, object]:
+    """Return what each of Apache's programs needs on loopback."""
+    return {
+        "metadataServiceUri": metadata_uri,
+        "advertisedAddress": "127.0.0.1",
+        "allowLoopback": "true",
+        "zkTimeout": 4000,
+    }
 
 
 def bookie_settings(folder: Path, port: int, metadata_uri: str) -> dict[str, object]:
@@ -293,9 +311,7 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> dict[str, obj
         "httpServerEnabled": "true",
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "httpServerHost": "127.0.0.1",
-        "metadataServiceUri": metadata_uri,
-        "advertisedAddress": "127.0.0.1",
-        "allowLoopback": "true",
+        **loopback_settings(metadata_uri),
         "journalDirectories": folder / "journal",
         "ledgerDirectories": folder / "ledgers",
         "indexDirectories": folder / "ledgers",
@@ -305,7 +321,6 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> dict[str, obj
         "journalPreAllocSizeMB": 4,
         "diskUsageThreshold": 0.99,
         "diskUsageWarnThreshold": 0.98,
-        "zkTimeout": 4000,
         "numAddWorkerThreads": 1,
         "numReadWorkerThreads": 2,
     }
@@ -349,6 +364,19 @@ def free_port() -> int:
         port = random.randrange(*PORTS)
         if is_free(port):
             return port
+
+
+def http_text(port: int, path: str, body: str | None = None) -> str:
+    """GET a path of a bookie's HTTP endpoints, or PUT JSON there. Raises HTTPError."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        data=None if body is None else body.encode(),
+        method="GET" if body is None else "PUT",
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=HTTP_S_MAX) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 def listens(port: int) -> bool:

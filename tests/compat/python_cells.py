@@ -25,7 +25,7 @@ from fastbk.errors import (
 from tests.compat.python_faults import FAULT_CELLS
 from tests.compat.python_side import PASSWORD, payload
 from tests.compat.python_world import Cell, PythonWorld, append, check, refused
-from tests.compat.results import Result
+from tests.compat.results import Result, is_wanted, run_cell
 from tests.compat.rig import Cluster, Rig
 
 ENTRIES = 120
@@ -276,9 +276,7 @@ def python_cells(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
 
     On ours, in our own protocol, to see that the cells are right.
     """
-    wanted = {
-        name: cell for name, cell in CELLS.items() if not only or any(word in name for word in only)
-    }
+    wanted = {name: cell for name, cell in CELLS.items() if is_wanted(name, only)}
     if not wanted:
         return
     ours, apache = {"apache": (0, 4), "mixed": (2, 2), "ours": (4, 0)}[kind]
@@ -293,14 +291,8 @@ def python_cells(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
 def _run(
     column: str, cluster: Cluster, name: str, cell: Cell, options: dict[str, object]
 ) -> Result:
-    started_s = time.monotonic()
-    verdict, reason = "pass", ""
-    try:
-        with warnings.catch_warnings(action="ignore", category=fastbk.errors.WeakQuorumWarning):
-            asyncio.run(_with_client(cluster, cell, options))
-    except Exception as error:
-        verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
-    return Result(column, name, verdict, time.monotonic() - started_s, reason)
+    with warnings.catch_warnings(action="ignore", category=fastbk.errors.WeakQuorumWarning):
+        return run_cell(column, name, lambda: asyncio.run(_with_client(cluster, cell, options)))
 
 
 async def _with_client(cluster: Cluster, cell: Cell, options: dict[str, object]) -> None:

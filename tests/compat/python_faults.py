@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
-
 from fastbk.errors import LedgerClosed, LedgerFenced, NotEnoughBookies
 from tests.compat.python_world import Cell, PythonWorld, append, check, refused
+from tests.fixtures.wait import wait_until_async
 
 KNOWN_S_MAX = 20.0
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline_s = time.monotonic() + KNOWN_S_MAX
-    while not await condition():
-        assert time.monotonic() < deadline_s, f"waited {KNOWN_S_MAX:g} s for {what}"
-        await asyncio.sleep(0.02)
 
 
 async def read_only_writer_moves(world: PythonWorld) -> None:
@@ -30,7 +20,7 @@ async def read_only_writer_moves(world: PythonWorld) -> None:
     async def is_replaced() -> bool:
         return victim not in writer.metadata.fragments[-1].ensemble
 
-    await until(is_replaced, "the read-only bookie to be replaced")
+    await wait_until_async(is_replaced, "the read-only bookie to be replaced", KNOWN_S_MAX)
     assert victim in writer.metadata.fragments[0].ensemble, "it keeps what it has"
     await writer.close()
     async with await world.open(writer.ledger_id) as reader:
@@ -70,7 +60,7 @@ async def read_only_not_chosen(world: PythonWorld) -> None:
             return True
         return False
 
-    await until(is_out, "the client to know of the read-only bookie")
+    await wait_until_async(is_out, "the client to know of the read-only bookie", KNOWN_S_MAX)
     for _ in range(10):
         writer = await world.create(len(bookies) - 1, 1, 1)
         assert victim not in writer.metadata.fragments[0].ensemble, "a read-only bookie was chosen"
@@ -80,7 +70,7 @@ async def read_only_not_chosen(world: PythonWorld) -> None:
     async def is_back() -> bool:
         return not await is_out()
 
-    await until(is_back, "the client to choose it again")
+    await wait_until_async(is_back, "the client to choose it again", KNOWN_S_MAX)
 
 
 FAULT_CELLS: dict[str, Cell] = {

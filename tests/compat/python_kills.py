@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
 from tests.compat.kills import Killer
 from tests.compat.python_side import PASSWORD, payload
-from tests.compat.results import Result
+from tests.compat.results import Result, run_cell
 from tests.compat.rig import Rig
 
 WRITERS = 4
@@ -137,8 +136,6 @@ class Rounds:
 
 def python_kill_rounds(rig: Rig, rounds: int, seed: int) -> Iterator[Result]:
     """Seven bookies, of both kinds; clients that speak v3 and v2 to those of Apache's."""
-    started_s = time.monotonic()
-    verdict, reason = "pass", ""
     with rig.cluster(ours=5, apache=2) as cluster:
 
         async def run() -> None:
@@ -149,10 +146,7 @@ def python_kill_rounds(rig: Rig, rounds: int, seed: int) -> Iterator[Result]:
             ):
                 await Rounds(Killer(cluster), [v3, v2], seed).run(rounds)
 
-        try:
-            asyncio.run(run())
-        except Exception as error:
-            verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
-    yield Result(
-        "python > mixed, kills", "python-kill-rounds", verdict, time.monotonic() - started_s, reason
-    )
+        result = run_cell(
+            "python > mixed, kills", "python-kill-rounds", lambda: asyncio.run(run())
+        )
+    yield result

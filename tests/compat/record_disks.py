@@ -16,14 +16,10 @@ from pathlib import Path
 import fastbk
 from fastbk.client.client import Client
 from tests.compat.jars import programs
+from tests.compat.members import STORAGES
 from tests.compat.rig import Cluster, Rig
 from tests.fixtures.apache_disk import DELETED, GOLDEN, payload
 
-STORAGES = {
-    "db": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
-    "sorted": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
-    "interleaved": "org.apache.bookkeeper.bookie.InterleavedLedgerStorage",
-}
 SETTINGS: dict[str, dict[str, object]] = {
     "db": {},
     "sorted": {},

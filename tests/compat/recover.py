@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import fastbk.sync
-from fastbk.devcluster.processes import wait_for
 from fastbk.errors import Error
-from tests.compat.members import FASTBK
 from tests.compat.python_side import PASSWORD, PythonSide, payload
-from tests.compat.results import Result
+from tests.compat.results import Result, is_wanted, run_cell
 from tests.compat.rig import Cluster, Rig
-from tests.compat.rolling import run
 
 COLUMN = "fastbk > mixed"
 ENTRIES = 60
-GONE_S_MAX = 30.0
 QUORUMS = ((3, 2, 2), (3, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3))
 
 
@@ -26,15 +21,8 @@ def recover_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
     """Five bookies, three of ours; one of each kind is lost, one after the other."""
     with rig.cluster(ours=3, apache=2, is_made_by_apache=True) as cluster:
         for name, cell in CELLS.items():
-            if only and not any(word in name for word in only):
-                continue
-            started_s = time.monotonic()
-            verdict, reason = "pass", ""
-            try:
-                cell(cluster)
-            except Exception as error:
-                verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
-            yield Result(COLUMN, name, verdict, time.monotonic() - started_s, reason)
+            if is_wanted(name, only):
+                yield run_cell(COLUMN, name, lambda cell=cell: cell(cluster))  # type: ignore[misc]
 
 
 def recover_apache(cluster: Cluster) -> None:
@@ -83,12 +71,10 @@ def _lose(cluster: Cluster, victim: str, verb: str) -> None:
         written.append(left_open.ledger_id)
         assert any(_names(client, ledger_id, victim) for ledger_id in written[:-1])
         cluster.member(victim).kill()
-        wait_for(
-            lambda: cluster.registered_by(victim) == 0, GONE_S_MAX, "the end of its registration"
-        )
+        cluster.wait_unregistered(victim)
         consent = ("--yes",) if verb == "decommission" else ()
-        words = ("bookie", verb, victim, *consent, "--grace", "1", "--metadata", cluster.metadata_uri)
-        run([*FASTBK, *words], cluster.folder)
+        words = (*consent, "--grace", "1", "--metadata", cluster.metadata_uri)
+        cluster.fastbk("bookie", verb, victim, *words)
         for ledger_id in written:
             assert not _names(client, ledger_id, victim), f"{ledger_id} still names {victim}"
         # A writer that has replaced the bookie by itself in time goes on; where the verb had to do it, it is fenced.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +26,22 @@ class Result:
     def __str__(self) -> str:
         text = f"{MARKS[self.verdict]:4} {self.column:22} {self.name:34} {self.seconds:7.2f} s"
         return f"{text}  {self.reason}" if self.reason else text
+
+
+def run_cell(column: str, name: str, act: Callable[[], object]) -> Result:
+    """Return what a cell came to: an exception is the reason of a failure."""
+    started_s = time.monotonic()
+    verdict, reason = "pass", ""
+    try:
+        act()
+    except Exception as error:
+        verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
+    return Result(column, name, verdict, time.monotonic() - started_s, reason)
+
+
+def is_wanted(name: str, only: Sequence[str]) -> bool:
+    """Return whether a cell has one of these words in its name, or no word is given."""
+    return not only or any(word in name for word in only)
 
 
 class Results:

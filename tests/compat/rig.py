@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import http
-import http.client
 import itertools
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -24,19 +22,23 @@ from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_paths import Layout
 from tests.compat.jars import Programs
 from tests.compat.members import (
+    FASTBK,
     ApacheMember,
     ConfMember,
     FastbkMember,
     Member,
     free_port,
+    http_text,
+    loopback_settings,
     make_conf,
+    write_conf,
 )
 
 OUR_SETTINGS: dict[str, dict[str, object]] = {
     "gc": {"interval": "20s"},
 }
 REGISTER_S_MAX = 60.0
-HTTP_S_MAX = 30.0
+COMMAND_S_MAX = 120.0
 READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
 
@@ -81,16 +83,8 @@ class Cluster:
 
     def set_read_only(self, bookie_id: str, *, is_read_only: bool) -> None:
         """Have a bookie refuse adds, or take them again, by the HTTP endpoint that both kinds have."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.member(bookie_id).http_port, timeout=HTTP_S_MAX
-        )
-        with contextlib.closing(connection):
-            body = json.dumps({"readOnly": is_read_only})
-            connection.request("PUT", READ_ONLY_PATH, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read().decode(errors="replace")
-        if answer.status != http.HTTPStatus.OK:
-            raise OSError(f"{bookie_id}: PUT {READ_ONLY_PATH}: {answer.status} {text}")
+        body = json.dumps({"readOnly": is_read_only})
+        http_text(self.member(bookie_id).http_port, READ_ONLY_PATH, body)
         (self._read_only.add if is_read_only else self._read_only.discard)(bookie_id)
 
     def add_ours(self, count: int, settings: dict[str, dict[str, object]] | None = None) -> None:
@@ -167,6 +161,55 @@ class Cluster:
         except NoNodeError:
             return 0
         return int(found.ephemeralOwner) if found is not None else 0
+
+    def wait_unregistered(self, bookie_id: str) -> None:
+        """Wait until a bookie that was stopped is not among those that take writes any more."""
+        wait_for(
+            lambda: self.registered_by(bookie_id) == 0,
+            REGISTER_S_MAX,
+            f"the end of {bookie_id}'s registration",
+        )
+
+    def fastbk(
+        self,
+        *words: str,
+        variables: Mapping[str, str] | None = None,
+        codes: tuple[int, ...] = (0,),
+    ) -> str:
+        """Return what a command of ours writes to stdout."""
+        return self._run([*FASTBK, *words], variables, codes, COMMAND_S_MAX).stdout
+
+    def shell(self, *words: str, seconds_max: float = COMMAND_S_MAX) -> str:
+        """Return what a verb of Apache's shell prints, for which the first bookie is its own (`bookiesanity`)."""
+        conf = self.folder / "shell.conf"
+        port = self.members[0].bookie_id.rpartition(":")[2]
+        write_conf(conf, {"bookiePort": port, **loopback_settings(self.metadata_uri)})
+        command = self.programs.command(SHELL_MAIN, "-conf", str(conf), *words)
+        done = self._run(command, None, (0,), seconds_max)
+        return done.stdout + done.stderr
+
+    def _run(
+        self,
+        command: list[str],
+        variables: Mapping[str, str] | None,
+        codes: tuple[int, ...],
+        seconds_max: float,
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(variables or {})},
+            timeout=seconds_max,
+        )
+        with open(self.folder / "commands.log", "a") as log:
+            log.write(f"{' '.join(command)}\n{done.stdout}{done.stderr}-> {done.returncode}\n\n")
+        if done.returncode not in codes:
+            tail = " | ".join((done.stdout + done.stderr).splitlines()[-3:])
+            raise AssertionError(f"{' '.join(command[-8:])}: exit code {done.returncode}: {tail}")
+        return done
 
 
 class Rig:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import fastbk.sync
 from fastbk.devcluster.processes import wait_for
 from tests.compat.autorecovery import daemon
-from tests.compat.java_cells import run_cells
-from tests.compat.members import FASTBK, ApacheMember, ConfFile, ConfMember, FileMember, free_port
+from tests.compat.java_cells import Answer, run_cells
+from tests.compat.members import ApacheMember, ConfFile, ConfMember, FileMember
 from tests.compat.results import Result
-from tests.compat.rig import SHELL_MAIN, Cluster, Rig
+from tests.compat.rig import Cluster, Rig
 
-COMMAND_S_MAX = 120.0
 DECOMMISSION_S_MAX = 660.0
 """Its shell looks again only after ten seconds for each ledger that still had to be copied, ten minutes at most."""
-GONE_S_MAX = 30.0
 LIMBO_S_MAX = 200.0
 CELL_S_MAX = 900
 RUN_S_MAX = 2000.0
@@ -36,7 +31,7 @@ def rolling_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
         cluster.start()
         with daemon(cluster, {"auditorReplicasCheckInterval": 0}):
             move = Move(cluster)
-            answers: dict[str, Callable[..., str]] = {
+            answers: dict[str, Answer] = {
                 "move-bookies": lambda: " ".join(one.bookie_id for one in cluster.members),
                 "move-read-only": move.read_only,
                 "move-import": move.take_over,
@@ -60,45 +55,33 @@ class Move:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        settings = {
-            "bookiePort": free_port(),
-            "metadataServiceUri": cluster.metadata_uri,
-            "advertisedAddress": "127.0.0.1",
-            "allowLoopback": "true",
-            "zkTimeout": 4000,
-        }
-        self._shell_conf = cluster.folder / "shell.conf"
-        self._shell_conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
-    def read_only(self, bookie_id: str) -> str:
+    def read_only(self, bookie_id: str) -> None:
         self._cluster.set_read_only(bookie_id, is_read_only=True)
-        return ""
 
-    def take_over(self, bookie_id: str) -> str:
+    def take_over(self, bookie_id: str) -> None:
         """Stop one of Apache's, import what it holds, and start ours in its place."""
         old = self._apache(bookie_id)
-        self._shell("autorecovery", "-disable")
+        self._cluster.shell("autorecovery", "-disable")
         self._stop(old)
         self._start(self._import(old))
-        self._shell("autorecovery", "-enable")
-        return ""
+        self._cluster.shell("autorecovery", "-enable")
 
-    def take_over_and_back(self, bookie_id: str) -> str:
+    def take_over_and_back(self, bookie_id: str) -> None:
         """Import, do not start, and have Apache's bookie go on."""
         old = self._apache(bookie_id)
-        self._shell("autorecovery", "-disable")
+        self._cluster.shell("autorecovery", "-disable")
         self._stop(old)
         new = self._import(old)
         uri = self._cluster.metadata_uri
         forget = ("cluster", "cookies", "--forget", bookie_id, "--yes", "--even-if-named", "--metadata", uri)
-        self._fastbk(*forget)
+        self._cluster.fastbk(*forget)
         cookie = old.folder / "ledgers" / "current" / "VERSION"
-        self._shell("cookie_create", "--cookie-file", str(cookie), bookie_id)
+        self._cluster.shell("cookie_create", "--cookie-file", str(cookie), bookie_id)
         shutil.rmtree(new.folder)
         old.spawn()
         old.wait_ready()
-        self._shell("autorecovery", "-enable")
-        return ""
+        self._cluster.shell("autorecovery", "-enable")
 
     def new_apache(self) -> str:
         """Start another one of Apache's, with empty directories and an id of its own."""
@@ -113,13 +96,13 @@ class Move:
         member.wait_ready()
         return member.bookie_id
 
-    def decommission(self, bookie_id: str) -> str:
+    def decommission(self, bookie_id: str) -> None:
         """Stop one of ours, and have Apache's AutoRecovery empty it."""
         member = self._cluster.member(bookie_id)
         assert isinstance(member, FileMember)
         self._stop(member)
         words = ("decommissionbookie", "-bookieid", bookie_id)
-        self._shell(*words, seconds_max=DECOMMISSION_S_MAX)
+        self._cluster.shell(*words, seconds_max=DECOMMISSION_S_MAX)
         with fastbk.sync.connect(self._cluster.metadata_uri) as client:
             for info in client.list_ledgers():
                 named = [one for one in info.metadata.fragments if bookie_id in one.ensemble]
@@ -128,7 +111,6 @@ class Move:
         root = self._cluster.location.root
         if self._cluster.kazoo.exists(f"{root}/cookies/{bookie_id}"):
             raise AssertionError("its cookie is still there")
-        return ""
 
     def _import(self, old: ApacheMember) -> ConfMember:
         folder = self._cluster.folder / f"imported-{old.port}"
@@ -138,12 +120,12 @@ class Move:
             "BK_ledgerDirectories": str(folder / "ledgers"),
         }
         toml = folder / "bookie.toml"
-        toml.write_text(self._fastbk("config", "convert", str(old.conf), variables=directories))
+        toml.write_text(self._cluster.fastbk("config", "convert", str(old.conf), variables=directories))
         words = ("bookie", "import", "--config", str(toml), "--from-conf", str(old.conf), "--json")
-        found = json.loads(self._fastbk(*words, "--dry-run"))
+        found = json.loads(self._cluster.fastbk(*words, "--dry-run"))
         if found["open_ledgers"]:
             raise AssertionError(f"{found['open_ledgers']} ledgers on it are not closed")
-        done = json.loads(self._fastbk(*words, "--replace-cookie"))
+        done = json.loads(self._cluster.fastbk(*words, "--replace-cookie"))
         if done["entries"] != found["entries"] or not done["entries"]:
             raise AssertionError(f"{done['entries']} entries imported, {found['entries']} found")
         print(f"{old.bookie_id}: {done['ledgers']} ledgers, {done['entries']:,} entries imported")
@@ -160,61 +142,19 @@ class Move:
         new.spawn()
         new.wait_ready()
         # What a writer with a small ack quorum did not wait for is missing where the bookie was read-only by then.
-        self._fastbk("bookie", "repair", new.bookie_id, "--metadata", self._cluster.metadata_uri)
+        self._cluster.fastbk("bookie", "repair", new.bookie_id, "--metadata", self._cluster.metadata_uri)
 
         def is_whole() -> bool:
             words = ("doctor", "--config", str(new.conf), "--problems", "--json")
-            return "in limbo" not in self._fastbk(*words, codes=(0, 1))
+            return "in limbo" not in self._cluster.fastbk(*words, codes=(0, 1))
 
         wait_for(is_whole, LIMBO_S_MAX, "the end of limbo")
 
     def _stop(self, member: FileMember) -> None:
         member.stop()
-        wait_for(
-            lambda: self._cluster.registered_by(member.bookie_id) == 0,
-            GONE_S_MAX,
-            "the end of its registration",
-        )
+        self._cluster.wait_unregistered(member.bookie_id)
 
     def _apache(self, bookie_id: str) -> ApacheMember:
         member = self._cluster.member(bookie_id)
         assert isinstance(member, ApacheMember)
         return member
-
-    def _fastbk(
-        self,
-        *words: str,
-        variables: Mapping[str, str] | None = None,
-        codes: tuple[int, ...] = (0,),
-    ) -> str:
-        return run([*FASTBK, *words], self._cluster.folder, variables, codes)
-
-    def _shell(self, *words: str, seconds_max: float = COMMAND_S_MAX) -> str:
-        conf = ("-conf", str(self._shell_conf))
-        command = self._cluster.programs.command(SHELL_MAIN, *conf, *words)
-        return run(command, self._cluster.folder, seconds_max=seconds_max)
-
-
-def run(
-    command: list[str],
-    folder: Path,
-    variables: Mapping[str, str] | None = None,
-    codes: tuple[int, ...] = (0,),
-    seconds_max: float = COMMAND_S_MAX,
-) -> str:
-    """Return what a command prints. Raises AssertionError if it ends with another code."""
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **(variables or {})},
-        timeout=seconds_max,
-    )
-    with open(folder / "commands.log", "a") as log:
-        log.write(f"{' '.join(command)}\n{done.stdout}{done.stderr}-> {done.returncode}\n\n")
-    if done.returncode not in codes:
-        tail = " | ".join((done.stdout + done.stderr).splitlines()[-3:])
-        raise AssertionError(f"{' '.join(command[-8:])}: exit code {done.returncode}: {tail}")
-    return done.stdout

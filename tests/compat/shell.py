@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import fastbk.sync
 from tests.compat.autorecovery import daemon
 from tests.compat.python_side import PASSWORD, payload
-from tests.compat.results import Result
-from tests.compat.rig import SHELL_MAIN, Cluster, Rig
+from tests.compat.results import Result, is_wanted, run_cell
+from tests.compat.rig import Cluster, Rig
 
 COLUMN = "shell > ours"
-VERB_S_MAX = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,6 @@ class Verb:
     name: str
     arguments: str
     expected: tuple[str, ...] = ()
-    code: int = 0
 
 
 VERBS = (
@@ -91,18 +87,11 @@ VERBS = (
 
 def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
     """Run each verb in a process of its own, as an operator does."""
-    verbs = [
-        verb for verb in VERBS if not only or any(word in f"shell {verb.name}" for word in only)
-    ]
-    last = [
-        name
-        for name in ("recover", "decommissionbookie")
-        if not only or any(word in name for word in only)
-    ]
+    verbs = [verb for verb in VERBS if is_wanted(f"shell {verb.name}", only)]
+    last = [name for name in LAST if is_wanted(name, only)]
     if not verbs and not last:
         return
     with rig.cluster(ours=4) as cluster, daemon(cluster):
-        conf = configuration(cluster)
         names = _write(cluster) | {"folder": str(cluster.folder)}
         names |= {
             f"b{number}": member.bookie_id for number, member in enumerate(cluster.members, 1)
@@ -110,25 +99,10 @@ def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
         for verb in verbs:
             arguments = verb.arguments.format(**names).split()
             expected = [each.format(**names) for each in verb.expected]
-            yield _run(cluster, conf, verb.name, arguments, expected, verb.code)
-        if "recover" in last:
-            yield _recover(cluster, conf)
-        if "decommissionbookie" in last:
-            yield _decommission(cluster, conf)
-
-
-def configuration(cluster: Cluster) -> Path:
-    """Return a file by which the shell takes the first bookie for its own (`bookiesanity`)."""
-    settings = {
-        "bookiePort": cluster.members[0].bookie_id.rpartition(":")[2],
-        "metadataServiceUri": cluster.metadata_uri,
-        "advertisedAddress": "127.0.0.1",
-        "allowLoopback": "true",
-        "zkTimeout": 4000,
-    }
-    conf = cluster.folder / "shell.conf"
-    conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    return conf
+            act = partial(_verb, cluster, arguments, expected)
+            yield run_cell(COLUMN, f"shell {verb.name}", act)
+        for name in last:
+            yield run_cell(COLUMN, f"shell {name}", partial(LAST[name], cluster))
 
 
 def _write(cluster: Cluster) -> dict[str, str]:
@@ -146,81 +120,40 @@ def _write(cluster: Cluster) -> dict[str, str]:
     return ids
 
 
-def _run(
-    cluster: Cluster,
-    conf: Path,
-    name: str,
-    arguments: list[str],
-    expected: list[str],
-    code: int = 0,
-) -> Result:
-    started_s = time.monotonic()
-    command = cluster.programs.command(SHELL_MAIN, "-conf", str(conf), *arguments)
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=VERB_S_MAX,
-        )
-    except subprocess.TimeoutExpired:
-        return Result(COLUMN, f"shell {name}", "fail", VERB_S_MAX, "did not end")
-    seconds = time.monotonic() - started_s
-    output = done.stdout + done.stderr
-    log = cluster.folder / f"shell-{re.sub(r'[^a-z]+', '-', name)}.log"
-    log.write_text(output)
+def _verb(cluster: Cluster, arguments: Sequence[str], expected: Sequence[str]) -> None:
+    output = cluster.shell(*arguments)
     missing = [each for each in expected if not re.search(each, output)]
-    if done.returncode != code:
-        return Result(
-            COLUMN, f"shell {name}", "fail", seconds, f"exit code {done.returncode}; see {log}"
-        )
-    if missing:
-        return Result(
-            COLUMN, f"shell {name}", "fail", seconds, f"did not print {missing}; see {log}"
-        )
-    return Result(COLUMN, f"shell {name}", "pass", seconds)
+    assert not missing, f"did not print {missing}"
 
 
-def _recover(cluster: Cluster, conf: Path) -> Result:
+def _recover(cluster: Cluster) -> None:
     """Copy away what a killed bookie held."""
     victim = cluster.members[0].bookie_id
     cluster.member(victim).kill()
-    result = _run(cluster, conf, "recover", ["recover", "-force", "-sku", victim], [])
-    return _without(cluster, result, victim)
+    cluster.shell("recover", "-force", "-sku", victim)
+    _check_without(cluster, victim)
 
 
-def _decommission(cluster: Cluster, conf: Path) -> Result:
+def _decommission(cluster: Cluster) -> None:
     """Have the auditor empty a stopped bookie, and forget it."""
     victim = cluster.members[1].bookie_id
     cluster.restore(cluster.members[0].bookie_id)
     cluster.member(victim).stop()
-    result = _run(
-        cluster,
-        conf,
-        "decommissionbookie",
-        ["decommissionbookie", "-bookieid", victim],
-        ["are properly replicated", "is deleted successfully"],
-    )
-    result = _without(cluster, result, victim)
-    if result.verdict == "pass" and cluster.kazoo.exists(
-        f"{cluster.location.root}/cookies/{victim}"
-    ):
-        return Result(COLUMN, result.name, "fail", result.seconds, "its cookie is still there")
-    return result
+    expected = ["are properly replicated", "is deleted successfully"]
+    _verb(cluster, ["decommissionbookie", "-bookieid", victim], expected)
+    _check_without(cluster, victim)
+    assert not cluster.kazoo.exists(f"{cluster.location.root}/cookies/{victim}"), "its cookie"
 
 
-def _without(cluster: Cluster, result: Result, victim: str) -> Result:
-    """Return `result`, or a failure if a ledger still names the bookie."""
+def _check_without(cluster: Cluster, victim: str) -> None:
     with fastbk.sync.connect(cluster.metadata_uri) as client:
         left = [
             info.ledger_id
             for info in client.list_ledgers()
             if any(victim in fragment.ensemble for fragment in info.metadata.fragments)
         ]
-    if result.verdict == "pass" and left:
-        return Result(
-            COLUMN, result.name, "fail", result.seconds, f"ledgers {left} still name {victim}"
-        )
-    return result
+    assert not left, f"ledgers {left} still name {victim}"
+
+
+LAST = {"recover": _recover, "decommissionbookie": _decommission}
+"""What ends a bookie comes last."""

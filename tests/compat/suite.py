@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.compat.jars import BUILD, HERE, JAVA_OPTIONS, NotAvailable, Programs, programs
-from tests.compat.java_cells import serve
+from tests.compat.java_cells import piped, serve
 from tests.compat.results import Result
 from tests.compat.rig import Rig
 from tests.compat.suite_bookies import SuiteBookies
@@ -121,25 +120,11 @@ def _run(folder: Path, ours: Programs, test_class: TestClass) -> Iterator[Result
     )
     bookies = SuiteBookies(folder)
     with open(folder / "log", "ab") as log:
-        process = subprocess.Popen(
-            ours.command(MAIN, *arguments, options=options),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            bufsize=1,
-            cwd=temporary,
-            process_group=0,
-        )
-        timer = threading.Timer(CLASS_S_MAX, process.kill)
-        timer.start()
+        command = ours.command(MAIN, *arguments, options=options)
         try:
-            for one in serve(COLUMN, process, bookies.answers()):
-                yield Result(COLUMN, one.name, one.verdict, one.seconds, one.reason)
+            with piped(command, log, CLASS_S_MAX, temporary) as process:
+                yield from serve(COLUMN, process, bookies.answers())
         finally:
-            timer.cancel()
-            process.kill()
-            process.wait()
             bookies.stop_all()
     if process.returncode not in (0, 1):
         took_s = time.monotonic() - started_s

@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import urllib.error
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from fastbk.devcluster import Bookie, is_free, wait_for
+from tests.compat.java_cells import Answer
+from tests.compat.members import http_text
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -42,7 +42,7 @@ class SuiteBookies:
         self._folder = folder
         self._bookies: dict[str, ConfBookie] = {}
 
-    def answers(self) -> dict[str, Callable[..., str]]:
+    def answers(self) -> dict[str, Answer]:
         """Return what the tests may ask, as `java_cells` serves it."""
         return {
             "spawn": self.spawn,
@@ -56,7 +56,7 @@ class SuiteBookies:
             "collect-garbage": self.collect_garbage,
         }
 
-    def spawn(self, bookie_id: str, conf: str) -> str:
+    def spawn(self, bookie_id: str, conf: str) -> None:
         """Start a bookie and return at once."""
         bookie = self._bookies.get(bookie_id)
         if bookie is None:
@@ -71,9 +71,8 @@ class SuiteBookies:
         bookie.conf.write_text(text, "iso-8859-1")
         bookie.reason = ""
         bookie.spawn()
-        return ""
 
-    def wait_ready(self, bookie_id: str) -> str:
+    def wait_ready(self, bookie_id: str) -> None:
         """Wait until it serves. Raises TimeoutError, RuntimeError with what it said."""
         bookie = self._bookies[bookie_id]
 
@@ -92,14 +91,12 @@ class SuiteBookies:
             bookie.spawn()
         if not bookie.is_ready:
             raise RuntimeError(f"{bookie_id} did not start: {bookie.reason or bookie.log_tail(1)}")
-        return ""
 
-    def stop(self, bookie_id: str) -> str:
+    def stop(self, bookie_id: str) -> None:
         bookie = self._bookies[bookie_id]
         self._signal(bookie_id, signal.SIGCONT)
         bookie.request_stop()
         bookie.wait_gone(STOP_TIMEOUT_S)
-        return ""
 
     def stop_all(self) -> None:
         for bookie_id, bookie in self._bookies.items():
@@ -109,20 +106,20 @@ class SuiteBookies:
         for bookie in self._bookies.values():
             bookie.wait_gone(STOP_TIMEOUT_S)
 
-    def set_read_only(self, bookie_id: str, is_read_only: str) -> str:
+    def set_read_only(self, bookie_id: str, is_read_only: str) -> str | None:
         """Have it refuse writes, or take them again, over Apache's HTTP endpoint; say if it refuses to."""
         try:
             self._http(bookie_id, "state/readonly", f'{{"readOnly": {is_read_only}}}')
         except urllib.error.HTTPError as error:
             return f"refused: {error.read().decode(errors='replace')}"
-        return ""
+        return None
 
     def is_read_only(self, bookie_id: str) -> str:
         """Whether it says that it refuses writes."""
         state = self._http(bookie_id, "state/readonly", None)
         return _word(isinstance(state, dict) and bool(state["readOnly"]))
 
-    def collect_garbage(self, bookie_id: str) -> str:
+    def collect_garbage(self, bookie_id: str) -> None:
         """Have it look for deleted ledgers over Apache's HTTP endpoint, and wait until it has."""
         self._http(bookie_id, "gc", "{}")
         wait_for(
@@ -130,23 +127,19 @@ class SuiteBookies:
             HTTP_TIMEOUT_S,
             f"garbage collection of {bookie_id}",
         )
-        return ""
 
     def _http(self, bookie_id: str, path: str, body: str | None) -> object:
         """GET a path of Apache's endpoints, or PUT `body` there; return the answer's JSON, or its text."""
-        url = f"http://127.0.0.1:{self._bookies[bookie_id].http_port}/api/v1/bookie/{path}"
-        data = None if body is None else body.encode()
-        method = "GET" if body is None else "PUT"
-        request = urllib.request.Request(url, data=data, method=method)
-        with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
-            text = answer.read().decode()
+        port = self._bookies[bookie_id].http_port
+        assert port is not None
+        text = http_text(port, f"/api/v1/bookie/{path}", body)
         try:
             parsed: object = json.loads(text)
         except ValueError:
             return str(text)
         return parsed
 
-    def _signal(self, bookie_id: str, number: signal.Signals) -> str:
+    def _signal(self, bookie_id: str, number: signal.Signals) -> None:
         """Signal what serves the network; the rest goes on, as with Apache's `suspendProcessing`."""
         bookie = self._bookies[bookie_id]
         bookie.refresh()
@@ -154,7 +147,6 @@ class SuiteBookies:
             if name.startswith("worker"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        return ""
 
 
 def _port(conf: Path) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import fastbk.sync
 from fastbk.devcluster.processes import wait_for
 from tests.compat.java_cells import run_cells
-from tests.compat.results import Result
-from tests.compat.rig import HTTP_S_MAX, Cluster, Rig
+from tests.compat.members import http_text
+from tests.compat.results import Result, run_cell
+from tests.compat.rig import Cluster, Rig
+from tests.fixtures.confirmed import UNCONFIRMED
 
 SETTINGS: dict[str, dict[str, object]] = {"gc": {"interval": "500ms", "unconfirmed_age": "1s"}}
 CELLS = (
@@ -38,13 +37,7 @@ def unconfirmed_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
             words = [cluster.metadata_uri, protocol, "client", *(only or CELLS)]
             column = f"java {protocol} > short age"
             yield from run_cells(column, cluster, rig.programs, words)
-        started_s = time.monotonic()
-        verdict, reason = "pass", ""
-        try:
-            _check(cluster)
-        except (AssertionError, TimeoutError) as error:
-            verdict, reason = "fail", f"{type(error).__name__}: {error}"
-        yield Result(column, NAME, verdict, time.monotonic() - started_s, reason)
+        yield run_cell(column, NAME, lambda: _check(cluster))
 
 
 def _check(cluster: Cluster) -> None:
@@ -59,12 +52,7 @@ def _unconfirmed(cluster: Cluster) -> list[float]:
     """Return how many ledgers of each bookie are not confirmed."""
     found = []
     for member in cluster.members:
-        url = f"http://127.0.0.1:{member.http_port}/metrics"
-        with urllib.request.urlopen(url, timeout=HTTP_S_MAX) as answer:
-            text = answer.read().decode()
-        value = re.search(
-            r"^fastbk_journal_ledgers_unconfirmed(?:{.*})? (\S+)$", text, re.MULTILINE
-        )
+        value = UNCONFIRMED.search(http_text(member.http_port, "/metrics"))
         assert value is not None
         found.append(float(value[1]))
     return found
