@@ -7,7 +7,7 @@ import time
 from fastbk.admin.cluster import SILENT_TIMEOUT_S, MissingCopies, under_replicated
 from fastbk.client import Client
 from tests.fixtures import fake_apache_frames as frames
-from tests.unit.client.fake_apache_cluster import apache_cluster, asked
+from tests.unit.client.fake_cluster import apache_cluster, asked
 
 WAIT_S = 0.3
 

@@ -6,29 +6,73 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
 import fastbk
 from fastbk.client import Client
 from fastbk.meta.sqlite import MemoryStore
+from tests.fixtures.fake_apache_bookie import FakeApacheBookie
+from tests.fixtures.fake_apache_frames import Asked
 from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
 
 _names = itertools.count()
+VERSIONS = ["v2", "v3"]
+"""Apache's protocols."""
+F = TypeVar("F", bound=FakeBookie)
 
 
 @contextlib.asynccontextmanager
-async def fake_cluster(
-    bookies: int = 3, **options: object
-) -> AsyncIterator[tuple[Client, list[FakeBookie], MemoryStore]]:
+async def _cluster(
+    kind: type[F], bookies: int, **options: object
+) -> AsyncIterator[tuple[Client, list[F], MemoryStore]]:
     store = MemoryStore(f"fakes {next(_names)}")
     try:
-        async with fake_bookies(store, bookies) as fakes, fastbk.connect(store, **options) as client:
+        async with (
+            fake_bookies(store, bookies, kind) as fakes,
+            fastbk.connect(store, **options) as client,
+        ):
             yield client, fakes, store
     finally:
         store.close()
 
 
-def by_id(fakes: list[FakeBookie], bookie_id: str) -> FakeBookie:
+def fake_cluster(
+    bookies: int = 3, **options: object
+) -> AbstractAsyncContextManager[tuple[Client, list[FakeBookie], MemoryStore]]:
+    return _cluster(FakeBookie, bookies, **options)
+
+
+def apache_cluster(
+    bookies: int = 3, version: str = "v3", **options: object
+) -> AbstractAsyncContextManager[tuple[Client, list[FakeApacheBookie], MemoryStore]]:
+    """Give bookies that speak Apache's protocols only."""
+    return _cluster(FakeApacheBookie, bookies, apache_protocol=version, **options)
+
+
+def asked(fakes: list[FakeApacheBookie], operation: int, version: int | None = None) -> list[Asked]:
+    return [
+        one
+        for fake in fakes
+        for one in fake.seen
+        if one.operation == operation and version in (None, one.version)
+    ]
+
+
+def by_id(fakes: list[F], bookie_id: str) -> F:
     return next(fake for fake in fakes if fake.bookie_id == bookie_id)
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    """Return the entries that most tests append, from `first` to before `end`."""
+    return [b"%d" % one for one in range(first, end)]
+
+
+async def read_all(client: Client, ledger_id: int, **options: object) -> list[bytes]:
+    """Open a ledger, which recovers it, and read all."""
+    reader = await client.open_ledger(ledger_id, **options)
+    assert reader.is_closed
+    return [bytes(one.data) async for one in reader.read()]
 
 
 async def some_turns() -> None:

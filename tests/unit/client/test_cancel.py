@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import QuorumTimeout
 from tests.fixtures.aio import LOOPS
-from tests.unit.client.fake_cluster import fake_cluster, some_turns
+from tests.unit.client.fake_cluster import fake_cluster, read_all, some_turns
 
 
 def data_of(entry_id: int) -> bytes:
@@ -113,8 +113,7 @@ async def test_a_cancelled_append_stays_in_the_pipe() -> None:
             await task
         assert await writer.append(b"after") == 1
         await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
-        assert [bytes(one.data) async for one in reader.read()] == [b"cancelled", b"after"]
+        assert await read_all(client, writer.ledger_id) == [b"cancelled", b"after"]
 
 
 async def test_a_cancelled_close_can_be_finished() -> None:

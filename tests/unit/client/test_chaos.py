@@ -20,11 +20,9 @@ from fastbk.client import Client, LedgerWriter
 from fastbk.errors import BufferFull, Error, MetadataUnavailable
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import EntryId
-from fastbk.sync import Pending
 from fastbk.wire.statuses import Status
 from tests.fixtures.aio import LOOPS
 from tests.fixtures.fake_bookie import FakeBookie
-from tests.fixtures.sync_cluster import sync_cluster
 from tests.unit.client.fake_cluster import fake_cluster
 
 OPTIONS = {
@@ -183,55 +181,3 @@ def unavailable(*_: object) -> int:
 def test_nothing_acknowledged_is_lost_whatever_fails(kind: str, seed: int) -> None:
     with asyncio.Runner(loop_factory=LOOPS[kind]) as runner, pytest.MonkeyPatch.context() as patch:
         runner.run(chaos(seed, patch))
-
-
-def sync_chaos(seed: int) -> None:
-    rng = random.Random(seed)
-    with sync_cluster(6, **OPTIONS) as (client, fakes, store):
-        writer = client.create_ledger(
-            *rng.choice([(3, 3, 2), (4, 3, 2), (4, 4, 3)]), password=b"pw"
-        )
-        trouble = Chaos(rng, fakes.fakes)
-        acked: dict[EntryId, bytes] = {}
-        pending: list[tuple[bytes, Pending]] = []
-        try:
-            while len(pending) + len(acked) < 200:
-                data = data_of(len(pending) + len(acked))
-                try:
-                    pending.append((data, writer.append_nowait(data)))
-                except BufferFull:
-                    writer.ready()
-                if rng.random() < 0.1:
-                    fakes.do(trouble.step())
-                if rng.random() < 0.05:
-                    for waiting, one in pending:
-                        acked[one.result()] = waiting
-                    pending.clear()
-            writer.flush()
-        except Error:
-            pass
-        has_failed = False
-        for data, one in pending:
-            try:
-                entry_id = one.result(5)
-            except Error:
-                has_failed = True
-            else:
-                assert not has_failed, "INV-C2: acknowledged behind a failure"
-                acked[entry_id] = data
-        fakes.do(trouble.end())
-        if rng.random() < 0.5:
-            with contextlib.suppress(Error):
-                writer.close()
-        with fastbk.sync.connect(store, **OPTIONS) as other:
-            reader = other.open_ledger(writer.ledger_id, password=b"pw")
-            found = {one.entry_id: bytes(one.data) for one in reader.read()}
-        assert sorted(found) == list(range(len(found)))
-        assert {entry_id: found.get(entry_id) for entry_id in acked} == acked
-        assert store.read_ledger(writer.ledger_id).metadata.length == sum(map(len, found.values()))
-
-
-@settings(max_examples=4, deadline=None)
-@given(st.integers(0, 2**32))
-def test_nothing_acknowledged_to_a_thread_is_lost_either(seed: int) -> None:
-    sync_chaos(seed)

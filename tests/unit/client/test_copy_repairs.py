@@ -1,46 +1,49 @@
-"""A client repairs what was missing when it closed a ledger, once the bookie is back; before, it is marked."""
+"""A client marks copies that are missing when it closes or recovers a ledger, and repairs them later."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 import pytest
 
-import fastbk.sync
+import fastbk
+from fastbk.client import Client, LedgerWriter
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
-from tests.fixtures.sync_cluster import sync_cluster
-from tests.fixtures.wait import wait_until, wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster
-
-
-def lacking(fake: FakeBookie, ledger_id: int, entries: int) -> int:
-    return entries - len(fake.ids(ledger_id))
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers
 
 
 def marks(store: MemoryStore) -> list[tuple[int, str]]:
     return [(mark.ledger_id, one.bookie_id) for mark in store.marks.list() for one in mark.missing]
 
 
+async def closed_without(fake: FakeBookie, client: Client) -> LedgerWriter:
+    """Close a ledger of ten entries of which that bookie lacks some."""
+    writer = await client.create_ledger()
+    fake.faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+    await writer.append_many(numbers(0, 10))
+    await writer.close()
+    return writer
+
+
 async def test_what_a_bookie_lacks_at_the_close_is_marked_and_then_repaired() -> None:
     async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
-        writer = await client.create_ledger()
-        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
-        await writer.append_many([b"%d" % one for one in range(10)])
-        await writer.close()
+        writer = await closed_without(fakes[1], client)
         assert marks(store) == [(writer.ledger_id, fakes[1].bookie_id)]
-        assert lacking(fakes[1], writer.ledger_id, 10) > 0
+        assert len(fakes[1].ids(writer.ledger_id)) < 10
         fakes[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
         assert marks(store) == []
-        assert lacking(fakes[1], writer.ledger_id, 10) == 0
+        assert fakes[1].ids(writer.ledger_id) == list(range(10))
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
     return [
         (one.event.removeprefix("ledger.copies_"), one.fields)  # type: ignore[attr-defined]
         for one in caplog.records
@@ -53,14 +56,11 @@ async def test_the_log_reports_why_a_repair_fails_once_for_each_reason(
 ) -> None:
     caplog.set_level(logging.INFO, "fastbk")
     async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, _):
-        writer = await client.create_ledger()
-        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
-        await writer.append_many([b"%d" % one for one in range(10)])
-        await writer.close()
+        writer = await closed_without(fakes[1], client)
         fakes[1].faults.refuse_adds = lambda *_: Status.IO_ERROR
         await client.repairs._try_all()
         await client.repairs._try_all()
-        io_errors = [one for _, one in said(caplog) if "IO_ERROR" in str(one["reason"])]
+        io_errors = [one for _, one in logged(caplog) if "IO_ERROR" in str(one["reason"])]
         assert len(io_errors) == 1
         found = {name: io_errors[0][name] for name in ("ledger_id", "bookie", "last_entry_id")}
         expected = {"ledger_id": writer.ledger_id, "bookie": fakes[1].bookie_id, "last_entry_id": 9}
@@ -68,7 +68,7 @@ async def test_the_log_reports_why_a_repair_fails_once_for_each_reason(
         fakes[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
-        assert said(caplog)[-1][0] == "repaired"
+        assert logged(caplog)[-1][0] == "repaired"
 
 
 async def test_a_fault_in_one_repair_does_not_end_the_others(
@@ -85,12 +85,8 @@ async def test_a_fault_in_one_repair_does_not_end_the_others(
             return await run_procedure(ledger_id, *rest)  # type: ignore[arg-type]
 
         monkeypatch.setattr(client, "run_procedure", run)
-        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         for _ in range(2):
-            writer = await client.create_ledger()
-            ledgers.append(writer.ledger_id)
-            await writer.append(b"x")
-            await writer.close()
+            ledgers.append((await closed_without(fakes[1], client)).ledger_id)
         fakes[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 1, "the other repair")
@@ -101,22 +97,23 @@ async def test_a_fault_in_one_repair_does_not_end_the_others(
         await wait_until_async(lambda: client.repairs.waiting == 0, "the first repair")
 
 
-async def test_a_client_that_is_closed_first_leaves_the_mark() -> None:
+@pytest.mark.parametrize("takes_adds", [True, False])
+async def test_a_client_that_is_closed_repairs_what_it_can_and_leaves_the_mark_of_the_rest(
+    takes_adds: bool,
+) -> None:
     async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
-        writer = await client.create_ledger()
-        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
-        await writer.append(b"x")
-        await writer.close()
+        writer = await closed_without(fakes[1], client)
+        if takes_adds:
+            fakes[1].faults.refuse_adds = None
         await client.close()
-        assert marks(store) == [(writer.ledger_id, fakes[1].bookie_id)]
+        left = [] if takes_adds else [(writer.ledger_id, fakes[1].bookie_id)]
+        assert marks(store) == left
+        assert (fakes[1].ids(writer.ledger_id) == list(range(10))) is takes_adds
 
 
 async def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
     async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
-        writer = await client.create_ledger()
-        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
-        await writer.append(b"x")
-        await writer.close()
+        writer = await closed_without(fakes[1], client)
         await client.delete_ledger(writer.ledger_id)
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 0, "nothing to wait for")
@@ -129,7 +126,7 @@ async def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
         writer = await client.create_ledger()
         fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
         lease = fakes[1].register(store, writable=False)
-        await writer.append_many([b"%d" % one for one in range(10)])
+        await writer.append_many(numbers(0, 10))
         await writer.close()
         fakes[1].faults.refuse_adds = None  # as of recovery adds
         had = len(fakes[1].ids(writer.ledger_id))
@@ -140,7 +137,7 @@ async def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
         lease.set_writable(True)
         client.repairs.bookies_changed()
         await wait_until_async(lambda: not marks(store), "the repair")
-        assert lacking(fakes[1], writer.ledger_id, 10) == 0
+        assert fakes[1].ids(writer.ledger_id) == list(range(10))
 
 
 async def test_a_close_does_not_wait_for_a_read_only_bookie() -> None:
@@ -155,38 +152,53 @@ async def test_a_close_does_not_wait_for_a_read_only_bookie() -> None:
         await asyncio.wait_for(writer.close(), 10.0)
 
 
-def test_a_close_of_a_blocking_writer_does_not_wait_for_a_read_only_bookie() -> None:
-    with sync_cluster(laggard_wait=60.0) as (client, fakes, _):
-        writer = client.create_ledger()
-        fakes.fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
-        writer.append(b"x")
-        began_s = time.monotonic()
-        writer.close(timeout=30.0)
-        assert time.monotonic() - began_s < 10.0
-def test_a_ledger_of_a_writer_without_await_heals_over_a_restart() -> None:
-    with sync_cluster(3, laggard_wait=0.01) as (client, fakes, store):
-        writer = client.create_ledger()
-        writer.append(b"0")
-        fakes.do(fakes.fakes[1].stop())
-        writer.append_many([b"%d" % one for one in range(1, 10)])
-        writer.close()
-        ledger_id = writer.ledger_id
-        assert marks(store) == [(ledger_id, fakes.fakes[1].bookie_id)]
-        fakes.do(fakes.fakes[1].start())
-        # No call of the client: it repairs between calls.
-        wait_until(lambda: not marks(store), "the repair")
-        assert lacking(fakes.fakes[1], ledger_id, 10) == 0
+# --- after a recovery ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_recovered_without_await_is_checked_and_repaired() -> None:
-    with sync_cluster(3) as (client, fakes, store), fastbk.sync.connect(store) as other:
-        writer = client.create_ledger()
-        writer.append_many([b"x"] * 5)
-        lost = by_id(fakes.fakes, writer.metadata.fragments[0].ensemble[1])
+async def test_what_a_dead_writer_left_missing_is_marked_and_repaired() -> None:
+    async with fake_cluster(3) as (client, fakes, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        lost = by_id(fakes, writer.metadata.fragments[0].ensemble[1])
+        await wait_until_async(lambda: len(lost.ids(writer.ledger_id)) == 5, "all copies")
         lost.faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
-        writer.append_many([b"y"] * 20)
-        other.open_ledger(writer.ledger_id)
-        wait_until(lambda: marks(store) == [(writer.ledger_id, lost.bookie_id)], "a mark")
+        await writer.append_many([b"y"] * 20)
+        await writer.append_many([b"z"] * 5)
+        assert (await other.open_ledger(writer.ledger_id)).is_closed
+        await wait_until_async(lambda: marks(store), "a mark")
+        assert set(marks(store)) == {(writer.ledger_id, lost.bookie_id)}
         lost.faults.refuse_adds = None
-        wait_until(lambda: not marks(store), "a repair")
-        assert lacking(lost, writer.ledger_id, 25) == 0
+        other.repairs.bookies_changed()
+        await wait_until_async(lambda: not marks(store), "a repair")
+        assert len(lost.ids(writer.ledger_id)) == 30
+
+
+async def test_a_whole_ledger_gets_no_mark() -> None:
+    async with fake_cluster(3) as (client, fakes, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        await wait_until_async(
+            lambda: all(len(one.ids(writer.ledger_id)) == 5 for one in fakes), "all copies"
+        )
+        await other.open_ledger(writer.ledger_id)
+        await wait_until_async(lambda: not other.repairs.is_checking, "the check")
+        assert marks(store) == []
+
+
+async def test_the_log_reports_a_check_that_failed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the dead writer left missing is neither marked nor repaired then."""
+
+    def is_away(ledger_id: int) -> LedgerMark:
+        raise MetadataUnavailable(f"no answer about ledger {ledger_id}")
+
+    async with fake_cluster(3) as (client, _, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        monkeypatch.setattr(store.marks, "read", is_away)
+        await other.open_ledger(writer.ledger_id)
+        await wait_until_async(lambda: not other.repairs.is_checking, "the check")
+        ((kind, fields),) = logged(caplog)
+        assert (kind, fields["ledger_id"]) == ("unchecked", writer.ledger_id)
+        assert "no answer" in str(fields["reason"])

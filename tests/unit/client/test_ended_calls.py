@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.client.request_ids import SLOT_MAX
-from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies, QuorumTimeout
+from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import Watch
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster
@@ -27,17 +27,6 @@ async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool)
         await (client.close() if ends_client else writer.close())
         with pytest.raises(ClientClosed if ends_client else NotEnoughBookies):
             await asyncio.wait_for(telling, 2)
-
-
-async def test_a_writer_whose_ledger_is_gone_is_let_go_by_close() -> None:
-    async with fake_cluster(laggard_wait=0.01) as (client, _, _):
-        writer = await client.create_ledger()
-        await writer.append(b"x")
-        await client.delete_ledger(writer.ledger_id)
-        with pytest.raises(NoSuchLedger):
-            await writer.close()
-        assert not client.pool.slots
-        await writer.close()  # there is nothing left to do
 
 
 async def test_slots_come_around_and_pass_over_those_in_use() -> None:

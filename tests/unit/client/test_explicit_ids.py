@@ -17,9 +17,8 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, some_turns
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns
 
 
 def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
@@ -73,10 +72,7 @@ async def test_entries_in_any_order_are_stored_densely_and_acknowledged_in_their
         assert done == list(range(50))
         assert seen != sorted(order), "some were held"
         await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
-        assert [bytes(one.data) async for one in reader.read()] == [
-            b"%d" % one for one in range(50)
-        ]
+        assert await read_all(client, writer.ledger_id) == numbers(0, 50)
 
 
 async def test_an_id_that_was_given_before_is_refused_and_harms_nothing() -> None:
@@ -145,23 +141,6 @@ async def test_held_entries_go_on_as_room_comes() -> None:
         await writer.close()
 
 
-def test_the_sync_writer_takes_ids_in_any_order_too() -> None:
-    with sync_cluster() as (client, _, _):
-        writer = client.create_ledger(explicit_ids=True)
-        pending = [writer.append_nowait(b"%d" % one, entry_id=one) for one in (3, 1, 2)]
-        assert not any(one.done() for one in pending)
-        with pytest.raises(DuplicateEntryId):
-            writer.append(b"again", entry_id=1)
-        assert writer.append(b"0", entry_id=0) == 0
-        assert [one.result() for one in pending] == [3, 1, 2]
-        late = writer.append_nowait(b"9", entry_id=9)
-        writer.close()
-        with pytest.raises(LedgerClosed):
-            late.result()
-        reader = client.open_ledger(writer.ledger_id)
-        assert [bytes(one.data) for one in reader.read()] == [b"0", b"1", b"2", b"3"]
-
-
 # --- deferred sync -----------------------------------------------------------------------------------------------
 
 
@@ -224,14 +203,3 @@ async def test_a_deferred_ledger_ends_rather_than_change_its_bookies() -> None:
         with pytest.raises(Error):
             await writer.close()
         assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
-
-
-def test_the_sync_writer_forces_deferred_entries() -> None:
-    with sync_cluster() as (client, _, _):
-        writer = client.create_ledger(deferred_sync=True)
-        writer.append(b"x")
-        assert writer.last_add_confirmed == -1
-        writer.force()
-        assert writer.last_add_confirmed == 0
-        assert writer.write_last_add_confirmed() == 0
-        writer.close()

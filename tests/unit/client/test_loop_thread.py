@@ -194,13 +194,16 @@ def test_appends_of_many_threads_get_dense_ids_in_their_order() -> None:
 
 
 def test_several_threads_may_wait_for_one_append() -> None:
-    with sync_cluster() as (client, fakes, _):
+    with sync_cluster(entries_in_flight_max=1) as (client, fakes, _):
         writer = client.create_ledger()
         for fake in fakes.fakes:
             fake.faults.delay_s = lambda: 0.05
         pending = writer.append_nowait(b"x")
         with ThreadPoolExecutor(4) as callers:
             assert list(callers.map(lambda _: pending.result(WAIT_S), range(4))) == [0] * 4
+        writer.append_nowait(b"y")
+        writer.ready()
+        assert writer.append_nowait(b"z").result() == 2
         writer.close()
 
 

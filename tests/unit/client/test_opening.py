@@ -23,21 +23,15 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all
 
 
 async def abandoned(client: Client, count: int, **options: object) -> LedgerWriter:
     """Return a writer that has appended and will not be closed."""
     writer = await client.create_ledger(**options)
     if count:
-        await writer.append_many([b"%d" % one for one in range(count)])
+        await writer.append_many(numbers(0, count))
     return writer
-
-
-async def read_all(client: Client, ledger_id: int, **options: object) -> list[bytes]:
-    reader = await client.open_ledger(ledger_id, **options)
-    assert reader.is_closed
-    return [bytes(one.data) async for one in reader.read()]
 
 
 @pytest.mark.uvloop_too
@@ -58,7 +52,7 @@ async def test_a_ledger_whose_writer_is_gone_is_recovered_whole(
         )
         async with fastbk.connect(store) as other:
             found = await read_all(other, writer.ledger_id, password=b"pw")
-            assert found == [b"%d" % one for one in range(count)]
+            assert found == numbers(0, count)
             metadata = (await other.ledger_info(writer.ledger_id)).metadata
             assert metadata.state is LedgerState.CLOSED
             assert metadata.last_entry_id == count - 1
@@ -194,7 +188,7 @@ async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         with pytest.raises(NoSuchEntry, match="no entries"):
             await reader.read_last()
-        await writer.append_many([b"%d" % one for one in range(7)])
+        await writer.append_many(numbers(0, 7))
         assert await writer.write_last_add_confirmed() == 6
         last = await reader.read_last()
         assert (last.entry_id, bytes(last.data)) == (6, b"6")

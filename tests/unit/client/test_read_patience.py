@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 
 import pytest
 
 from fastbk.errors import (
-    ClientClosed,
     DigestMismatch,
     NoSuchEntry,
     NotEnoughBookies,
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
-from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import fake_cluster
+from tests.unit.client.fake_cluster import fake_cluster, numbers
 
 PATIENT_S = 30.0
 """A read timeout that no test waits for."""
@@ -32,7 +29,7 @@ async def stop_all(fakes: list[FakeBookie]) -> None:
 async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
     async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger()
-        await writer.append_many([b"%d" % one for one in range(50)])
+        await writer.append_many(numbers(0, 50))
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
         await stop_all(fakes)
@@ -45,7 +42,7 @@ async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
         assert not done, "nobody is there: it waits"
         for fake in fakes[1:]:
             await fake.start()
-        assert await asyncio.wait_for(reading, SOON_S) == [b"%d" % one for one in range(50)]
+        assert await asyncio.wait_for(reading, SOON_S) == numbers(0, 50)
 
 
 async def test_the_lac_of_an_open_ledger_is_asked_for_until_enough_bookies_are_back() -> None:
@@ -116,35 +113,3 @@ async def test_bad_digests_and_proven_absence_are_not_waited_for() -> None:
             fakes[1].faults.hide = fakes[2].faults.hide = lambda _, entry_id: True
             with pytest.raises(NoSuchEntry):
                 _ = [entry async for entry in reader.read()]
-
-
-async def test_closing_the_client_ends_a_patient_read() -> None:
-    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
-        writer = await client.create_ledger()
-        await writer.append(b"x")
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
-        await stop_all(fakes)
-        reading = asyncio.create_task(reader.read_unconfirmed(0, 0))
-        done, _ = await asyncio.wait([reading], timeout=0.1)
-        assert not done
-        await client.close()
-        with pytest.raises((ClientClosed, NotEnoughBookies)):
-            await asyncio.wait_for(reading, SOON_S)
-
-
-def test_the_sync_reader_asks_for_a_lac_until_enough_bookies_are_back() -> None:
-    with sync_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
-        writer = client.create_ledger(write_quorum=3, ack_quorum=2)
-        for _ in range(5):
-            writer.append(b"x")
-        reader = client.open_ledger(writer.ledger_id, recovery=False)
-        fakes.do(stop_all(fakes.fakes))
-        with pytest.raises(NotEnoughBookies):
-            reader.last_add_confirmed(timeout=0.2)
-        back = threading.Timer(0.2, lambda: [fakes.do(fake.start()) for fake in fakes.fakes[1:]])
-        back.start()
-        began_s = time.monotonic()
-        assert reader.last_add_confirmed() >= 3
-        assert time.monotonic() - began_s < SOON_S
-        back.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 
 import pytest
 
@@ -15,12 +16,10 @@ from fastbk.errors import (
     DigestMismatch,
     NoSuchEntry,
     NotEnoughBookies,
-    QuorumTimeout,
-    Unauthorized,
 )
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import fake_cluster, some_turns
+from tests.unit.client.fake_cluster import fake_cluster, numbers, some_turns
 
 CANNOT_TELL = 12
 
@@ -124,28 +123,6 @@ async def test_what_every_bookie_said_is_in_the_error() -> None:
         assert reader.stats()["replicas_skipped"] > 0
 
 
-async def test_cannot_tell_never_counts_as_absent() -> None:
-    async with fake_cluster() as (client, fakes, _):
-        writer = await filled(client)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
-        fakes[0].faults.hide = lambda _, entry_id: entry_id == 5
-        fakes[1].faults.read_status = fakes[2].faults.read_status = CANNOT_TELL
-        with pytest.raises(NotEnoughBookies):
-            _ = [entry async for entry in reader.read(5, 5)]
-
-
-async def test_silence_of_all_ends_at_the_deadline() -> None:
-    async with fake_cluster(read_timeout=0.3) as (client, fakes, _):
-        writer = await filled(client)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
-        for fake in fakes:
-            fake.faults.silent = True
-        with pytest.raises((QuorumTimeout, NotEnoughBookies)):
-            _ = [entry async for entry in reader.read()]
-
-
 @pytest.mark.parametrize(("prefetch_batches", "under_way"), [(1, 1), (4, 4)])
 async def test_leaving_an_iteration_stops_fetching(prefetch_batches: int, under_way: int) -> None:
     async with fake_cluster(read_batch_entries=2, prefetch_batches=prefetch_batches) as (
@@ -169,15 +146,9 @@ async def test_leaving_an_iteration_stops_fetching(prefetch_batches: int, under_
         assert [entry.entry_id async for entry in reader.read(3, 4)] == [3, 4]
 
 
-async def test_opening_says_what_is_wrong() -> None:
+async def test_ranges_and_readers_that_were_closed_are_refused() -> None:
     async with fake_cluster() as (client, _, _):
         writer = await filled(client, password=b"x")
-        with pytest.raises(Unauthorized):
-            await client.open_ledger(writer.ledger_id, recovery=False)
-        with pytest.raises(ConfigError, match="leave digest out"):
-            await client.open_ledger(
-                writer.ledger_id, recovery=False, password=b"x", digest="crc32"
-            )
         await writer.close()
         for recovery in (True, False):
             reader = await client.open_ledger(writer.ledger_id, recovery, password=b"x")
@@ -260,7 +231,7 @@ async def test_a_tail_follows_the_writer_to_the_end() -> None:
         for one in range(5):
             await writer.append(b"%d" % one)
         await wait_until_async(lambda: seen == [2, 3, 4], "the idle writer's last entry")
-        await writer.append_many([b"%d" % one for one in range(5, 300)])
+        await writer.append_many(numbers(5, 300))
         await wait_until_async(lambda: seen == list(range(2, 300)), "a burst")
         await writer.append(b"300")
         await writer.close()
@@ -346,3 +317,40 @@ async def test_a_fault_of_ours_ends_a_read_and_does_not_hang_it(
             with pytest.raises(RuntimeError, match="not an error"):
                 async for _ in reader.read():
                     pass
+
+
+# --- batches that are read ahead -------------------------------------------------------------------------------------
+
+AHEAD = {"read_batch_entries": 7, "prefetch_batches": 5, "read_timeout": 5.0}
+
+
+@pytest.mark.parametrize("speculative_read", [0.0, 0.02])
+async def test_order_is_kept_whatever_bookies_do(speculative_read: float) -> None:
+    rng = random.Random(7)
+    async with fake_cluster(**AHEAD, speculative_read=speculative_read) as (client, fakes, _):
+        writer = await filled(client, 500)
+        await writer.close()
+        fakes[0].faults.damage_reads = lambda _, entry_id: entry_id % 40 == 2
+        fakes[1].faults.hide = lambda _, entry_id: entry_id % 40 == 13
+        for fake in fakes:
+            fake.faults.delay_s = lambda: rng.choice([0, 0, 0, 0.001, 0.005])
+        for _ in range(2):
+            reader = await client.open_ledger(writer.ledger_id)
+            batches = [batch async for batch in reader.read_batches()]
+            found = [bytes(data) for batch in batches for data in batch.datas]
+            assert found == [b"entry %d" % one for one in range(500)]
+            assert max(map(len, batches)) <= 7
+
+
+async def test_a_bookie_that_falls_silent_while_it_is_read_costs_no_entry() -> None:
+    async with fake_cluster(**AHEAD, speculative_read=0.02) as (client, fakes, _):
+        writer = await filled(client, 500)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        found: list[bytes] = []
+        async for entry in reader.read():
+            if entry.entry_id == 100:
+                asked = max(fakes, key=lambda fake: fake.requests)
+                asked.faults.silent = True
+            found.append(bytes(entry.data))
+        assert found == [b"entry %d" % one for one in range(500)]

@@ -12,8 +12,7 @@ from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
 from fastbk.client.read_order import AVOID_S, ReadOrder
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import fake_cluster
+from tests.unit.client.fake_cluster import fake_cluster, numbers
 
 PATIENT_S = 30.0
 """A timeout that no test waits for."""
@@ -39,7 +38,7 @@ def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
 async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) -> None:
     async with fake_cluster(read_timeout=PATIENT_S, **how) as (client, fakes, _):
         writer = await client.create_ledger()
-        await writer.append_many([b"%d" % one for one in range(20)])
+        await writer.append_many(numbers(0, 20))
         await writer.close()
         for silent in fakes:
             silent.faults.silent = True
@@ -47,7 +46,7 @@ async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) 
                 reader = await client.open_ledger(writer.ledger_id)
                 async with asyncio.timeout(PATIENT_S / 6):
                     found = [bytes(one.data) async for one in reader.read()]
-                assert found == [b"%d" % one for one in range(20)]
+                assert found == numbers(0, 20)
             silent.faults.silent = False
             silent.cut()  # a hello that it swallowed is not answered later
 
@@ -64,33 +63,6 @@ async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() 
         (entry,) = [one async for one in reader.read()]
         assert bytes(entry.data) == b"x"
         assert time.monotonic() - began_s < 4.0
-
-
-def test_the_sync_client_recovers_replaces_and_edits() -> None:
-    with sync_cluster(5, replace_after=0.05) as (client, fakes, store):
-        writer = client.create_ledger(metadata={"a": b"1"})
-        writer.append(b"0")
-        lost = writer.stats().ensemble[0]
-        fakes.do(next(fake for fake in fakes.fakes if fake.bookie_id == lost).stop())
-        deadline_s = time.monotonic() + 10
-        count = 1
-        while writer.stats().ensemble_changes == 0 and time.monotonic() < deadline_s:
-            writer.append(b"%d" % count)
-            count += 1
-        assert lost not in writer.stats().ensemble
-        info = client.edit_metadata(writer.ledger_id, {"a": None, "b": b"2"})
-        assert info.metadata.custom == {"b": b"2"}
-        assert not client.is_closed(writer.ledger_id)
-        watch = client.watch_ledger(writer.ledger_id)
-        assert next(watch).version == info.version
-        reader = client.open_ledger(writer.ledger_id)
-        assert reader.is_closed
-        assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(count)]
-        assert bytes(reader.read_last().data) == b"%d" % (count - 1)
-        assert next(watch).metadata.is_closed
-        store.delete_ledger(writer.ledger_id)
-        with pytest.raises(StopIteration):
-            next(watch)
 
 
 async def test_closing_the_client_ends_what_is_under_way() -> None:

@@ -1,11 +1,13 @@
-"""The client without `await`: same names, same behaviour, several threads, faults."""
+"""The client without `await`: the asyncio client's names, and one example of each kind of call.
+
+What the asyncio client does has its tests there. The thread and its callers: test_loop_thread.py.
+"""
 
 from __future__ import annotations
 
 import inspect
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,6 +17,7 @@ import fastbk.sync
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
+    DuplicateEntryId,
     LedgerClosed,
     LedgerFenced,
     MetadataConflict,
@@ -26,24 +29,31 @@ from fastbk.errors import (
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
+from tests.unit.client.fake_cluster import numbers
 
 
 def test_appends_reads_and_tails() -> None:
     with sync_cluster() as (client, fakes, _):
         with client.create_ledger() as writer:
             assert writer.append(b"zero") == 0
-            assert writer.append_many([b"%d" % one for one in range(1, 2000)]) == (1, 1999)
+            assert writer.append_many(numbers(1, 2000)) == (1, 1999)
             pending = [writer.append_nowait(b"x") for _ in range(10)]
+            wait_until(pending[-1].done, "work that goes on between calls")
             assert pending[-1].result() == 2009
             assert all(one.done() for one in pending)
             writer.flush()
             writer.force()
+            assert writer.write_last_add_confirmed() == 2009
+            watch = client.watch_ledger(writer.ledger_id)
+            assert not next(watch).metadata.is_closed
             reader = client.open_ledger(writer.ledger_id, recovery=False)
             assert reader.last_add_confirmed() == 2009
             tail = reader.tail(2005)
             assert [next(tail).entry_id for _ in range(5)] == list(range(2005, 2010))
             assert writer.stats().bytes_in_flight == 0
         assert list(tail) == []
+        assert next(watch).metadata.is_closed
+        assert client.repairs.waiting == 0
         assert all(fake.ids(writer.ledger_id) == list(range(2010)) for fake in fakes.fakes)
         again = client.open_ledger(writer.ledger_id)
         assert [bytes(one.data) for one in again.read(0, 3)] == [b"zero", b"1", b"2", b"3"]
@@ -58,43 +68,26 @@ def test_appends_reads_and_tails() -> None:
         client.delete_ledger(other.ledger_id)
         assert [info.ledger_id for info in client.list_ledgers()] == [writer.ledger_id]
         client.delete_ledger(writer.ledger_id)
-        assert list(client.list_ledgers()) == []
+        assert list(watch) == list(client.list_ledgers()) == []
         with pytest.raises(MetadataConflict, match="deleted"):
             client.create_ledger(ledger_id=writer.ledger_id)
 
 
-def test_threads_share_a_client() -> None:
-    with sync_cluster() as (client, _, _), ThreadPoolExecutor(4) as threads:
-
-        def work(name: int) -> list[bytes]:
-            with client.create_ledger() as writer:
-                for one in range(20):
-                    writer.append(b"%d %d" % (name, one))
-            reader = client.open_ledger(writer.ledger_id)
-            return [bytes(entry.data) for entry in reader.read()]
-
-        for name, found in enumerate(threads.map(work, range(4))):
-            assert found == [b"%d %d" % (name, one) for one in range(20)]
-
-
-def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
-    with sync_cluster(laggard_wait=5) as (client, fakes, _):
-        writer = client.create_ledger()
-        writer.append(b"x")
-        fakes.do(fakes.fakes[0].stop())
-        writer.append_many([b"y"] * 50)
-        assert "b0" in writer.stats().trouble
-        fakes.do(fakes.fakes[0].start())
-        writer.append(b"z")
-
-        def caught_up() -> bool:
-            writer.append(b".")
-            # The newest is acknowledged by the two that answer first; b0 may be the third each time.
-            return writer.stats().lagging["b0"] <= 1
-
-        wait_until(caught_up, "b0 has all")
+def test_a_writer_takes_ids_in_any_order() -> None:
+    with sync_cluster() as (client, _, _):
+        writer = client.create_ledger(explicit_ids=True)
+        pending = [writer.append_nowait(b"%d" % one, entry_id=one) for one in (3, 1, 2)]
+        assert not any(one.done() for one in pending)
+        with pytest.raises(DuplicateEntryId):
+            writer.append(b"again", entry_id=1)
+        assert writer.append(b"0", entry_id=0) == 0
+        assert [one.result() for one in pending] == [3, 1, 2]
+        late = writer.append_nowait(b"9", entry_id=9)
         writer.close()
-        assert fakes.fakes[0].ids(writer.ledger_id) == list(range(writer.last_add_confirmed + 1))
+        with pytest.raises(LedgerClosed):
+            late.result()
+        reader = client.open_ledger(writer.ledger_id)
+        assert [bytes(one.data) for one in reader.read()] == [b"0", b"1", b"2", b"3"]
 
 
 def test_failures_say_the_same_as_the_async_client() -> None:
@@ -130,17 +123,6 @@ def test_failures_say_the_same_as_the_async_client() -> None:
             fenced.close()
         with pytest.raises(NotEnoughBookies, match="5 bookies are needed, but only 3"):
             client.create_ledger(5)
-
-
-def test_replicas_are_tried_in_turn() -> None:
-    with sync_cluster(read_timeout=1.2) as (client, fakes, _):
-        with client.create_ledger() as writer:
-            writer.append_many([b"%d" % one for one in range(30)])
-        fakes.fakes[0].faults.damage_reads = lambda _, entry_id: entry_id == 3
-        fakes.fakes[1].faults.silent = True
-        for _ in range(3):
-            reader = client.open_ledger(writer.ledger_id)
-            assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(30)]
 
 
 def test_a_closed_or_forked_client_says_so() -> None:

@@ -19,9 +19,9 @@ from fastbk.model.entry import DigestType, parse_entry
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, some_turns
+from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns
 
-FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
+FENCED = 20
 
 
 @pytest.mark.uvloop_too
@@ -74,16 +74,13 @@ async def test_striping_stores_each_entry_on_its_write_set(
 ) -> None:
     async with fake_cluster(ensemble) as (client, fakes, _):
         writer = await client.create_ledger(ensemble, write_quorum, ack_quorum)
-        await writer.append_many([b"%d" % one for one in range(100)])
+        await writer.append_many(numbers(0, 100))
         await writer.close()
         names = writer.metadata.fragments[0].ensemble
         for index, name in enumerate(names):
             expected = [one for one in range(100) if (index - one) % ensemble < write_quorum]
             assert by_id(fakes, name).ids(writer.ledger_id) == expected
-        reader = await client.open_ledger(writer.ledger_id)
-        assert [bytes(one.data) async for one in reader.read()] == [
-            b"%d" % one for one in range(100)
-        ]
+        assert await read_all(client, writer.ledger_id) == numbers(0, 100)
 
 
 async def test_one_silent_bookie_of_three_costs_nothing_and_is_reported() -> None:
@@ -266,7 +263,7 @@ async def test_closing_a_ledger_that_was_deleted_says_so_once() -> None:
         with pytest.raises(NoSuchLedger):
             await writer.close()
         await writer.close()
-        assert not client.pool.runs
+        assert not client.pool.runs and not client.pool.slots
 
 
 async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -> None:

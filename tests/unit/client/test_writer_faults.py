@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+import fastbk
 from fastbk.client.request_ids import SEQUENCE_MAX
 from fastbk.errors import (
     Error,
     LedgerFenced,
-    NotEnoughBookies,
     QuorumTimeout,
     ReplicationConflict,
 )
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.native.client_codec import LedgerCodec
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import fake_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 
@@ -73,20 +75,6 @@ async def test_busy_bookies_are_tried_again() -> None:
         assert await writer.append_many([b"x"] * 30) == (0, 29)
         await writer.close()
         assert all(fake.ids(writer.ledger_id) == list(range(30)) for fake in fakes)
-
-
-async def test_too_few_writable_bookies_end_the_writer_when_its_time_is_over() -> None:
-    async with fake_cluster(append_timeout=0.5) as (client, fakes, _):
-        writer = await client.create_ledger()
-        await writer.append(b"x")
-        fakes[0].faults.refuse_adds = lambda *_: READ_ONLY
-        await writer.append(b"x")
-        fakes[1].faults.refuse_adds = lambda *_: READ_ONLY
-        with pytest.raises(NotEnoughBookies) as caught:
-            await writer.append(b"x")
-        assert caught.value.replicas == {"b0": "READ_ONLY", "b1": "READ_ONLY"}
-        with pytest.raises(NotEnoughBookies):
-            await writer.close()
 
 
 async def test_a_timeout_of_one_append_leaves_it_in_the_pipe() -> None:
@@ -204,4 +192,42 @@ async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_i
         # Without another add.
         await wait_until_async(lambda: not writer.stats().is_under_replicated, "it got the rest")
         assert fakes[0].ids(writer.ledger_id) == list(range(1001))
+        await writer.close()
+
+
+# --- a loop that stands still for longer than every timeout -----------------------------------------------------------
+
+
+def stand_still(for_s: float) -> None:
+    """Let time pass without a turn of the running loop."""
+    end_s = time.monotonic() + for_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(left_s)
+
+
+@pytest.mark.uvloop_too
+async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
+    """The bookies, in a thread of their own, have answered meanwhile: that is not silence."""
+    with sync_cluster(4) as (_, _, store):
+        async with fastbk.connect(store, append_timeout=0.3, bookie_timeout=0.3) as client:
+            writer = await client.create_ledger()
+            await writer.append(b"x")
+            for _ in range(2):
+                future = writer.append_nowait(b"y")
+                await asyncio.sleep(0)
+                stand_still(0.6)
+                await future
+            assert writer.stats().ensemble_changes == 0
+            await writer.close()
+
+
+async def test_a_bookie_that_stays_silent_meanwhile_is_found_all_the_same() -> None:
+    async with fake_cluster(4, bookie_timeout=0.3) as (client, fakes, _):
+        writer = await client.create_ledger()
+        silent = by_id(fakes, writer.stats().ensemble[0])
+        silent.faults.swallow_adds = True
+        await writer.append(b"x")
+        stand_still(0.6)
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        assert silent.bookie_id not in writer.stats().ensemble
         await writer.close()
