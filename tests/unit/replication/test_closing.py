@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fastbk.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger
@@ -39,14 +37,6 @@ def test_an_empty_ledger_is_closed_before_its_first_entry() -> None:
     run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
     metadata = harness.store.now.metadata
     assert (metadata.last_entry_id, metadata.length) == (-1, 0)
-
-
-def test_p27_a_recovery_that_has_begun_does_not_keep_a_writer_from_closing() -> None:
-    harness = rig_with(3)
-    now = harness.store.now
-    harness.store.update(replace(now.metadata, state=LedgerState.IN_RECOVERY), now.version)
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
-    assert (harness.store.now.metadata.last_entry_id, harness.store.now.version) == (2, 2)
 
 
 @pytest.mark.parametrize(("last", "length"), [(1, 200), (2, 299), (5, 600)])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.errors import ClientClosed, DigestMismatch, NotEnoughBookies, QuorumTimeout
+from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.model.quorum import lac_is_covered
-from fastbk.replication.actions import ReadLac, Reply, Sleep
+from fastbk.replication.actions import ReadLac, Sleep
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
@@ -88,27 +88,6 @@ def test_a_striped_ensemble_needs_every_write_set() -> None:
     assert not reading.is_finished  # an entry of b2 and b3 may be acknowledged
     client.deliver(client.asks(ReadLac, "b3")[0])
     assert reading.value() == -1
-
-
-def test_an_explicit_lac_counts_and_a_bare_number_does_not() -> None:
-    harness = world_of(5)
-    harness.bookies["b1"].explicit_lac = 4
-    client, reading = reading_of(harness, ReadLastConfirmed)
-    # A number that nothing covers does not even come this far: a reply has only proven ones.
-    client.complete(client.asks(ReadLac, "b0")[0], Reply(Status.OK, lacs=()))
-    client.deliver(client.asks(ReadLac, "b1")[0])
-    assert reading.value() == 4
-
-
-def test_damage_beside_a_proof_takes_nothing_from_it_but_covers_nothing() -> None:
-    client, reading = reading_of(world_of(5), ReadLastConfirmed)
-    for name in ("b0", "b1"):
-        client.complete(client.asks(ReadLac, name)[0], Reply(Status.OK, lacs=(3,), damaged=True))
-    assert reading.best == 3
-    assert not reading.is_finished
-    client.run()
-    with pytest.raises(DigestMismatch):
-        reading.value()
 
 
 def test_a_fence_is_told() -> None:

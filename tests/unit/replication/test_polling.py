@@ -210,15 +210,6 @@ def test_an_entry_without_a_proof_waits_for_one() -> None:
     assert poll.value() == LacNews(4, entry_of(4))
 
 
-def test_one_bookie_alone_proves_and_carries() -> None:
-    harness = FakeQuorum.of(metadata_of(1, 1, 1))
-    for entry_id in range(6):
-        harness.write(entry_id)
-    client, poll = poll_of(harness, 4)
-    client.run()
-    assert poll.value() == LacNews(4, entry_of(4))
-
-
 def test_a_bookie_that_keeps_the_entry_back_is_not_waited_for() -> None:
     harness = world_of(6)
     client, poll = poll_of(harness, 4)
@@ -226,15 +217,6 @@ def test_a_bookie_that_keeps_the_entry_back_is_not_waited_for() -> None:
     client.deliver(at(client, other))
     client.deliver(sleeping(client, OPTIONS.grace_s))
     assert poll.value() == LacNews(4, slow=carrier)
-
-
-def test_an_explicit_lac_is_news() -> None:
-    harness = world_of(5)
-    client, poll = poll_of(harness, 4)
-    carrier = carrier_of(client)
-    harness.bookies[carrier].explicit_lac = 4
-    client.deliver(at(client, carrier))
-    assert poll.value() == LacNews(4, entry_of(4))
 
 
 def test_what_fails_its_digest_is_no_news() -> None:

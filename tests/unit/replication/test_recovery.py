@@ -9,10 +9,8 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import (
-    Found,
     ReadEntry,
     Withdraw,
 )
@@ -162,18 +160,6 @@ def test_without_its_last_acknowledged_entry_a_ledger_is_not_closed() -> None:
     client.run()
     with pytest.raises(NoSuchEntry, match="they lost data"):
         procedure.value()
-
-
-@pytest.mark.parametrize("last", [2**31 - 1, 2**31, 2**40, ID_MAX - 1, ID_MAX])
-def test_p25_ids_up_to_the_last_one(last: int) -> None:
-    metadata = metadata_of(5, 3, 2, last - 1)
-    harness = FakeQuorum.of(metadata)
-    for entry_id in (last - 1, last):
-        for name in (metadata.fragments[-1].ensemble[(entry_id + one) % 5] for one in range(3)):
-            harness.bookies[name].entries[entry_id] = Found(entry_id, last - 2, entry_id, b"x")
-    procedure = recover(harness)
-    assert (harness.metadata.last_entry_id, harness.metadata.length) == (last, last)
-    assert procedure.stats.entries_rewritten == 2
 
 
 @pytest.mark.parametrize("step", range(0, 40, 3))

@@ -1,4 +1,4 @@
-"""Recovery and metadata that others change too (INV-M1): P4, P17, P18, P27."""
+"""Recovery and metadata that others change too (INV-M1). P17, P18 and P27 are scripts of the simulator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from fastbk.errors import (
     MetadataUnavailable,
     NoSuchLedger,
 )
-from fastbk.model.ledger import Fragment, LedgerState
+from fastbk.model.ledger import Fragment
 from fastbk.replication.actions import (
     AddEntry,
-    UpdateMetadata,
 )
 from tests.fixtures.fake_quorum import (
     FakeQuorum,
@@ -20,62 +19,9 @@ from tests.fixtures.fake_quorum import (
     metadata_of,
 )
 from tests.fixtures.recovering import (
-    closed_at,
-    recover,
     recoverer,
     three,
 )
-
-
-def test_p17_who_closes_first_is_adopted() -> None:
-    """r1 closes at 4 while r2 has written entry 5 again: r2 takes 4 and adds no fragment of its own."""
-    harness = three(5, spare=1)
-    slow, second = recoverer(harness)
-    harness.write(5, ["b2"], lac=3)
-    slow.run(
-        until=lambda: (
-            any(isinstance(one, UpdateMetadata) for one in slow.pending.values())
-            and harness.metadata.state is LedgerState.IN_RECOVERY
-        )
-    )
-    harness.edit(**closed_at(harness, 4))
-    slow.run()
-    assert second.value() == harness.current
-    assert second.stats.is_adopted
-    assert is_closed_at(harness, 4)
-    assert len(harness.history) == 3
-
-
-def test_p18_a_recoverer_that_died_half_way_is_followed_by_another() -> None:
-    harness = three(2)
-    for entry_id in range(2, 8):
-        harness.write(entry_id, ["b0", "b1"], lac=1)
-    client, _ = recoverer(harness, entries_max=2)
-    client.run(until=lambda: 4 in harness.bookies["b2"].entries)
-    del client
-    recover(harness)
-    assert is_closed_at(harness, 7)
-
-
-def test_p27_the_writers_own_close_wins_over_a_recovery_that_has_begun() -> None:
-    harness = three(6)  # entry 5 was not acknowledged when the writer closed
-    client, procedure = recoverer(harness)
-    client.run(until=lambda: harness.metadata.state is LedgerState.IN_RECOVERY)
-    harness.edit(**closed_at(harness, 4))
-    client.run()
-    assert procedure.value() == harness.current
-    assert is_closed_at(harness, 4)
-    assert procedure.stats.is_adopted
-
-
-@pytest.mark.parametrize("lost", [1, 2, 3])
-def test_p4_a_change_whose_answer_was_lost_is_found_done(lost: int) -> None:
-    harness = three(5)
-    harness.lose_update_answers = lost
-    procedure = recover(harness)
-    assert is_closed_at(harness, 4)
-    assert len(harness.history) == 3  # never twice
-    assert not procedure.stats.is_adopted
 
 
 def test_p4_changes_of_others_survive_the_close() -> None:

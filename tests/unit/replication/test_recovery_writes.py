@@ -14,7 +14,6 @@ from fastbk.replication.actions import (
     ReadEntry,
     SendRequest,
     Sleep,
-    UpdateMetadata,
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
@@ -93,30 +92,6 @@ def test_a_bookie_that_fails_in_the_middle_starts_a_fragment_there() -> None:
     first = harness.metadata.fragments[1]
     assert first.first_entry_id in (6, 7)
     assert first.ensemble == ("b0", "b1", "s0")
-
-
-def test_p12_a_copy_on_a_replaced_bookie_no_longer_counts() -> None:
-    """#3005: entry 1 is on b0 and b1 when b1 fails at entry 0: both must reach Qa bookies of the new fragment."""
-    harness = three(spare=1)
-    for entry_id in range(2):
-        harness.write(entry_id, lac=-1)
-    client, procedure = recoverer(harness)
-    client.run(until=lambda: len(client.asks(AddEntry)) == 6)
-    by_entry = {(one.bookie_id, entry_asked(one)): one for one in client.asks(AddEntry)}
-    client.deliver(by_entry["b0", 1])
-    client.deliver(by_entry["b1", 1])
-    harness.bookies["b1"].away = True
-    client.deliver(by_entry["b1", 0])
-    client.deliver(next(one for one in client.pending.values() if isinstance(one, Choose)))
-    asked = {(one.bookie_id, entry_asked(one)) for one in client.asks(AddEntry)}
-    assert asked == {("b0", 0), ("b2", 0), ("b2", 1), ("s0", 0), ("s0", 1)}
-    client.deliver(by_entry["b0", 0])
-    client.deliver(client.asks(AddEntry, "s0")[0])
-    assert not any(isinstance(one, UpdateMetadata) for one in client.pending.values())
-    client.run()
-    assert procedure.error is None
-    assert is_closed_at(harness, 1)
-    assert harness.metadata.fragments == (Fragment(0, ("b0", "s0", "b2")),)
 
 
 def test_p13_one_index_is_replaced_as_often_as_it_fails() -> None:

@@ -73,16 +73,6 @@ def test_a_bookie_that_is_back_within_ten_seconds_gets_what_it_lacks() -> None:
     assert marks(harness) == []
 
 
-def test_it_is_replaced_after_ten_seconds() -> None:
-    harness = WriterHarness(policy=ChangePolicy())
-    harness.lose("b2")
-    harness.add(1)
-    harness.ack("b0", "b1")
-    harness.pass_time(10.0)
-    harness.change()
-    assert harness.writer.ensemble == ("b0", "b1", "s0")
-
-
 def test_it_is_replaced_before_entries_would_be_given_up() -> None:
     harness = WriterHarness(policy=ChangePolicy(), held_bytes_max=100 * FRAME)
     harness.lose("b2")
@@ -169,23 +159,6 @@ def test_copies_count_for_nothing_under_the_old_fragment() -> None:
     harness.ack("s0", first=4)
     assert harness.writer.adds.head == 5, "from there on it is a member"
     harness.check_acknowledged()
-
-
-def test_shares_of_a_striped_ledger_are_copied() -> None:
-    harness = WriterHarness(5, 3, 2)
-    harness.lose("b2")
-    harness.add(50)
-    harness.ack("b0", "b1", "b3", "b4")
-    harness.pass_time(1.0)
-    harness.change()
-    check(harness)
-    harness.connect("s0")
-    assert set(harness.wire["s0"]) == {one for one in range(50) if (2 - one) % 5 < 3}
-    harness.ack("s0")
-    harness.pass_time(1.0)
-    harness.change()
-    assert missing(harness) == set()
-    assert marks(harness) == []
 
 
 @pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY, LedgerState.CLOSED])

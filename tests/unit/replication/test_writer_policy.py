@@ -159,22 +159,6 @@ def test_another_incarnation_is_replaced_at_once_and_never_taken_again() -> None
     assert "b2" not in harness.writer.ensemble
 
 
-def test_p32_a_ledger_with_deferred_sync_ends_rather_than_change() -> None:
-    harness = WriterHarness(is_deferred=True)
-    harness.add(1)
-    harness.ack("b0", "b1", "b2")
-    harness.add(1)
-    harness.lose("b2")
-    harness.pass_time(0.9)
-    assert harness.writer.failure is None
-    harness.pass_time(0.1)
-    assert isinstance(harness.writer.failure, NotEnoughBookies)
-    assert harness.writer.failure.replicas == {"b2": "cut"}
-    assert harness.writer.last_add_confirmed == -1
-    assert harness.writer.length_confirmed == 0
-    assert not harness.todo
-
-
 def test_a_store_that_is_away_freezes_no_writer_that_can_do_without_it() -> None:
     harness = WriterHarness()
     harness.lose("b2")
