@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.tools.part import ROOT, scratch, setting, write
+from tests.style.tree import ROOT
+from tests.tools.part import scratch, setting, write
 
 OTHERS = (
     "replication", "apache", "slow", "stalls", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",

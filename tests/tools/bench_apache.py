@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 
+from tests.style.tree import ROOT
 from tests.tools.bench import figure, run_bench
-from tests.tools.part import ROOT, setting
+from tests.tools.part import setting
 
 PROTOCOLS = ("fastbk", "v2", "v3")
 WINDOW = setting("WINDOW", "1000")

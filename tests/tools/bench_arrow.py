@@ -1,4 +1,4 @@
-"""`./dev bench arrow`: streams and ledgers into Arrow record batches, beside the reader's chunks in the same run.
+"""`./dev bench arrow`: streams and ledgers into Arrow record batches, beside the reader's records and chunks.
 
 Three bookies on this machine, MIB=256 of records of 1 KiB in entries of one and of 64, read from warm caches; the ways
 take turns, ROUNDS=3 times, and the best round of each counts. "columns alone": entries that are in memory already, into
@@ -73,11 +73,16 @@ def ways_of_stream(client: fastbk.sync.Client, name: str) -> dict[str, Way]:
                 assert isinstance(chunk, Chunk)
                 yield len(chunk)
 
+    def by_records() -> Iterator[int]:
+        with stream.reader(tail=False) as reader:
+            for _ in reader:
+                yield 1
+
     def by_batches() -> Iterator[int]:
         for batch in read_stream(client, f"bench/{name}"):
             yield batch.num_rows
 
-    return {"chunks": by_chunks, "arrow": by_batches}
+    return {"records": by_records, "chunks": by_chunks, "arrow": by_batches}
 
 
 def ways_of_ledger(client: fastbk.sync.Client, count: int) -> dict[str, Way]:

@@ -34,8 +34,9 @@ from fastbk.native.load import LoadResult
 from fastbk.server.gc_messages import LEDGERS, MAJOR
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.units import MIB
+from tests.style.tree import ROOT
 from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
-from tests.tools.part import ROOT, scratch, setting
+from tests.tools.part import scratch, setting
 
 SHARE_OF_PEAK = 0.3
 TAIL_EVERY = 16

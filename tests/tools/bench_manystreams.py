@@ -247,11 +247,6 @@ async def run(count: int, rate: float, seconds: float, age_s: float) -> dict[str
 
 
 def main() -> dict[str, Any]:
-    async def bounded() -> dict[str, Any]:
-        async with asyncio.timeout(LIMIT_S):
-            return await run(
-                setting("STREAMS", 5000), setting("RATE", 2000.0), setting("SECONDS", 15.0),
-                setting("AGE", 60.0),
-            )  # fmt: skip
-
-    return asyncio.run(bounded())
+    count, rate = setting("STREAMS", 5000), setting("RATE", 2000.0)
+    work = run(count, rate, setting("SECONDS", 15.0), setting("AGE", 60.0))
+    return asyncio.run(asyncio.wait_for(work, LIMIT_S))

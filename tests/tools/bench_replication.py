@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import resource
 import statistics
 import subprocess
@@ -25,8 +24,10 @@ import fastbk
 from fastbk.client import Client
 from fastbk.testing import LocalCluster
 from tests.live.proxied_store import proxied
-from tests.live.proxy import Direction, FrameProxy
-from tests.tools.part import ROOT, scratch, setting
+from tests.live.proxy import Direction
+from tests.style.tree import ROOT
+from tests.tools.bench_cluster import proxies
+from tests.tools.part import latencies_us, scratch, setting
 
 ENTRY = b"x" * 1024
 SLOW_S = 0.05
@@ -40,17 +41,6 @@ with disk_probe(Path(sys.argv[1])) as probe:
 """
 
 
-def percentiles(values_s: list[float]) -> dict[str, float]:
-    """Return p50, p99 and the maximum in microseconds."""
-    ordered = sorted(values_s)
-    return {
-        "count": len(ordered),
-        "p50": round(ordered[len(ordered) // 2] * 1e6, 1),
-        "p99": round(ordered[int(len(ordered) * 0.99)] * 1e6, 1),
-        "max": round(ordered[-1] * 1e6, 1),
-    }
-
-
 def three_writers_commit_us(folder: Path, seconds: float) -> float:
     """Return the mean p50 of three processes that commit 4 KiB each, all at once."""
     command = [sys.executable, "-c", _PROBE, str(folder), str(seconds)]
@@ -62,7 +52,7 @@ def three_writers_commit_us(folder: Path, seconds: float) -> float:
 
 
 async def append_for(client: Client, seconds: float) -> list[float]:
-    """Append one entry after the other; return how long each took in seconds."""
+    """Append one entry after the other; return how long each took in microseconds."""
     took: list[float] = []
     async with await client.create_ledger(3, 3, 2) as writer:
         for _ in range(50):
@@ -70,28 +60,23 @@ async def append_for(client: Client, seconds: float) -> list[float]:
         end_s = time.perf_counter() + seconds
         while (began_s := time.perf_counter()) < end_s:
             await writer.append(ENTRY)
-            took.append(time.perf_counter() - began_s)
+            took.append((time.perf_counter() - began_s) * 1e6)
     return took
 
 
 async def slow_bookie(cluster: LocalCluster, seconds: float) -> dict[str, object]:
     """Append with all proxies quick, then with one bookie 50 ms away; p50 of both, and the growth of memory."""
-    proxies = []
-    for index in range(3):
-        proxy = FrameProxy(lambda index=index: cluster.bookies[index].port, random.Random(index))  # type: ignore[misc]
-        await proxy.start()
-        proxies.append(proxy)
-    ports = {bookie.name: proxies[at].port for at, bookie in enumerate(cluster.bookies)}
     options = {"held_bytes_max": 4 * 1024 * 1024}
-    async with fastbk.connect(proxied(cluster.metadata_uri, ports), **options) as client:
-        quick = percentiles(await append_for(client, seconds))
-        proxies[0].set(Direction(delay_s=SLOW_S), Direction())
+    async with (
+        proxies(cluster) as (made, ports),
+        fastbk.connect(proxied(cluster.metadata_uri, ports), **options) as client,
+    ):
+        quick = latencies_us(await append_for(client, seconds))
+        made[0].set(Direction(delay_s=SLOW_S), Direction())
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        slow = percentiles(await append_for(client, seconds))
+        slow = latencies_us(await append_for(client, seconds))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    for proxy in proxies:
-        await proxy.stop()
-    ratio = slow["p50"] / quick["p50"]
+    ratio = slow["p50_us"] / quick["p50_us"]
     return {
         "quick_us": quick,
         "one_slow_us": slow,
@@ -124,9 +109,9 @@ async def recovery(cluster: LocalCluster, ledgers: int) -> dict[str, dict[str, f
             for ledger_id in ledger_ids:
                 began_s = time.perf_counter()
                 reader = await client.open_ledger(ledger_id)
-                took[kind].append(time.perf_counter() - began_s)
+                took[kind].append((time.perf_counter() - began_s) * 1e6)
                 assert reader.metadata.last_entry_id == 19
-    return {kind: percentiles(values) for kind, values in took.items()}
+    return {kind: latencies_us(values) for kind, values in took.items()}
 
 
 async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> dict[str, object]:
@@ -136,8 +121,8 @@ async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> di
         for _ in range(rounds):
             disk_us = await asyncio.to_thread(three_writers_commit_us, folder, seconds)
             async with fastbk.connect(cluster.metadata_uri) as client:
-                append = percentiles(await append_for(client, seconds))
-            ratio = round(append["p50"] / disk_us, 2)
+                append = latencies_us(await append_for(client, seconds))
+            ratio = round(append["p50_us"] / disk_us, 2)
             pairs.append({"disk_p50_us": round(disk_us, 1), "append_us": append, "ratio": ratio})
             print(f"append E=3 Qw=3 Qa=2, window 1: {pairs[-1]}", flush=True)
         figures["append"] = pairs

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import fastbk
 from fastbk.testing import LocalCluster
 from tests.live.proxied_store import proxied
-from tests.live.proxy import Direction, FrameProxy
-from tests.tools.part import scratch, setting
+from tests.live.proxy import Direction
+from tests.tools.bench_cluster import proxies
+from tests.tools.part import percentile, rss_bytes, scratch, setting
 
 ENTRY = b"x" * 1024
 TASKS = 16
@@ -49,9 +48,8 @@ async def client(uri: str, ports: dict[str, int], seconds: float, rate: float) -
         async def report() -> None:
             while time.monotonic() < end_s:
                 await asyncio.sleep(min(SAMPLE_S, max(0.0, end_s - time.monotonic())))
-                ordered = sorted(recent) or [0.0]
+                p50_us = percentile(recent or [0.0], 0.5) * 1e6
                 recent.clear()
-                p50_us = ordered[len(ordered) // 2] * 1e6
                 dropped = sum(writer.stats().under_replicated.values())
                 print(json.dumps([count, round(p50_us, 1), dropped]), flush=True)
 
@@ -61,25 +59,13 @@ async def client(uri: str, ports: dict[str, int], seconds: float, rate: float) -
             group.create_task(report())
 
 
-def _port_of(cluster: LocalCluster, at: int) -> Callable[[], int]:
-    return lambda: cluster.bookies[at].port
-
-
-def memory_kib(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    return 0
-
-
 async def measure(folder: Path, seconds: float, rate: float) -> int:
     """Run it; return 0 if the memory of the last quarter is not above that of the second by more than 5 %."""
-    async with LocalCluster(3, data=folder / "cluster") as cluster:
-        proxies = [FrameProxy(_port_of(cluster, at), random.Random(at)) for at in range(3)]
-        for proxy in proxies:
-            await proxy.start()
-        proxies[0].set(Direction(delay_s=SLOW_S), Direction())
-        ports = {one.name: proxies[at].port for at, one in enumerate(cluster.bookies)}
+    async with (
+        LocalCluster(3, data=folder / "cluster") as cluster,
+        proxies(cluster) as (made, ports),
+    ):
+        made[0].set(Direction(delay_s=SLOW_S), Direction())
         words = [cluster.metadata_uri, json.dumps(ports), str(seconds), str(rate)]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.tools.bench_slow", *words, stdout=asyncio.subprocess.PIPE
@@ -89,15 +75,13 @@ async def measure(folder: Path, seconds: float, rate: float) -> int:
         while line := await process.stdout.readline():
             count, p50_us, dropped = json.loads(line)
             if process.returncode is None:
-                samples.append(memory_kib(process.pid))
+                samples.append(rss_bytes(process.pid) // 1024)
             print(
                 f"{count:,} appends, p50 {p50_us} us, {dropped:,} not on the slow one,"
                 f" client {samples[-1]:,} KiB",
                 flush=True,
             )
         code = await process.wait()
-        for proxy in proxies:
-            await proxy.stop()
     quarter = max(1, len(samples) // 4)
     early, late = max(samples[quarter : 2 * quarter] or samples), max(samples[-quarter:])
     print(

@@ -21,13 +21,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fastbk.sync
+from fastbk.devcluster import memory_pss_bytes
 from fastbk.observe import library_log, logs
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.tools.part import setting, write
 from tests.tools.spark_bench_session import bench_spark
 from tests.tools.spark_memory_source import payloads
-from tests.tools.spark_processes import processes, pss_bytes
+from tests.tools.spark_processes import processes
 
 HEAP = "600m"
 WHOLE_HEAP = f"-Xms{HEAP} -XX:+AlwaysPreTouch"
@@ -99,7 +100,7 @@ def sample(spark: SparkSession, at_s: float, found: Samples) -> None:
         elif one.role in ("daemon", "bookies"):
             kind = "daemons" if one.role == "daemon" else "bookies"
         if kind is not None:
-            now[kind] = now.get(kind, 0) + pss_bytes(one.pid)
+            now[kind] = now.get(kind, 0) + memory_pss_bytes([one.pid])
             if one.role == "worker":
                 now[f"{kind}, processes"] = now.get(f"{kind}, processes", 0) + 1
     for name, value in now.items():
@@ -146,7 +147,7 @@ def run(seconds: float, rate: int) -> dict[str, Any]:
         LocalCluster(3) as cluster,
         fastbk.sync.connect(cluster.metadata_uri) as client,
         tempfile.TemporaryDirectory(prefix="fastbk-bench-") as folder,
-        bench_spark(HEAP, spark_driver_extraJavaOptions=WHOLE_HEAP) as spark,
+        bench_spark(HEAP, WHOLE_HEAP) as spark,
     ):
         space = client.namespace("bench")
         space.create()

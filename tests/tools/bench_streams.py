@@ -1,7 +1,6 @@
-"""`./dev bench streams`: what a stream's writer does, beside ledgers in the same run; and many streams of one client.
+"""`./dev bench streams`: what a stream's writer does, beside ledgers in the same run.
 
-SECONDS=5 of each case, records of 1 KiB, three bookies on this machine; COUNT=5000 streams that all begin at once, and
-then all roll at once. A table, and JSON in build/bench-streams.json.
+SECONDS=5 of each case, records of 1 KiB, three bookies on this machine. A table, and JSON in build/bench-streams.json.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
 
 import fastbk
 from fastbk.stream.client import Client
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
-from tests.tools.part import print_table, rss_bytes, setting
+from tests.tools.part import latencies_us, print_table, setting
 
 RECORD = bytes(1024)
 BURST, BATCH = 256, 64
@@ -46,11 +44,7 @@ async def one_by_one(append: Callable[[bytes], Awaitable[object]]) -> Figures:
         began_s = time.perf_counter()
         await append(RECORD)
         took_us.append((time.perf_counter() - began_s) * 1e6)
-    took_us.sort()
-    return {
-        "p50_us": round(took_us[len(took_us) // 2]),
-        "p99_us": round(took_us[len(took_us) * 99 // 100]),
-    }
+    return latencies_us(took_us)
 
 
 async def one_stream(writer: StreamWriter, seconds: float) -> dict[str, Figures]:
@@ -97,53 +91,17 @@ async def one_ledger(client: Client, seconds: float) -> dict[str, Figures]:
     return figures
 
 
-async def many_streams(client: Client, count: int) -> dict[str, Figures]:
-    """All streams begin at once, are written, and roll at once."""
-    namespace = client.namespace("many")
-    await namespace.create()
-    streams = await namespace.create_streams([f"s{at}" for at in range(count)])
-    before_bytes = rss_bytes()
-    figures: Figures = {"streams": count}
-
-    async def timed(name: str, some: Callable[[StreamWriter], Awaitable[Any]]) -> None:
-        began_s = time.perf_counter()
-        await asyncio.gather(*map(some, writers))
-        figures[f"{name}_s"] = round(time.perf_counter() - began_s, 2)
-
-    async def ten(writer: StreamWriter) -> None:
-        await asyncio.gather(*(writer.append(RECORD) for _ in range(10)))
-
-    writers = [stream.writer() for stream in streams]
-    await timed("open", lambda writer: writer.open())
-    figures["idle_kib_each"] = round((rss_bytes() - before_bytes) / count / 1024, 1)
-    await timed("first_append", lambda writer: writer.append(RECORD))
-    await timed("ten_appends", ten)
-    figures["active_kib_each"] = round((rss_bytes() - before_bytes) / count / 1024, 1)
-
-    async def rolled(writer: StreamWriter) -> None:
-        try:
-            await writer.roll()
-        except fastbk.errors.QuorumTimeout:
-            figures["rolls_later"] = figures.get("rolls_later", 0) + 1
-
-    await timed("roll_all", rolled)
-    await timed("append_after_roll", lambda writer: writer.append(RECORD))
-    for writer in writers:
-        writer.abort()
-    return {f"{count} streams": figures}
-
-
-async def run(seconds: float, count: int) -> dict[str, Figures]:
+async def run(seconds: float) -> dict[str, Figures]:
     async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         namespace = client.namespace("bench")
         await namespace.create()
         figures = await one_ledger(client, seconds)
         async with (await namespace.create_stream("one")).writer() as writer:
             figures |= await one_stream(writer, seconds)
-        return figures | await many_streams(client, count)
+        return figures
 
 
 def main() -> dict[str, Figures]:
-    figures = asyncio.run(run(setting("SECONDS", 5.0), setting("COUNT", 5000)))
+    figures = asyncio.run(run(setting("SECONDS", 5.0)))
     print_table(figures)
     return figures

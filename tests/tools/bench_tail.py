@@ -1,9 +1,7 @@
-"""`./dev bench tail`: reading a stream, and how soon a tailing reader in another process has what was appended.
+"""`./dev bench tail`: how soon a tailing reader in another process has what was appended.
 
 Three bookies on this machine, records of 1 KiB. RATE=1000 records a second for SECONDS=10, one at a time, each with
-the time at which it was handed to `append`; MIB=256 of records read again as records and as chunks, from a stream of
-entries of one record, and from one of batches of 64. ROUNDS=3 of tailing. A table, and JSON in
-build/bench-tail.json.
+the time at which it was handed to `append`; ROUNDS=3 times. A table, and JSON in build/bench-tail.json.
 """
 
 from __future__ import annotations
@@ -17,29 +15,18 @@ import time
 
 import fastbk
 from fastbk.stream.client import Client
-from fastbk.stream.records import Chunk, Record
-from fastbk.stream.stream import Stream
+from fastbk.stream.records import Record
 from fastbk.testing import LocalCluster
-from tests.tools.part import ROOT, print_table, setting
+from tests.style.tree import ROOT
+from tests.tools.part import latencies_us, print_table, setting
 
 RECORD_BYTES = 1024
 FILLING = bytes(RECORD_BYTES - 8)
 SENT = struct.Struct("<Q")
-BATCH = 64
 LAST = 2**64 - 1
 """In place of a time: nothing follows."""
 
 Figures = dict[str, float]
-
-
-def quantiles(took_us: list[float]) -> Figures:
-    took_us.sort()
-    at = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
-    figures = {name: round(took_us[int(len(took_us) * part)]) for name, part in at.items()}
-    return {**figures, "max_us": round(took_us[-1]), "records": len(took_us)}
-
-
-# --- tailing --------------------------------------------------------------------------------------------------------
 
 
 async def tail(uri: str, path: str) -> Figures:
@@ -59,7 +46,7 @@ async def tail(uri: str, path: str) -> Figures:
             took_us.append((time.monotonic_ns() - sent_ns) / 1e3)
             cpu_s = cpu_s or time.process_time()
     busy_us = (time.process_time() - cpu_s) / max(len(took_us), 1) * 1e6
-    return {**quantiles(took_us), "reader_cpu_us_per_record": round(busy_us, 1)}
+    return {**latencies_us(took_us), "reader_cpu_us_per_record": round(busy_us, 1)}
 
 
 async def appended_and_tailed(
@@ -93,55 +80,11 @@ async def appended_and_tailed(
         await writer.append(SENT.pack(LAST) + FILLING)
     said = await asyncio.wait_for(reader.stdout.read(), 30)
     await reader.wait()
-    return {"append to ack": quantiles(acked_us), "append to tailing reader": json.loads(said)}
+    return {"append to ack": latencies_us(acked_us), "append to tailing reader": json.loads(said)}
 
 
-# --- reading again --------------------------------------------------------------------------------------------------
-
-
-async def filled(client: Client, name: str, count: int, batch: int) -> Stream:
-    """Return a sealed stream of so many records."""
-    stream = await client.namespace("bench").create_stream(name)
-    async with stream.writer() as writer:
-        for at in range(0, count, batch):
-            if batch == 1:
-                writer.append(bytes(RECORD_BYTES))
-            else:
-                writer.append_batch([bytes(RECORD_BYTES)] * min(batch, count - at))
-            if at % (64 * batch) == 0:
-                await writer.ready()
-                await asyncio.sleep(0)
-        await writer.flush()
-    return stream
-
-
-async def read(stream: Stream, count: int, *, by_chunks: bool) -> Figures:
-    cpu_s, began_s, seen, size_bytes = time.process_time(), time.perf_counter(), 0, 0
-    async with stream.reader("earliest") as reader:
-        if by_chunks:
-            async for chunk in reader.chunks(max_records=4096):
-                assert isinstance(chunk, Chunk)
-                seen += len(chunk)
-                if seen >= count:
-                    break
-        else:
-            async for record in reader:
-                assert isinstance(record, Record)
-                size_bytes += len(record.payload)
-                seen += 1
-                if seen >= count:
-                    break
-    took_s = time.perf_counter() - began_s
-    return {
-        "records_per_s": round(seen / took_s),
-        "mb_per_s": round(seen * RECORD_BYTES / took_s / 1e6),
-        "client_cpu_us_per_record": round((time.process_time() - cpu_s) / seen * 1e6, 2),
-    }
-
-
-async def run(seconds: float, rate: int, mib: int, rounds: int) -> dict[str, Figures]:
+async def run(seconds: float, rate: int, rounds: int) -> dict[str, Figures]:
     figures: dict[str, Figures] = {}
-    count = mib * 2**20 // RECORD_BYTES
     async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         await client.namespace("bench").create()
         for turn in range(rounds):
@@ -149,14 +92,6 @@ async def run(seconds: float, rate: int, mib: int, rounds: int) -> dict[str, Fig
                 client, cluster.metadata_uri, f"tail-{turn}", seconds, rate
             )
             figures |= {f"{name}, {rate}/s, round {turn + 1}": one for name, one in found.items()}
-        for batch in (1, BATCH):
-            stream = await filled(client, f"read-{batch}", count, batch)
-            for by_chunks in (False, True):
-                name = f"read {'chunks' if by_chunks else 'records'}, {batch} an entry"
-                await read(
-                    stream, count, by_chunks=by_chunks
-                )  # the second time all caches are warm
-                figures[name] = await read(stream, count, by_chunks=by_chunks)
     figures["this process"] = {
         "rss_max_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     }
@@ -165,7 +100,7 @@ async def run(seconds: float, rate: int, mib: int, rounds: int) -> dict[str, Fig
 
 def main() -> dict[str, Figures]:
     seconds, rate = setting("SECONDS", 10.0), setting("RATE", 1000)
-    figures = asyncio.run(run(seconds, rate, setting("MIB", 256), setting("ROUNDS", 3)))
+    figures = asyncio.run(run(seconds, rate, setting("ROUNDS", 3)))
     print_table(figures)
     return figures
 

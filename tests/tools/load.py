@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fastbk.errors import StorageError
 from fastbk.testing import LocalCluster
+from tests.style.tree import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 VENV = ROOT / ".venv-load"
 REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
 
@@ -39,21 +39,9 @@ def ensure_venv() -> Path:
 def run_locust(metadata_uri: str, seconds: int, users: int, out: Path) -> dict[str, dict[str, int]]:
     """Run locust for `seconds` and return the exact percentiles. Raises StorageError when any request failed."""
     python = ensure_venv()
-    command = [
-        str(python),
-        "-m",
-        "locust",
-        "-f",
-        str(ROOT / "loadtest/locustfile.py"),
-        "--headless",
-        "--only-summary",
-        "-u",
-        str(users),
-        "-r",
-        str(users),
-        "-t",
-        f"{seconds}s",
-    ]
+    command = [str(python), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
+    command += ["--headless", "--only-summary"]
+    command += ["-u", str(users), "-r", str(users), "-t", f"{seconds}s"]
     environment = {
         **os.environ,
         "FASTBK_METADATA": metadata_uri,

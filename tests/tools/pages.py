@@ -10,7 +10,6 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 from msgspec import inspect
@@ -22,8 +21,8 @@ from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.example import setting_texts, value_text
+from tests.style.tree import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 WIDTH = 100
 
 SETTINGS_INTRODUCTION = """\

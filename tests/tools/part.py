@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.style.tree import ROOT
+
 BUILD = ROOT / "build"
 T = TypeVar("T", int, float, str)
 
@@ -49,5 +50,13 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-def rss_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def latencies_us(took_us: list[float]) -> dict[str, float]:
+    """Return the middle, the tail and the number of latencies."""
+    shares = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999, "max_us": 1.0}
+    found = {name: round(percentile(took_us, share), 1) for name, share in shares.items()}
+    return {**found, "count": len(took_us)}
+
+
+def rss_bytes(pid: int | str = "self") -> int:
+    """Return a process's resident memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

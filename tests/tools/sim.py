@@ -79,11 +79,7 @@ def replay(seed: int, mutation: str | None) -> int:
     with planted(MUTATIONS[mutation] if mutation else None):
         result = run_seed(seed, is_traced=True)
     plan = draw_plan(seed)
-    print(head_of(plan))
-    for line in items_of(plan):
-        print(line)
-    for line in columns(result):
-        print(line)
+    print("\n".join((head_of(plan), *items_of(plan), *columns(result))))
     return 1 if result.violation else 0
 
 
@@ -98,10 +94,7 @@ def shrink_seed(seed: int, mutation: str | None) -> int:
         result = run_plan(plan, is_traced=True)
     print(head_of(plan))
     print(f"{len(plan.faults)} faults, {len(plan.work)} pieces of work left")
-    for line in items_of(plan):
-        print(line)
-    for line in columns(result):
-        print(line)
+    print("\n".join((*items_of(plan), *columns(result))))
     return 1
 
 

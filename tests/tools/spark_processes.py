@@ -85,12 +85,3 @@ def cpu_s(before: list[Process], after: list[Process]) -> dict[str, float]:
     for one in after:
         used[one.role] = used.get(one.role, 0.0) + one.cpu_s - known.get(one.pid, 0.0)
     return used
-
-
-def pss_bytes(pid: int) -> int:
-    """Return a process's memory, of what it shares its share; 0 if it has ended."""
-    try:
-        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
