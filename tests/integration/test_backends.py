@@ -38,12 +38,8 @@ def log_lines(cluster: LocalCluster, event: str) -> list[str]:
     return [line for line in cluster.bookies[0].log_tail(100_000).splitlines() if event in line]
 
 
-@pytest.mark.parametrize("how", ["setting", "environment"])
-async def test_without_io_uring_the_same_is_kept(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if how == "environment":
-        monkeypatch.setenv("FASTBK_IO", "plain")
-    settings = {"journal": {"backend": "plain"}} if how == "setting" else {}
-    async with LocalCluster(1, settings=settings) as cluster:
+async def test_without_io_uring_the_same_is_kept() -> None:
+    async with LocalCluster(1, settings={"journal": {"backend": "plain"}}) as cluster:
         await cycle(cluster)
         ready = log_lines(cluster, "journal.ready")
         assert ready and all('"backend":"plain"' in line.replace(" ", "") for line in ready)

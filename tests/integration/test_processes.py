@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import mmap
 import os
 import signal
 import socket
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import fastbk
-from fastbk.devcluster import DevCluster, is_alive, memory_pss_bytes
+from fastbk.devcluster import is_alive, memory_pss_bytes
 from fastbk.errors import Error
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
@@ -25,11 +25,15 @@ from tests.fixtures.wait import crowd, wait_until, wait_until_async
 KINDS = ["worker.0", "journal", "index", "gc", "supervisor"]
 RESTART_S_MAX = 5.0
 """About a second where the machine is idle; a loaded one, which gets more in proportion, must not fail the test."""
+IDLE_S = 2.0
+IDLE_CPU_SHARE_MAX = 0.1
+"""Of one processor, for all five processes."""
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(1, data=tmp_path / "data") as running:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One bookie; each test leaves it running."""
+    with LocalCluster(1) as running:
         yield running
 
 
@@ -94,32 +98,22 @@ async def test_a_killed_process_costs_no_acknowledged_entry(
     assert found == acknowledged
 
 
-def test_sigterm_drains_and_leaves_nothing(tmp_path: Path) -> None:
-    cluster = DevCluster(tmp_path / "data", 1)
-    cluster.start()
-    bookie = cluster.bookies[0]
-    pids, port = dict(bookie.pids), bookie.port
-    assert set(pids) == {"supervisor", "worker.0", "journal", "index", "gc"}
-    bookie.request_stop()
-    assert bookie.wait_gone() == 0
-    assert not any(map(is_alive, pids.values()))
-    assert refuses(port)
-    assert "drained" in bookie.log_tail(20) or "bookie.stopped" in bookie.log_tail(20)
-    cluster.start()  # at once: neither port nor lock is left behind
-    assert cluster.stop()
-
-
-async def test_after_a_drain_under_load_there_is_nothing_to_replay(tmp_path: Path) -> None:
+async def test_after_a_drain_under_load_nothing_is_left_and_nothing_is_replayed() -> None:
     """SIGTERM while a writer is at it: all that was acknowledged is checkpointed, the writer goes on later."""
-    async with LocalCluster(1, data=tmp_path / "data") as cluster:
+    async with LocalCluster(1) as cluster:
         stop = asyncio.Event()
+        bookie = cluster.bookies[0]
+        pids = dict(bookie.pids)
+        assert set(pids) == {"supervisor", "worker.0", "journal", "index", "gc"}
         async with fastbk.connect(cluster.metadata_uri) as client:
             writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
             appending = asyncio.create_task(append_until(writer, stop))
             await wait_until_async(lambda: writer.last_add_confirmed >= 200, "200 entries")
             assert await cluster.stop_bookie_async(0) == 0
+            assert not any(map(is_alive, pids.values()))
+            assert refuses(bookie.port)
             at = writer.last_add_confirmed
-            await cluster.start_bookie_async(0)
+            await cluster.start_bookie_async(0)  # at once: neither port nor lock is left behind
             assert '"records":0' in replay_of(cluster)
             await wait_until_async(lambda: writer.last_add_confirmed > at + 50, "more entries")
             stop.set()
@@ -185,28 +179,13 @@ def test_a_port_that_a_stranger_has_is_named(tmp_path: Path) -> None:
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
 
 
-def test_a_bookie_never_starts_without_its_data(tmp_path: Path) -> None:
-    """INV-D1: an empty directory under a known id would answer no for what it once acknowledged."""
-    cluster = DevCluster(tmp_path / "data", 1)
-    cluster.start()
-    cluster.stop()
-    ledgers = cluster.bookies[0].directory / "ledgers"
-    ledgers.rename(tmp_path / "away")
-    with pytest.raises(Error, match="is empty"):
-        cluster.start()
-    assert not ledgers.exists(), "a refused start leaves nothing behind"
-    (tmp_path / "away").rename(ledgers)
-    cluster.start()
-    assert cluster.stop()
-
-
 def test_children_see_only_their_own_descriptors(cluster: LocalCluster) -> None:
     """Each child holds what the table names, its control socket and the standard three, and what it opened."""
     pids = cluster.bookies[0].pids
     for name in ("worker.0", "journal", "index", "gc"):
         links = []
         for path in Path(f"/proc/{pids[name]}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # the process has just closed it
+            with suppress(FileNotFoundError):  # the process has just closed it
                 links.append(os.readlink(path))
         assert links
         assert not any("metadata.sqlite" in link for link in links) or name == "gc"
@@ -239,3 +218,43 @@ def test_ctrl_c_reaches_only_the_supervisor(cluster: LocalCluster) -> None:
     os.kill(cluster.bookies[0].pids["index"], signal.SIGTERM)
     assert not refuses(cluster.bookies[0].port)
     assert cluster.bookies[0].is_ready
+
+
+def test_idle_costs_next_to_nothing(cluster: LocalCluster) -> None:
+    pids = cluster.bookies[0].pids.values()
+    before_s = sum(map(cpu_s, pids))
+    end_s = time.monotonic() + IDLE_S
+    wait_until(lambda: time.monotonic() > end_s, "some time without requests")
+    assert sum(map(cpu_s, pids)) - before_s < IDLE_CPU_SHARE_MAX * IDLE_S
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def shared_memory_of(pid: int) -> Iterator[Path]:
+    """Yield the descriptors of shared memory that a process has."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if "fastbk-segment" in os.readlink(link):
+                yield link
+
+
+def test_no_descriptor_of_any_process_can_be_mapped_for_writing_again(
+    cluster: LocalCluster,
+) -> None:
+    """INV-R1: whoever takes over a worker cannot write to the memory of another process."""
+    (bookie,) = cluster.bookies
+    assert "bookie.memory_not_sealed" not in bookie.log_path.read_text()
+    links = [link for pid in bookie.pids.values() for link in shared_memory_of(pid)]
+    assert len(links) >= 8, "the supervisor's, a worker's, the journal's, the index's, gc's"
+    for link in links:
+        attacker = os.open(link, os.O_RDWR)
+        try:
+            with pytest.raises(PermissionError):
+                mmap.mmap(attacker, 4096)
+            with pytest.raises(PermissionError):
+                os.pwrite(attacker, b"x", 4096)
+        finally:
+            os.close(attacker)

@@ -1,4 +1,4 @@
-"""Writers and readers of streams on real bookies: rolls, takeovers, tailing, searching; what lies in the ledgers."""
+"""Writers, readers and cursors of streams on real bookies: rolls, takeovers, names, searching; what lies in ledgers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 import pytest
 
 import fastbk
+from fastbk.errors import ClientClosed, CursorFenced, StreamNotFound
 from fastbk.stream.context import StreamContext
+from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.positions import AtSeq, AtTxid
+from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.reader import search
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record, chunk_of
@@ -109,6 +111,112 @@ async def test_readers_follow_writers_over_rolls_and_takeovers(
             assert await search.find(context, txid=seq) == record.dlsn
         async with StreamReader(context, AtTxid(1190), tail=False) as reader:
             assert [one.seq async for one in reader] == list(range(1190, 1201))
+
+
+async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
+    async with fastbk.connect(uri) as client, fastbk.connect(uri) as other:
+        space = client.namespace("shop/eu")
+        await space.create(PolicyPatch(compression="zstd"))
+        async with space.stream("orders").writer(create=True, batch_bytes=1000) as writer:
+            for number in range(300):
+                writer.append(b"order %d" % number, txid=number * 2)
+            await writer.flush()
+            await space.set_policy(PolicyPatch(ensemble=2, write_quorum=2, compression="none"))
+            await space.rename_stream("orders", "sales")
+            await writer.roll()
+            await writer.append(b"last")
+        stream = other.namespace("shop/eu").stream("sales")
+        async with stream.reader(tail=False) as reader:
+            payloads = [bytes(one.payload) async for one in reader]
+        assert payloads == [b"order %d" % number for number in range(300)] + [b"last"]
+        assert await stream.find(txid=7) == (await stream.get(AtSeq(4))).dlsn
+        first, last = await stream.first(), await stream.last_position()
+        assert first is not None and first.dlsn == DLSN(1, 0, 0)
+        assert last is not None and last.seq == 300
+        info = await stream.info()
+        assert (info.path, info.segments, info.records, info.last_txid) == (
+            "shop/eu/sales",
+            2,
+            301,
+            599,
+        )
+        assert info.size_bytes > 0 and info.last_dlsn == last.dlsn
+        rows = (await (await stream.context()).store.read()).chain.rows
+        ensembles = [
+            (await client.ledger_info(row.ledger_id)).metadata.ensemble_size for row in rows
+        ]
+        assert ensembles == [3, 2], "the policy of the next segment"
+        with pytest.raises(StreamNotFound):
+            async with other.namespace("shop/eu").stream("orders").reader() as reader:
+                await anext(reader)
+
+
+def test_what_is_written_without_await_is_read_by_records_chunks_and_from_anywhere(
+    space: SyncNamespace,
+) -> None:
+    stream = space.stream("a")
+    with stream.writer(create=True) as writer:
+        writer.append_many([b"%d" % at * 20 for at in range(1500)])
+        writer.roll()
+        writer.append_many([b"%d" % at * 20 for at in range(1500, 3000)])
+        assert writer.publish() == writer.last_dlsn
+    records = list(stream.reader(tail=False))
+    assert [one.seq for one in records] == list(range(3000))
+    assert [bytes(one.payload) for one in records] == [b"%d" % at * 20 for at in range(3000)]
+    assert stream.info().segments > 1
+    found = stream.find(seq=2000)
+    assert found == records[2000].dlsn == stream.find(txid=2000)
+    assert stream.get(AtSeq(7)).dlsn == records[7].dlsn
+    assert [one.seq for one in stream.get_many([records[9].dlsn, AtSeq(3)])] == [9, 3]
+    first, tail = stream.first(), stream.last_position()
+    assert first is not None and tail is not None
+    assert (first.seq, tail.seq) == (0, 2999)
+    with stream.reader(AtTxid(2990), tail=False) as reader:
+        assert reader.position == records[2990].dlsn
+        some = next(iter(reader))
+        assert some.seq == 2990 and reader.position == records[2991].dlsn
+        assert not reader.caught_up()
+        rest = [one for chunk in reader.chunks() if isinstance(chunk, Chunk) for one in chunk]
+        assert [one.seq for one in rest] == list(range(2991, 3000))
+        assert reader.lag.records == 0
+        reader.seek("earliest")
+        assert len(reader.read(max_records=5)) == 5  # type: ignore[arg-type]
+        assert reader.position == records[5].dlsn
+    with pytest.raises(ClientClosed):
+        _ = reader.position
+
+
+def test_a_cursor_without_await_goes_on_at_its_mark_and_the_former_holder_is_told(
+    space: SyncNamespace,
+) -> None:
+    stream = space.create_stream("billed")
+    with stream.writer() as writer:
+        writer.append_many([b"%d" % at for at in range(1000)])
+    with stream.cursor("billing", tail=False) as cursor:
+        for record in cursor:
+            cursor.ack(record, data={"last": record.seq})
+            if record.seq == 399:
+                break
+        cursor.ack_one(stream.get(AtSeq(401)))
+        assert (cursor.mark, cursor.data) == (stream.find(seq=400), {"last": 399})
+        assert cursor.backlog().records == 599
+    (info,) = stream.cursors()
+    assert (info.name, info.mark_seq) == ("billing", 400)
+    with stream.cursor("billing", tail=False) as old:
+        first = next(iter(old))
+        assert first.seq == 400
+        with stream.cursor("billing", tail=False) as new:
+            assert [one.seq for one in new] == [400, *range(402, 1000)]
+        old.ack(first)
+        with pytest.raises(CursorFenced):
+            old.flush()
+        old.abort()
+    with stream.cursor("billing", tail=False) as cursor:
+        cursor.reset(AtSeq(998))
+        assert [one.seq for one in cursor] == [998, 999]
+    assert stream.delete_cursor("billing") and not stream.delete_cursor("billing")
+    assert stream.cursors() == []
 
 
 @pytest.mark.alone
