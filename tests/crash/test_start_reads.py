@@ -1,14 +1,17 @@
-"""A disk that does not give a locations file's bytes at start: nothing is taken for lost that may come back (A17)."""
+"""Reads that fail while a bookie starts: what may come back is not taken for lost (A17)."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Iterator
 
 import pytest
 
-from fastbk.errors import StorageError
+from fastbk.errors import Error, StorageError
 from fastbk.storage.directories import locations_path
 from fastbk.storage.manifest import Manifest, ManifestSlots
+from tests.crash.test_bookie_storage import FAULTS, check_restart, formatted
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
 
@@ -61,3 +64,31 @@ def test_bytes_that_are_wrong_are_damage(stopped: tuple[FakeDisk, Book]) -> None
     assert life.replayed.lost_states
     assert manifest_of(fake).damage
     life.close()
+
+
+@pytest.mark.parametrize("fault", ["eio", "short"])
+def test_one_failure_in_replay_lets_no_refused_copy_in(fault: str) -> None:
+    """INV-A5: a copy that was refused stands in the journal all the same; replay finds out anew."""
+    with formatted() as pristine:
+        known = Book()
+        life = Life(pristine, known)
+        for entry_id in range(4):
+            life.add(1, entry_id, b"first %d" % entry_id)
+        life.settle()
+        life.flush()
+        life.add(1, 2, b"another")
+        life.settle()
+        life.close()
+        with pristine.copy() as fake:
+            before = fake.operations()
+            Life(fake, copy.deepcopy(known)).close()
+            total = fake.operations() - before
+        assert total > 20
+        for nth in range(1, total + 1):
+            with pristine.copy() as fake:
+                fake.fault(nth=nth, **FAULTS[fault])
+                # It may refuse to start, and starts the next time.
+                with contextlib.suppress(OSError, Error):
+                    Life(fake, copy.deepcopy(known)).close()
+                fake.clear_faults()
+                check_restart(fake, copy.deepcopy(known), f"{fault} at operation {nth} of {total}")

@@ -113,3 +113,26 @@ def test_without_a_file_it_is_the_index_and_without_an_index_shared_files(
     shared = find_source()
     assert shared.title == "files under /usr/share"
     assert 0 < shared.pass_bytes <= 300 * 10**6
+
+
+def test_every_digest_is_the_sources_though_a_writer_and_a_cursor_were_killed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "info").mkdir()
+    records = []
+    for number in range(200):
+        records.append(f"Package: p{number}\nDescription: {'x' * 2000}\n")
+        lines = "".join(f"{at:032x}  usr/share/p{number}/{at}\n" for at in range(40))
+        (tmp_path / "info" / f"p{number}.md5sums").write_text(lines)
+    (tmp_path / "status").write_text("\n".join(records))
+    done = subprocess.run(
+        [sys.executable, "-m", "demo.streams"], cwd=tmp_path, text=True, timeout=100,
+        env={**os.environ, "DPKG": str(tmp_path)}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines_out = done.stdout.splitlines()
+    assert lines_out[-1] == "OK: every digest is the source's"
+    assert sum(line.endswith("as the source") for line in lines_out) == 4
+    assert any(line.startswith("killed the writer of checksums (SIGKILL)") for line in lines_out)
+    assert any(line.startswith("killed the cursor's holder (SIGKILL)") for line in lines_out)
+    assert any("the younger half of the source" in line for line in lines_out)

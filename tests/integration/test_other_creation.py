@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 import fastbk
 import fastbk.sync
 from fastbk.cli.__main__ import main
 from fastbk.errors import Error
-from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
+from fastbk.meta import open_store
 from fastbk.model.entry import DigestType, make_lac_body, master_key
 from fastbk.model.ledger import LedgerState
 from fastbk.native import client_codec as codec
@@ -25,52 +23,23 @@ from fastbk.wire.statuses import Status
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
-from tests.fixtures.zookeeper import ZooKeeperPlace
 
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
 OLD = [b"old %d" % n for n in range(5)]
 
 
-@pytest.fixture(params=["sqlite", "zookeeper"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
     """Return the URI of a cluster's metadata."""
-    if request.param == "sqlite":
-        return new_cluster(tmp_path / "metadata.sqlite")
-    place: ZooKeeperPlace = request.getfixturevalue("zookeeper")
-    return place.uri()
+    return new_cluster(tmp_path / "metadata.sqlite")
 
 
 def copy_of_metadata(uri: str, folder: Path) -> str:
     """Return the URI of a copy, as somebody takes one before a restore."""
-    if is_zookeeper(uri):
-        return copy_in_zookeeper(uri, f"/{folder.parent.name}-{folder.name}")
     path = Path(uri.removeprefix("sqlite:"))
     for one in path.parent.glob(f"{path.name}*"):
         shutil.copy(one, folder / one.name)
     return f"sqlite:{folder / path.name}"
-
-
-def copy_in_zookeeper(uri: str, root: str) -> str:
-    """Copy a cluster's nodes to another root of the same server, and move the counter of ids as far there."""
-    location = parse_zookeeper(uri)
-    client = KazooClient(hosts=",".join(location.servers))
-    client.start(timeout=10)
-    try:
-
-        def copy(old: str, new: str) -> None:
-            client.create(new, client.get(old)[0])
-            for name in client.get_children(old):
-                copy(f"{old}/{name}", f"{new}/{name}")
-
-        copy(location.root, root)
-        copied = replace(location, root=root).uri
-        with closing(open_store(uri)) as old, closing(open_store(copied)) as new:
-            while new.highest_drawn_id() < old.highest_drawn_id():
-                client.delete(client.create(f"{root}/idgen/ID-", sequence=True))
-    finally:
-        client.stop()
-        client.close()
-    return copied
 
 
 async def write_old(client: fastbk.Client) -> int:

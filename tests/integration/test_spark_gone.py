@@ -1,4 +1,7 @@
-"""What goes, comes or gets another name while a query reads: each of its steps may be the one it happens before."""
+"""What goes, comes or gets another name while a query reads: each of its steps may be the one it happens before.
+
+What a query tells of itself: its reports, and its mark as a cursor.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import json
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import fastbk
 import fastbk.sync
@@ -182,3 +185,55 @@ def test_offsets_that_were_shown_of_another_stream_are_refused(
     append(space.create_stream("orders"), 9)
     with pytest.raises(ConfigError, match="made anew"):
         rows(cluster, stream=stream.path, endingOffsets=shown)
+
+
+def test_reports_tell_what_a_batch_has_and_what_is_left(
+    cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace
+) -> None:
+    append(space.create_stream("old"), 40, b"v" * 5)
+    pattern = {"streamPattern": f"{space.path}/.*", "startingOffsets": "earliest"}
+    reader = stream_reader(cluster, **pattern)
+    assert reader.reportLatestOffset() is None
+    start = reader.initialOffset()
+    append(space.create_stream("new"), 20, b"v" * 5)
+    reader.latestOffset(start, ReadMaxRows(30))
+    told = reader.reportLatestOffset()
+    assert told is not None
+    batch, behind = told["batch"], told["behind"]
+    assert isinstance(batch, dict) and isinstance(behind, dict)
+    assert (batch["records"], behind["records"]) == (30, 30)
+    for one in (batch, behind):
+        assert 15_000 <= one["bytes"] < 20_000
+    assert 0 < behind["milliseconds"] < 120_000
+    with client.create_ledger() as writer:
+        for _ in range(10):
+            writer.append(b"x" * 100)
+    ledgers = stream_reader(cluster, ledgers=str(writer.ledger_id), startingOffsets="earliest")
+    ledgers.latestOffset(ledgers.initialOffset(), ReadMaxRows(4))
+    told = ledgers.reportLatestOffset()
+    assert told is not None
+    assert told["batch"] == {"records": 4, "bytes": 400}
+    assert told["behind"] == {"records": 6, "bytes": 600, "milliseconds": 0}
+
+
+def test_progress_is_a_cursor_of_the_stream(cluster: LocalCluster, space: SyncNamespace) -> None:
+    stream = space.create_stream("orders")
+    append(stream, 10, b"v" * 5)
+    named = {"stream": stream.path, "startingOffsets": "earliest", "readerName": "billing"}
+    reader = stream_reader(cluster, **named)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(6))
+    (cursor,) = stream.cursors()
+    assert (cursor.name, cursor.mark) == ("billing", stream.find(seq=0))
+    assert (cursor.data, cursor.ledgers) == ({"by": "spark"}, ())
+    reader.commit(end)
+    (cursor,) = stream.cursors()
+    assert (cursor.mark, cursor.mark_seq) == (stream.find(seq=6), 6)
+    reader.stop()
+    again = stream_reader(cluster, **named)
+    last = again.latestOffset(end, ReadAllAvailable())
+    again.commit(last)
+    again.stop()
+    (cursor,) = stream.cursors()
+    tail = stream.last_position()
+    assert tail is not None and cursor.mark == tail.next

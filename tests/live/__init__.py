@@ -1,4 +1,4 @@
 """Live torture: real bookies, real sockets, a nemesis, recorded histories and their checker.
 
-`./dev torture ROUNDS=n` runs it; tests/integration/test_torture.py runs a few rounds in CI.
+`./dev torture ROUNDS=n` runs it; tests/crash/test_rigs.py runs a few rounds in CI.
 """

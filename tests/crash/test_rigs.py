@@ -1,0 +1,91 @@
+"""Rigs in small, on real processes: `./dev torture RIG=name` does more of each, for longer."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from fastbk.testing import LocalCluster
+from tests.live.torture import Torture
+from tests.rigs import mounts, outage, shutdown, spark_kills, takeovers
+from tests.rigs.report import Plan
+from tests.rigs.rolling import judge, roll
+from tests.rigs.rolling_writers import Round
+from tests.rigs.takeovers import CONNECTED, OPENED, payload_of
+
+ROUNDS = 8
+
+
+@pytest.mark.timeout(300)
+def test_no_append_fails_while_zookeeper_is_away(tmp_path: Path, rng: random.Random) -> None:
+    """S13: ZooKeeper goes away for longer than a session under writers and readers of streams."""
+    report = outage.run(Plan(rng.getrandbits(30), 0, 10.0, tmp_path))
+    assert report.losses == []
+    assert report.cases == 2 and report.counts["segments"] > 4
+    assert report.counts["cut_appends"] and report.counts["killed_appends"]
+
+
+@pytest.mark.parametrize("bookies", [3, 5])
+async def test_a_rolling_restart_leaves_no_copy_missing(bookies: int) -> None:
+    async with LocalCluster(bookies) as cluster:
+        life = Round(cluster.metadata_uri, bookies, random.Random(bookies))
+        await roll(cluster, life, range(3))
+        assert life.counts["restarts"] == 3
+        assert await judge(cluster, life) == []
+
+
+async def test_kills_and_partitions_lose_and_alter_nothing(tmp_path: Path, seed: int) -> None:
+    """The rig `live`."""
+    torture = Torture(tmp_path, seed, ROUNDS)
+    report = await torture.run()
+    assert report.is_good, report.violations[:10]
+    assert report.counts["fault"] == ROUNDS
+    # It was a test only if something was written, taken over and read.
+    assert report.counts["added"] > 100
+    assert report.counts["opened"] > 0
+    assert report.counts["read"] >= report.counts["added"]
+
+
+def test_writers_that_are_killed_lose_and_repeat_nothing(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """The rig `takeovers`: INV-S1, INV-S3, INV-S6."""
+    report = takeovers.run(Plan(rng.getrandbits(30), 5, 60.0, tmp_path))
+    assert report.losses == []
+    assert report.counts["acknowledged"] and report.counts["opened"]
+
+
+def test_what_is_lost_repeated_or_reordered_is_found() -> None:
+    good = [(at, at, payload_of(at)) for at in range(10)]
+    notes = [[CONNECTED, OPENED, 0, 1, 2], [CONNECTED], [CONNECTED, OPENED, 4, 5]]
+    assert takeovers.judge(good, notes) == []
+    assert takeovers.judge(good[:5], notes), "lost at the end"
+    assert takeovers.judge(good[:3] + good[4:], notes), "lost in the middle"
+    assert takeovers.judge(good[:3] + good[2:], notes), "repeated"
+    assert takeovers.judge([good[1], good[0], *good[2:]], notes), "reordered"
+    assert takeovers.judge([*good[:9], (9, 9, b"other")], notes), "other bytes"
+    assert takeovers.judge(good, [*notes, [CONNECTED, OPENED, 5]]), "acknowledged twice"
+    assert takeovers.judge(good, [[CONNECTED, OPENED, 1, 0]]), "acknowledged out of order"
+
+
+def test_a_whole_cluster_cut_off_loses_nothing(seed: int, tmp_path: Path) -> None:
+    if reason := mounts.why_not():
+        pytest.skip(reason)
+    report = shutdown.run(Plan(seed, 1, 600.0, tmp_path))
+    assert report.is_good, report.losses[:5]
+    assert report.cases == 1
+    assert report.counts["entries"] >= shutdown.ACKS_MIN
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("only", ["steps|zombie|executor", "orphan", "bookie", "metadata"])
+def test_queries_that_are_killed_write_each_record_once(
+    tmp_path: Path, rng: random.Random, only: str
+) -> None:
+    """INV-S13."""
+    report = spark_kills.run(Plan(rng.getrandbits(30), 3, 600.0, tmp_path, only=only))
+    assert report.losses == []
+    assert report.cases >= 3 and report.counts["records"] > 0
