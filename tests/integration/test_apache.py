@@ -3,13 +3,11 @@ and that our own clients find the same."""
 
 from __future__ import annotations
 
-import asyncio
 import struct
 
 from fastbk.meta import open_store
 from fastbk.meta.api import APACHE_PROTOCOL, FASTBK_PROTOCOL
 from fastbk.model.entry import master_key
-from fastbk.native.hashes import DIGEST_CRC32C, with_digest
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures import apache_wire as apache
@@ -23,22 +21,12 @@ from tests.fixtures.apache_wire import (
     LEDGER,
     hear_v2,
     hear_v3,
+    whole_entry,
 )
 from tests.fixtures.raw_bookie import raw_bookie
-from tests.fixtures.worker_harness import Client
+from tests.fixtures.worker_harness import Client, connected
 
 KEY = master_key(b"")
-
-
-def entry(entry_id: int, data: bytes = b"hello", *, lac: int | None = None) -> bytes:
-    lac = entry_id - 1 if lac is None else lac
-    header = struct.pack(">qqqq", LEDGER, entry_id, lac, 1000)
-    return with_digest(DIGEST_CRC32C, header, data)
-
-
-async def connect(cluster: LocalCluster) -> Client:
-    address = ("127.0.0.1", cluster.bookies[0].port)
-    return Client(*await asyncio.open_connection(*address, limit=8 << 20))
 
 
 async def add_v2(client: Client, *entries: bytes, flags: int = 0) -> list[int]:
@@ -48,8 +36,8 @@ async def add_v2(client: Client, *entries: bytes, flags: int = 0) -> list[int]:
 
 async def test_what_one_client_writes_the_others_read() -> None:
     async with LocalCluster(1) as cluster:
-        client, own = await connect(cluster), await raw_bookie(cluster.bookies[0])
-        entries = [entry(i, b"%d" % i * 2000) for i in range(6)]
+        client, own = await connected(cluster.bookies[0].port), await raw_bookie(cluster.bookies[0])
+        entries = [whole_entry(i, b"%d" % i * 2000) for i in range(6)]
         assert await add_v2(client, *entries[:4]) == [0, 0, 0, 0]
         client.send(apache.v3_add(9, 4, body=entries[4], key=KEY))
         assert (await hear_v3(client)).status == EOK
@@ -90,9 +78,9 @@ async def test_many_large_entries_that_are_requested_at_once() -> None:
     """Java's client reads so. Above `reply_backlog_max` its connection was closed, and its read failed with -8."""
     count, data = 48, bytes(900_000)
     async with LocalCluster(1) as cluster:
-        client, other = await connect(cluster), await connect(cluster)
+        client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
         for entry_id in range(count):
-            assert await add_v2(client, entry(entry_id, data)) == [0]
+            assert await add_v2(client, whole_entry(entry_id, data)) == [0]
         client.reader._transport.pause_reading()  # type: ignore[attr-defined]
         client.send(b"".join(apache.v2_read(i) for i in range(count)))
         for _ in range(20):  # the replies are made meanwhile
@@ -108,17 +96,17 @@ async def test_many_large_entries_that_are_requested_at_once() -> None:
 async def test_fences_and_repairs() -> None:
     """A fence of one client ends the adds of all; what a recovery writes again is the same entry with another LAC."""
     async with LocalCluster(1) as cluster:
-        client, own = await connect(cluster), await raw_bookie(cluster.bookies[0])
-        assert await add_v2(client, entry(0), entry(1)) == [0, 0]
-        client.send(apache.v3_add(1, 2, body=entry(2), key=b"x" * 20))
+        client, own = await connected(cluster.bookies[0].port), await raw_bookie(cluster.bookies[0])
+        assert await add_v2(client, whole_entry(0), whole_entry(1)) == [0, 0]
+        client.send(apache.v3_add(1, 2, body=whole_entry(2), key=b"x" * 20))
         assert (await hear_v3(client)).status == EUA
         client.send(apache.v2_read(-1, flags=apache.V2_FENCE, key=KEY))
         fence = await hear_v2(client)
-        assert (fence.error, fence.entry_id, fence.rest) == (0, -1, entry(1))
+        assert (fence.error, fence.entry_id, fence.rest) == (0, -1, whole_entry(1))
         assert await own.add(LEDGER, 2, b"late") == Status.FENCED
-        client.send(apache.v3_add(2, 2, body=entry(2), key=KEY))
+        client.send(apache.v3_add(2, 2, body=whole_entry(2), key=KEY))
         assert (await hear_v3(client)).status == EFENCED
-        again = [entry(1, lac=0), entry(1, b"other"), entry(1, lac=-1)]
+        again = [whole_entry(1, lac=0), whole_entry(1, b"other"), whole_entry(1, lac=-1)]
         repair = apache.V2_RECOVERY | apache.V2_HIGH_PRIORITY
         assert await add_v2(client, *again, flags=repair) == [0, 101, 0]
         client.send(
@@ -126,38 +114,44 @@ async def test_fences_and_repairs() -> None:
             + apache.v3_add(4, 1, body=again[1], key=KEY, recovery=True)
         )
         replies = {reply.txn: reply for reply in [await hear_v3(client), await hear_v3(client)]}
-        assert replies[3].fields == {2: LEDGER, 3: -1, 4: entry(1)}, "the first copy stays; no LAC"
+        assert replies[3].fields == {2: LEDGER, 3: -1, 4: whole_entry(1)}, "the first copy stays; no LAC"
         assert replies[4].status == EIO
         client.send(apache.v2_batch(7, 0, 9, flags=apache.V2_FENCE, key=KEY))
-        assert apache.v2_batch_entries((await hear_v2(client)).rest) == (7, [entry(0), entry(1)])
+        assert apache.v2_batch_entries((await hear_v2(client)).rest) == (7, [whole_entry(0), whole_entry(1)])
         await client.close()
         own.close()
 
 
-async def test_the_lac_is_read_written_and_waited_for() -> None:
+async def test_the_lac_is_read_written_waited_for_and_outlives_restarts() -> None:
     async with LocalCluster(1) as cluster:
-        client, writer = await connect(cluster), await connect(cluster)
+        client, writer = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
         client.send(apache.v3_read_lac(1))
         assert (await hear_v3(client)).status == ENOLEDGER
-        assert await add_v2(writer, entry(0), entry(1)) == [0, 0]
+        assert await add_v2(writer, whole_entry(0), whole_entry(1)) == [0, 0]
         client.send(apache.v3_read_lac(2))
-        assert (await hear_v3(client)).fields == {2: LEDGER, 4: entry(1)}
+        assert (await hear_v3(client)).fields == {2: LEDGER, 4: whole_entry(1)}
         client.send(apache.v3_read(3, -1, flag=apache.PIGGYBACK, previous_lac=0, timeout_ms=30_000))
         client.send(apache.v3_read(4, 0, previous_lac=0, timeout_ms=30_000))
-        assert await add_v2(writer, entry(2)) == [0]
+        assert await add_v2(writer, whole_entry(2)) == [0]
         polls = {poll.txn: poll for poll in [await hear_v3(client), await hear_v3(client)]}
         assert polls[3].fields.pop(6), "when it moved"
-        assert polls[3].fields == {2: LEDGER, 3: 1, 4: entry(1), 5: 1}
-        assert polls[4].fields == {2: LEDGER, 3: 0, 4: entry(0), 5: 1}
+        assert polls[3].fields == {2: LEDGER, 3: 1, 4: whole_entry(1), 5: 1}
+        assert polls[4].fields == {2: LEDGER, 3: 0, 4: whole_entry(0), 5: 1}
         body = bytes.fromhex("000000000000000500000000000000064e206979")
         writer.send(apache.v3_force(5) + apache.v3_write_lac(6, 6, body=body, key=KEY))
         assert [(await hear_v3(writer)).status for _ in range(2)] == [EOK, EOK]
         client.send(apache.v3_read_lac(7))
-        assert (await hear_v3(client)).fields == {2: LEDGER, 3: body, 4: entry(2)}
+        assert (await hear_v3(client)).fields == {2: LEDGER, 3: body, 4: whole_entry(2)}
         client.send(apache.v3_read(8, -1, flag=apache.PIGGYBACK, previous_lac=8, timeout_ms=1))
         assert (await hear_v3(client)).fields == {2: LEDGER, 3: -1, 5: 6}, "nothing new in time"
         await client.close()
         await writer.close()
+        for _ in range(2):  # the second time nothing new was written
+            await cluster.restart_bookie_async(0)
+            client = await connected(cluster.bookies[0].port)
+            client.send(apache.v3_read_lac(9))
+            assert (await hear_v3(client)).fields == {2: LEDGER, 3: body, 4: whole_entry(2)}
+            await client.close()
 
 
 async def test_metadata_tells_where_both_kinds_of_clients_find_a_bookie() -> None:

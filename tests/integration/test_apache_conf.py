@@ -5,14 +5,17 @@ Journal, ledger and index directories are one and the same, as many of Apache's 
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import fastbk
+import fastbk.sync
 from fastbk.cli.__main__ import main
-from tests.fixtures.conf_bookie import events, running
-from tests.fixtures.wait import wait_until
+from fastbk.meta.uri import open_store
+from tests.fixtures import apache_disk
+from tests.fixtures.conf_bookie import events, running, started
 
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 CONF = """
@@ -40,11 +43,7 @@ async def test_a_bookie_of_a_conf_file_and_variables_serves(tmp_path: Path) -> N
         "BK_ledgerDirectories": f"{tmp_path}/disk,{tmp_path}/more",
     }
     for start in range(2):  # the second start finds its directories as the first one left them
-        with running(path, log, **variables) as process:
-            wait_until(
-                lambda: process.poll() is not None or events(log, "bookie.started"), "start", 60
-            )
-            assert process.poll() is None, log.read_text()
+        with started(path, log, **variables) as process:
             (told,) = events(log, "bookie.apache_configuration")
             assert told["unknown"] == "notAKey"
             assert "indexDirectories" in told["ignored"]
@@ -69,9 +68,8 @@ def test_commands_about_a_stopped_bookie_take_its_conf_file(
     path.write_text(CONF.format(folder=tmp_path))
     for name, value in (("BK_bookiePort", "0"), ("BK_bookieId", "b1")):
         monkeypatch.setenv(name, value)
-    with running(path, log) as process:
-        wait_until(lambda: process.poll() is not None or events(log, "bookie.started"), "start", 60)
-        assert process.poll() is None, log.read_text()
+    with started(path, log):
+        pass
     assert main(["bookie", "check", "--config", str(path)]) == 0
     assert "whole" in capsys.readouterr().out
     assert main(["doctor", "--config", str(path)]) in (0, 1)
@@ -107,3 +105,33 @@ def test_the_doctor_names_the_command_that_says_more(
     told = capsys.readouterr().out
     assert "zkEnableSecurity = true: nodes in ZooKeeper" in told
     assert f"fastbk config check {path}" in told
+
+
+@pytest.mark.parametrize("storage", apache_disk.STORAGES)
+def test_clients_read_what_apaches_bookie_had_acknowledged(tmp_path: Path, storage: str) -> None:
+    recorded = apache_disk.recorded(storage)
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    config = tmp_path / "bookie.toml"
+    config.write_text(
+        f'[metadata]\nuri = "{uri}"\n[bookie]\nid = "{recorded.bookie_id}"\nlisten = "127.0.0.1:0"\n'
+        f'[journal]\ndirectory = "{tmp_path}/journal"\n[ledgers]\ndirectory = "{tmp_path}/ledgers"\n'
+    )
+    with closing(open_store(uri)) as store:
+        for ledger_id, metadata in recorded.ledgers.items():
+            store.create_ledger(ledger_id, metadata)
+        source = [f"--journal={recorded.folder}/journal", f"--ledgers={recorded.folder}/ledgers"]
+        assert main(["bookie", "import", "--config", str(config), *source]) == 0
+        with started(config, tmp_path / "log"):
+            _read_all(uri, recorded)
+
+
+def _read_all(uri: str, recorded: apache_disk.Recorded) -> None:
+    with fastbk.sync.connect(uri) as client:
+        for ledger_id, metadata in recorded.ledgers.items():
+            if not metadata.is_closed:
+                continue
+            with client.open_ledger(ledger_id, password=metadata.password or b"") as reader:
+                last = reader.last_add_confirmed()
+                assert last == recorded.entries[ledger_id] - 1
+                read = {one.entry_id: bytes(one.data) for one in reader.read(0, last)}
+            assert read == {n: apache_disk.payload(ledger_id, n) for n in range(last + 1)}

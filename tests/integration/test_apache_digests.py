@@ -13,15 +13,13 @@ import pytest
 
 from fastbk.meta import open_store
 from fastbk.model.entry import DigestType, master_key
-from fastbk.native.hashes import with_digest
 from fastbk.testing import LocalCluster
-from fastbk.units import MIB
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EBADREQ, EOK, LEDGER, hear_v2, hear_v3
 from tests.fixtures.metadata import metadata
+from tests.fixtures.pages import metrics
 from tests.fixtures.wait import wait_until_async
-from tests.fixtures.worker_harness import Client
-from tests.integration.test_metrics import values
+from tests.fixtures.worker_harness import Client, connected
 
 KEY = master_key(b"")
 ADDS_MAX = 2000
@@ -29,17 +27,12 @@ ADDS_MAX = 2000
 
 
 def entry(entry_id: int, digest_type: DigestType) -> bytes:
-    header = struct.pack(">qqqq", LEDGER, entry_id, -1, 1000)
-    return with_digest(int(digest_type), header, b"%06d" % entry_id * 20)
+    data = b"%06d" % entry_id * 20
+    return apache.whole_entry(entry_id, data, lac=-1, digest_type=int(digest_type))
 
 
 def damaged(body: bytes) -> bytes:
     return body[:-1] + b"!"
-
-
-async def connect(cluster: LocalCluster) -> Client:
-    address = ("127.0.0.1", cluster.bookies[0].port)
-    return Client(*await asyncio.open_connection(*address, limit=8 * MIB))
 
 
 def create(cluster: LocalCluster, digest_type: DigestType) -> None:
@@ -74,10 +67,10 @@ async def test_a_damaged_add_is_refused_and_leaves_nothing(
 ) -> None:
     async with LocalCluster(1) as cluster:
         create(cluster, digest_type)
-        client = await connect(cluster)
+        client = await connected(cluster.bookies[0].port)
         assert await add(client, version, entry(0, digest_type)) == EOK
         refused = await until_refused(client, version, digest_type, 1)
-        counts = await asyncio.to_thread(values, cluster.bookies[0].http_port)
+        counts = await asyncio.to_thread(metrics, cluster.bookies[0])
         unverified = counts["fastbk_worker_adds_unverified_total"]
         assert unverified == refused, "all that was taken so far"
         assert counts["fastbk_worker_bad_digest_total"] == 1
@@ -85,7 +78,7 @@ async def test_a_damaged_add_is_refused_and_leaves_nothing(
         read = [await hear_v2(client) for _ in range(3)]
         assert [one.error for one in read] == [2, 0, 0], "no such entry; those before it are there"
         assert struct.unpack_from(">q", read[2].rest, 8)[0] == refused - 1
-        other = await connect(cluster)
+        other = await connected(cluster.bookies[0].port)
         assert await add(other, 5 - version, entry(refused, digest_type)) == EOK
         await until_refused(other, 5 - version, digest_type, refused + 1)
         for one in (client, other):
@@ -99,7 +92,7 @@ async def test_without_metadata_adds_go_on_unverified() -> None:
         path = cluster.metadata_uri.removeprefix("sqlite:")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("ALTER TABLE ledgers RENAME TO hidden")
-            client = await connect(cluster)
+            client = await connected(cluster.bookies[0].port)
             for entry_id in range(200):
                 assert await add(client, 3, damaged(entry(entry_id, DigestType.CRC32C))) == EOK
             await wait_until_async(
@@ -107,7 +100,7 @@ async def test_without_metadata_adds_go_on_unverified() -> None:
             )
             for entry_id in range(200, 300):
                 assert await add(client, 2, damaged(entry(entry_id, DigestType.CRC32C))) == EOK
-            counts = await asyncio.to_thread(values, cluster.bookies[0].http_port)
+            counts = await asyncio.to_thread(metrics, cluster.bookies[0])
             assert counts["fastbk_worker_adds_unverified_total"] == 300
             assert counts["fastbk_worker_bad_digest_total"] == 0
             db.execute("ALTER TABLE hidden RENAME TO ledgers")

@@ -1,39 +1,29 @@
-"""Apache's HTTP endpoints, one by one, on a bookie that runs."""
+"""Apache's HTTP endpoints, one by one, on a bookie that runs; those about AutoRecovery on a real ZooKeeper."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fastbk
+from fastbk.apache.http.auto_recovery_pages import NO_ZOOKEEPER, AutoRecoveryPages
 from fastbk.devcluster import Bookie
 from fastbk.errors import NotEnoughBookies
+from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
+from fastbk.meta.zookeeper_underreplication import Underreplication
+from fastbk.server.admin.http import Request, Response
 from fastbk.testing import LocalCluster
+from tests.fixtures.pages import page
 from tests.fixtures.wait import wait_until_async
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 V1 = "/api/v1/"
 SETTINGS = {"bookie": {"read_only_persists": True}, "gc": {"interval": "1h"}}
-
-
-def ask(port: int | None, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}",
-        method=method,
-        data=None if body is None else body.encode(),
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 class Pages:
@@ -43,7 +33,7 @@ class Pages:
         self.cluster = cluster
 
     async def raw(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-        return await asyncio.to_thread(ask, self.cluster.bookies[0].http_port, method, path, body)
+        return await asyncio.to_thread(page, self.cluster.bookies[0], path, method, body)
 
     async def get(self, path: str) -> Any:
         status, text = await self.raw("GET", V1 + path)
@@ -199,3 +189,57 @@ async def test_read_only_by_put_refuses_adds_until_it_is_taken_back_and_survives
         await cluster.kill_async(0, "journal")
         await cluster.wait_ready_async(0, cluster.bookies[0].boots + 1)
         assert await pages.get("bookie/state/readonly") == {"readOnly": False}
+
+
+class Asked:
+    def __init__(self, uri: str) -> None:
+        self._pages = AutoRecoveryPages(uri).pages()
+
+    async def __call__(
+        self, method: str, name: str, body: str = "", **query: str
+    ) -> tuple[int, str]:
+        answer: Response = await self._pages[name](Request(method, query, body.encode()))
+        return answer[0], answer[2].decode()
+
+
+async def test_switch_marks_and_delay_are_the_nodes_of_zookeeper(zookeeper: ZooKeeperPlace) -> None:
+    ask = Asked(zookeeper.uri())
+    with Underreplication(zookeeper.location()) as nodes:
+        assert await ask("GET", "status") == (200, '{\n  "enabled" : true\n}')
+        assert await ask("PUT", "status") == (400, "Param 'enabled' not found in {}")
+        assert json.loads((await ask("PUT", "status", enabled="false"))[1]) == {"enabled": False}
+        assert not nodes.is_enabled()
+        assert await ask("PUT", "trigger_audit") == (
+            404,
+            "Exception when do operation.Autorecovery is disabled. So giving up!",
+        )
+        await ask("PUT", "status", enabled="true")
+        assert nodes.is_enabled()
+
+        name = "list_under_replicated_ledger"
+        assert await ask("GET", name) == (404, "No under replicated ledgers found")
+        nodes.mark(UnderreplicatedLedger(7, ("b1", "b2"), 1000))
+        nodes.mark(UnderreplicatedLedger(123456, ("b2",), 1000))
+        assert await ask("GET", name) == (200, "[ 7, 123456 ]")
+        assert await ask("GET", name, missingreplica="b1") == (200, "[ 7 ]")
+        assert await ask("GET", name, missingreplica="b2", excludingmissingreplica="b1") == (
+            200,
+            "[ 123456 ]",
+        )
+        _, text = await ask("GET", name, printmissingreplica="")
+        assert json.loads(text) == {"7": ["b1", "b2"], "123456": ["b2"]}
+
+        name = "lost_bookie_recovery_delay"
+        assert (await ask("GET", name))[0] == 404
+        said = await ask("PUT", name, '{"delay_seconds": 90}')
+        assert said == (200, "Success set lostBookieRecoveryDelay to 90")
+        assert nodes.lost_bookie_delay_s() == 90
+        assert await ask("GET", name) == (200, "lostBookieRecoveryDelay value: 90")
+        assert (await ask("PUT", name, "{}"))[0] == 404
+        assert await ask("GET", "who_is_auditor") == (404, "No auditor elected")
+        assert (await ask("GET", "decommission"))[0] == 404
+
+
+async def test_without_zookeeper_it_says_so() -> None:
+    ask = Asked("sqlite:/nowhere.sqlite")
+    assert await ask("GET", "who_is_auditor") == (404, f"Exception when get.{NO_ZOOKEEPER}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.request
 from typing import Any
 
 import fastbk
 from fastbk.testing import LocalCluster
 from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.exposition import Exposition, scraped
+from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async
-from tests.integration.test_gc_space import events, gc, log_bytes, started, write
+from tests.integration.test_gc_space import audit_log, events, gc, log_bytes, started, write
 
 RUNTIMES = ("THREAD_RUNTIME", "GC_LEDGER_RUNTIME", "COMPACT_RUNTIME", "EXTRACT_META_RUNTIME")
 ENTRIES = 600
@@ -23,7 +22,7 @@ def buried(cluster: LocalCluster) -> dict[str, int]:
     """Return size by path of each log that the audit log says is gone because nothing lived in it."""
     return {
         event["deleted"]: event["bytes"]
-        for event in events(cluster.bookies[0])
+        for event in events(audit_log(cluster.bookies[0]))
         if "nothing" in event.get("reason", "") and "deleted" in event
     }
 
@@ -39,7 +38,7 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         await wait_until_confirmed(cluster.bookies)
         await client.delete_ledger(doomed)
         await wait_until_async(lambda: len(buried(cluster)) > 0, "logs are dead", 30)
-        (deletion,) = [one for one in events(bookie) if doomed in one.get("ledgers", [])]
+        (deletion,) = [one for one in events(audit_log(bookie)) if doomed in one.get("ledgers", [])]
         assert "in two cycles" in deletion["reason"]
 
         async def agrees() -> bool:
@@ -54,7 +53,7 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         assert await gc(bookie, "run", "--major") == 0
         shown = await scraped(cluster)
         assert shown.value("bookie_RECLAIM_FAILED_TO_DELETE") == 0
-        status = await asyncio.to_thread(status_of, bookie.http_port)
+        status = await asyncio.to_thread(json_page, bookie, "/gc")
         check_times(shown, status)
 
 
@@ -84,7 +83,7 @@ async def test_compactions_are_counted_and_their_share_of_all_logs() -> None:
         assert await gc(bookie, "run", "--major") == 0
         shown = await scraped(cluster)
         assert shown.value("bookie_COMPACT_RUNTIME_count", success="true") == before + 1
-        run = (await asyncio.to_thread(status_of, bookie.http_port))["compactions"][0]
+        run = (await asyncio.to_thread(json_page, bookie, "/gc"))["compactions"][0]
         assert run["logs"] > 0
         ratio = shown.value("bookie_ENTRY_LOG_COMPACT_RATIO")
         assert 0 < ratio <= 1
@@ -104,12 +103,6 @@ def check_times(shown: Exposition, status: dict[str, Any] | None) -> None:
     if status is not None:
         ended = sum(each["count"] for each in status["ended"].values())
         assert shown.value("bookie_COMPACT_RUNTIME_count", success="true") == ended
-
-
-def status_of(port: int | None) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/gc", timeout=10) as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-        return found
 
 
 async def test_looks_that_are_refused_failed() -> None:

@@ -9,9 +9,10 @@ from fastbk.native.client_codec import put_read
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.statuses import Status
+from tests.fixtures.pages import metrics
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.integration.test_limits import can_connect, counted, dial, hello, metrics
+from tests.integration.test_limits import can_connect, counted, dial, hello
 from tests.rigs.attacks import own_bytes
 
 ONE_WORKER = {"workers": 1}
@@ -19,7 +20,7 @@ ONE_WORKER = {"workers": 1}
 
 def reached(cluster: LocalCluster, counter: str) -> float:
     """How often a limit was reached; its series begins with the first time."""
-    return metrics(cluster).get(f"fastbk_worker_{counter}_total", 0.0)
+    return metrics(cluster.bookies[0]).get(f"fastbk_worker_{counter}_total", 0.0)
 
 
 async def use(bookie: RawBookie, ledger_id: int, count: int) -> None:

@@ -12,8 +12,8 @@ from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
 from tests.fixtures.zookeeper import ZooKeeperPlace
-from tests.integration.test_cli_stream import Cli
 
 RECORD = b"x" * 1000
 ONE_COPY = PolicyPatch(ensemble=1, write_quorum=1, ack_quorum=1, bytes_max=2000, roll_bytes=5000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import fastbk.sync
 from fastbk.arrow import read_ledger, read_stream
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
 
 WITHOUT_PYARROW = """
 import sys
@@ -23,22 +23,13 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def run(*words: str, code: int = 0, program: tuple[str, ...] = ("-m", "fastbk.cli")) -> str:
-    """Run a command; return its output, or what it said of its failure."""
-    done = subprocess.run(
-        [sys.executable, *program, *words], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
-
-
 def test_a_ledgers_entries_become_rows(cluster: LocalCluster, tmp_path: Path) -> None:
     uri = cluster.metadata_uri
     with fastbk.sync.connect(uri) as client, client.create_ledger(3, 3, 2) as writer:
         writer.append_many([b"entry %d" % one for one in range(1000)])
-    words = ("ledger", "export", str(writer.ledger_id))
+    cli, words = Cli(uri), ("ledger", "export", str(writer.ledger_id))
     place = tmp_path / "all.parquet"
-    answer = json.loads(run(*words, str(place), "--json", "--metadata", uri))
+    answer = cli.json(*words, str(place))
     assert answer.pop("seconds") >= 0
     assert answer == {
         "file": str(place),
@@ -49,11 +40,11 @@ def test_a_ledgers_entries_become_rows(cluster: LocalCluster, tmp_path: Path) ->
     whole = read_ledger(uri, writer.ledger_id).read_all()
     assert pyarrow.parquet.read_table(place).equals(whole)
     place = tmp_path / "part.arrow"
-    said = run(*words, str(place), "--first", "10", "--last", "19", "--metadata", uri)
+    said = cli(*words, str(place), "--first", "10", "--last", "19")
     assert said.startswith(f"{place}: 10 entries, ")
     with pyarrow.ipc.open_file(place) as file:
         assert file.read_all().equals(whole.slice(10, 10).combine_chunks())
-    said = run(*words, str(place), "--last", "1000", "--metadata", uri, code=1)
+    said = cli.fails(*words, str(place), "--last", "1000")
     assert "entry 1000 is beyond the last acknowledged one, 999" in said
 
 
@@ -67,23 +58,27 @@ def test_a_streams_records_become_rows(cluster: LocalCluster, tmp_path: Path) ->
                 key = b"k%d" % at if at % 2 else None
                 writer.append(b"order %d" % at, key=key, headers=(("n", b"%d" % at),))
         place = tmp_path / "orders.parquet"
-        words = ("stream", "export", "export/orders", str(place), "--metadata", uri)
-        assert run(*words).startswith(f"{place}: 300 records, ")
+        cli, words = Cli(uri), ("stream", "export", "export/orders", str(place))
+        assert cli(*words).startswith(f"{place}: 300 records, ")
         whole = read_stream(client, "export/orders", headers=True).read_all()
         assert pyarrow.parquet.read_table(place).to_pylist() == whole.to_pylist()
-        answer = json.loads(run(*words, "--from", "seq:100", "--to", "seq:150", "--json"))
+        answer = cli.json(*words, "--from", "seq:100", "--to", "seq:150")
         assert answer["records"] == 50
         part = read_stream(client, "export/orders", AtSeq(100), AtSeq(150), headers=True)
         assert pyarrow.parquet.read_table(place).to_pylist() == part.read_all().to_pylist()
         stream.truncate(AtSeq(20))
-    assert "truncated" in run(*words, "--from", "0.0.0", code=1)
+    assert "truncated" in cli.fails(*words, "--from", "0.0.0")
     assert pyarrow.parquet.read_table(place).num_rows == 50, "what was there before stays"
     assert list(tmp_path.iterdir()) == [place]
 
 
 def test_what_cannot_be_is_said_before_anything_is_read(tmp_path: Path) -> None:
-    said = run("ledger", "export", "1", str(tmp_path / "a.csv"), "--metadata", "sqlite:/x", code=2)
-    assert ".parquet, or .arrow" in said
+    cli = Cli("sqlite:/x")
+    assert ".parquet, or .arrow" in cli.fails(
+        "ledger", "export", "1", str(tmp_path / "a.csv"), code=2
+    )
     words = ("stream", "export", "a/b", str(tmp_path / "a.arrow"), "--metadata", "sqlite:/x")
-    said = run(*words, code=2, program=("-c", WITHOUT_PYARROW))
-    assert "pip install 'fastbk[arrow]'" in said
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYARROW, *words], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, "pip install 'fastbk[arrow]'" in done.stderr) == (2, True)

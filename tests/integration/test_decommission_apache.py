@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 from kazoo.client import KazooClient
 
@@ -19,15 +16,11 @@ GONE = BookieId("10.0.0.7:3181")
 COOKIE = b'5\nbookieHost: "10.0.0.7:3181"\njournalDir: "/j"\nledgerDirs: "1\\t/l"\n'
 
 
-@pytest.fixture
-def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
+@pytest.fixture(autouse=True)
+def _cookie(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
     zookeeper.uri()  # makes the cluster
-    client = zookeeper.client()
-    client.ensure_path(zookeeper.path("cookies"))
-    client.create(zookeeper.path(f"cookies/{GONE}"), COOKIE)
-    yield client
-    client.stop()
-    client.close()
+    peek.ensure_path(zookeeper.path("cookies"))
+    peek.create(zookeeper.path(f"cookies/{GONE}"), COOKIE)
 
 
 def test_the_command_deletes_the_cookie(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
@@ -37,15 +30,13 @@ def test_the_command_deletes_the_cookie(zookeeper: ZooKeeperPlace, peek: KazooCl
     assert main(words) == 0  # again: there is nothing left to do
 
 
-async def test_recover_leaves_it(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+def test_recover_leaves_it(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
     words = ["bookie", "recover", GONE, "--metadata", zookeeper.uri()]
-    assert await asyncio.to_thread(main, words) == 0
+    assert main(words) == 0
     assert peek.exists(zookeeper.path(f"cookies/{GONE}")) is not None
 
 
-def test_only_the_cookie_that_was_seen_is_deleted(
-    zookeeper: ZooKeeperPlace, peek: KazooClient
-) -> None:
+def test_only_the_cookie_that_was_seen_is_deleted(zookeeper: ZooKeeperPlace) -> None:
     with Cookies(zookeeper.location()) as cookies:
         with pytest.raises(MetadataConflict, match="changed"):
             cookies.delete(GONE, only=b"what another one said")

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,7 +19,9 @@ from fastbk.errors import Error
 from fastbk.native import client_codec as codec
 from fastbk.units import MIB
 from fastbk.wire.statuses import Status
+from tests.fixtures.cli import Cli
 from tests.fixtures.mounts import SmallDisk, run, small_disk
+from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until, wait_until_async
 
@@ -57,12 +55,8 @@ class World:
         return self.cluster.bookies[0]
 
     def page(self, path: str) -> tuple[int, Any]:
-        url = f"http://127.0.0.1:{self.bookie.http_port}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+        status, text = page(self.bookie, path)
+        return status, json.loads(text)
 
     def state(self, role: str) -> str:
         """How the directory's disk is, by /readyz."""
@@ -215,14 +209,9 @@ async def test_repairs_and_fences_go_on_while_room_is_kept_for_them(tmp_path: Pa
 
             await wait_until_async(is_read_only, "metadata says so", WAIT_S)
         for verb, text in (("info", "read_only for"), ("disk", "because: too little space")):
-            said = await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-m", "fastbk.cli", "bookie", verb, "--metadata",
-                 here.cluster.metadata_uri],
-                capture_output=True, text=True, check=False, timeout=30,
-            )  # fmt: skip
-            assert said.returncode == 1, said.stderr
-            assert text in said.stdout
+            cli = Cli(here.cluster.metadata_uri)
+            code, said = await asyncio.to_thread(cli.run, "bookie", verb)
+            assert (code, text in said.decode()) == (1, True), cli.err
         disk.empty()
         await until(here.is_ready, "ready again")
         assert await raw.add(8, 0, b"normal") == Status.OK

@@ -1,4 +1,7 @@
-"""Space comes back on a real bookie: compaction under load, copies too many, a full disk; nothing is lost by it."""
+"""Space comes back on a real bookie: compaction under load, copies too many, a full disk; nothing is lost by it.
+
+`fastbk bookie gc`: nothing goes that is suspended, everything that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
@@ -60,9 +65,16 @@ def log_bytes(bookie: Bookie) -> int:
     )
 
 
-def events(bookie: Bookie) -> list[dict[str, Any]]:
-    path: Path = bookie.directory / "ledgers" / "audit.log"
+def audit_log(bookie: Bookie) -> Path:
+    return bookie.directory / "ledgers" / "audit.log"
+
+
+def events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def deleted(path: Path) -> set[int]:
+    return {one for event in events(path) for one in event.get("ledgers", [])}
 
 
 async def gc(bookie: Bookie, *words: str) -> int:
@@ -78,6 +90,17 @@ async def started(count: int = 1) -> AsyncIterator[tuple[LocalCluster, fastbk.Cl
         fastbk.connect(cluster.metadata_uri) as client,
     ):
         yield cluster, client
+
+
+@asynccontextmanager
+async def asked_only(ledgers: int) -> AsyncIterator[tuple[LocalCluster, fastbk.Client, list[int]]]:
+    """A bookie with some ledgers whose gc does nothing by itself."""
+    settings = SETTINGS | {"gc": {"interval": "1h", "unchecked_ledgers_max": 3}}
+    async with (
+        LocalCluster(1, settings=settings) as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+    ):
+        yield cluster, client, [await write(client, 1) for _ in range(ledgers)]
 
 
 async def test_compaction_under_load_wins_space_back_and_loses_nothing() -> None:
@@ -104,9 +127,7 @@ async def test_compaction_under_load_wins_space_back_and_loses_nothing() -> None
             await client.delete_ledger(ledger_id)
 
         def are_deleted() -> bool:
-            return set(ids[2:]) <= {
-                one for event in events(bookie) for one in event.get("ledgers", [])
-            }
+            return set(ids[2:]) <= deleted(audit_log(bookie))
 
         await wait_until_async(are_deleted, "gc has deleted them", WAIT_S)
         load = asyncio.create_task(write(client, 300))
@@ -152,7 +173,7 @@ async def test_a_copy_that_a_repair_replaced_goes_and_its_fence_stays() -> None:
             return False
 
         await wait_until_async(is_gone, "the copy too many is dropped", WAIT_S)
-        dropped = [event for event in events(old) if ledger_id in event.get("dropped", [])]
+        dropped = [event for event in events(audit_log(old)) if ledger_id in event.get("dropped", [])]
         assert "named other bookies" in dropped[0]["reason"]
         assert await raw.add(ledger_id, 100, b"late") == Status.FENCED
         for each, count in ((ledger_id, 100), (kept, 10)):
@@ -224,6 +245,45 @@ def is_refused(found: list[str]) -> bool:
     return bool({"full", "exhausted"} & set(found))
 
 
-def deleted(audit_log: Path) -> set[int]:
-    lines = audit_log.read_text().splitlines() if audit_log.exists() else []
-    return {one for line in lines for one in json.loads(line).get("ledgers", [])}
+async def test_suspended_run_and_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    async with asked_only(4) as (cluster, client, ids):
+        bookie = cluster.bookies[0]
+        assert await gc(bookie, "suspend") == 0
+        assert "ledgers, major, minor" in capsys.readouterr().out
+        await cluster.kill_async(0, "gc")
+        await wait_until_async(lambda: cluster.bookies[0].boots == 2, "the bookie is back", WAIT_S)
+        bookie = cluster.bookies[0]
+        await wait_until_confirmed(cluster.bookies)  # no deletion, so not suspended
+        await client.delete_ledger(ids[0])
+        assert await gc(bookie, "status", "--json") == 0
+        status = json.loads(capsys.readouterr().out)
+        assert status["suspended"] == ["ledgers", "major", "minor"], (
+            "over the death of a child, too"
+        )
+        assert status["running"]
+        for _ in range(2):
+            assert await gc(bookie, "run") == 0
+        assert "1 not in metadata" in capsys.readouterr().out
+        await wait_until_async(
+            lambda: deleted(audit_log(bookie)) == {ids[0]}, "a run deletes all the same", WAIT_S
+        )
+        assert await gc(bookie, "resume", "--minor") == 0
+        assert await gc(bookie, "resume", "--json") == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"suspended": []}
+
+
+async def test_most_of_all_ledgers_go_by_force_only(capsys: pytest.CaptureFixture[str]) -> None:
+    async with asked_only(8) as (cluster, client, ids):
+        bookie = cluster.bookies[0]
+        await wait_until_confirmed(cluster.bookies)
+        for ledger_id in ids[:6]:
+            await client.delete_ledger(ledger_id)
+        assert await gc(bookie, "run") == 0, "the first look only takes note"
+        assert await gc(bookie, "run") == 1
+        assert "6 of 8 ledgers are not in metadata" in capsys.readouterr().out
+        assert deleted(audit_log(bookie)) == set()
+        assert await gc(bookie, "run", "--force") == 0
+        await wait_until_async(
+            lambda: deleted(audit_log(bookie)) == set(ids[:6]), "an operator's word", WAIT_S
+        )
+        await check_whole(client, ids[7], 1)

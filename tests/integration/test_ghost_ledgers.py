@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import urllib.error
-import urllib.request
 
 import fastbk
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
+from tests.fixtures.pages import metrics, page
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until_async
 
@@ -28,26 +26,13 @@ def settings(unconfirmed_age: str) -> dict[str, dict[str, object]]:
     }
 
 
-def page(cluster: LocalCluster, path: str) -> tuple[int, str]:
-    url = f"http://127.0.0.1:{cluster.bookies[0].http_port}{path}"
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
 def metric(cluster: LocalCluster, name: str) -> float:
-    found = re.search(
-        rf"^fastbk_{name}(?:{{[^}}]*}})? (\S+)$", page(cluster, "/metrics")[1], re.MULTILINE
-    )
-    assert found is not None, name
-    return float(found[1])
+    return metrics(cluster.bookies[0])[f"fastbk_journal_{name}"]
 
 
 def is_confirmed(cluster: LocalCluster) -> bool:
     """Return whether metadata was seen to list all ledgers of the first bookie, and there are some."""
-    return metric(cluster, "journal_ledgers") > 0 == metric(cluster, "journal_ledgers_unconfirmed")
+    return metric(cluster, "ledgers") > 0 == metric(cluster, "ledgers_unconfirmed")
 
 
 async def haunt(bookie: RawBookie, first_id: int) -> list[int]:
@@ -87,7 +72,7 @@ async def test_ghosts_leave_room_for_real_ledgers_and_go_also_after_a_restart() 
         async with fastbk.connect(cluster.metadata_uri) as client:
             await write_and_read(client)
             await wait_until_async(
-                lambda: metric(cluster, "journal_ledgers") == 3, "all ghosts are forgotten", 120.0
+                lambda: metric(cluster, "ledgers") == 3, "all ghosts are forgotten", 120.0
             )
             bookie = await raw_bookie(cluster.bookies[0])
             assert await bookie.add(ghosts[0], 0, b"new", password=b"new") == Status.OK, (
@@ -112,10 +97,10 @@ async def test_a_bookie_without_room_for_new_ledgers_says_so_and_stays_writable(
         bookie = await raw_bookie(cluster.bookies[0])
         ghosts = await haunt(bookie, 1_000_000)
         await wait_until_async(
-            lambda: metric(cluster, "journal_takes_no_new_ledgers") == 1, "it says so", 20.0
+            lambda: metric(cluster, "takes_no_new_ledgers") == 1, "it says so", 20.0
         )
         await wait_until_async(
-            lambda: "takes no new ledgers" in page(cluster, "/readyz")[1], "/readyz says so", 20.0
+            lambda: "takes no new ledgers" in page(cluster.bookies[0], "/readyz")[1], "/readyz says so", 20.0
         )
         assert (await bookie.info()).writable, "writers that are here are not moved"
         assert await bookie.add(ghosts[0], 1, b"more", password=b"ghost") == Status.OK

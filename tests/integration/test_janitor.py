@@ -25,40 +25,16 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.wait import wait_until
 
 FAR = DLSN(1 << 40, 0, 0)
 
 
-def words(cluster: LocalCluster, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "fastbk.cli",
-        "janitor",
-        "--metadata",
-        cluster.metadata_uri,
-        *more,
-    ]
-
-
 def page(port: int) -> Exposition:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return parsed(answer.read().decode())
-
-
-def once(cluster: LocalCluster, *more: str) -> dict[str, int]:
-    """Run one pass; return what it says."""
-    done = subprocess.run(
-        words(cluster, "--once", "--json", *more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
 
 
 def context_of(client: Client, stream_id: str) -> StreamContext:
@@ -125,7 +101,8 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
             assert await client.records.children(STREAMS) == ["0c", "0d", "0f"]
 
     asyncio.run(prepare())
-    done = once(fastbk_cluster, "--roll-grace", "0", "--audit", str(audit))
+    cli = Cli(uri)
+    done = cli.json("janitor", "--once", "--roll-grace", "0", "--audit", str(audit))
     assert 8 * 1000 < done.pop("reclaimed_bytes") < 8 * 2000, "a record of 1000 bytes and an index each"
     assert done == {
         "passes": 1, "streams": 4, "rolled": 1, "segments_deleted": 5, "ledgers_deleted": 8,
@@ -134,7 +111,7 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
     asyncio.run(look())
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert len(lines) == 8 and all(line["reason"] and line["stream"] for line in lines)
-    again = once(fastbk_cluster, "--roll-grace", "0")
+    again = cli.json("janitor", "--once", "--roll-grace", "0")
     assert {name for name, count in again.items() if count} == {"passes", "streams"}
 
 
@@ -151,11 +128,11 @@ def test_it_runs_until_sigterm(fastbk_cluster: LocalCluster, tmp_path: Path) -> 
         async with fastbk.connect(uri) as client:
             return len(await ledger_ids(client))
 
+    words = ("janitor", "--metadata", uri, "--interval", "0.1", "--http", "127.0.0.1:0")
     with open(log, "wb") as out:
         process = subprocess.Popen(
-            words(fastbk_cluster, "--interval", "0.1", "--http", "127.0.0.1:0"),
-            stderr=out, stdout=out,
-        )  # fmt: skip
+            [sys.executable, "-m", "fastbk.cli", *words], stderr=out, stdout=out
+        )
     try:
         wait_until(lambda: b"janitor.started" in log.read_bytes(), "its start", 30.0)
         port = json.loads(log.read_text().splitlines()[0])["http_port"]

@@ -1,7 +1,7 @@
 """Metadata that is restored from an older copy: no ledger id is used again, nothing is deleted, nothing wrong is read.
 
 The bookies are killed, and started on the copy. Metadata is on hold until an operator confirms it, or restores the
-newer metadata and confirms that. INV-M2 to INV-M5.
+newer metadata and confirms that. INV-M2 to INV-M5. The same in ZooKeeper: test_metadata_ensemble.
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ import asyncio
 import json
 import shutil
 import sqlite3
-import urllib.request
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
-from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
 from fastbk.meta.rollback_mark import RESERVE_IDS
 from fastbk.storage.metadata_mark import NAME
 from fastbk.stream.janitor.janitor import Janitor
 from fastbk.testing import LocalCluster
 from tests.fixtures.metadata import new_cluster
+from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until
-from tests.fixtures.zookeeper import TICK_MS, ZooKeeperPlace
+from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 
 BOOKIES = 3
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
@@ -37,19 +35,9 @@ WAIT_S = 60.0
 SESSION_S = 2.0
 
 
-class Metadata(Protocol):
-    """Metadata whose data can be copied and restored while no bookie runs."""
-
-    uri: str
-
-    def copy(self, name: str) -> None:
-        """Copy it as it is now."""
-
-    def restore(self, name: str) -> None:
-        """Replace it by a copy."""
-
-
 class SqliteMetadata:
+    """Metadata that is copied and restored while no bookie runs."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "metadata.sqlite"
@@ -68,39 +56,12 @@ class SqliteMetadata:
         shutil.copy(self._folder / name, self._file)
 
 
-class ZooKeeperMetadata:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.server = ZooKeeperServer(folder / "zookeeper", tick_ms=TICK_MS, is_durable=False)
-        self.server.start()
-        self.uri = ZooKeeperPlace(self.server).uri()
-
-    def copy(self, name: str) -> None:
-        self.server.stop()
-        shutil.copytree(self.server.data / "data", self._folder / name)
-        self.server.start()
-
-    def restore(self, name: str) -> None:
-        self.server.stop()
-        shutil.rmtree(self.server.data / "data")
-        shutil.copytree(self._folder / name, self.server.data / "data")
-        self.server.start()
-
-
-@pytest.fixture(params=["sqlite", "zookeeper"])
-def metadata(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Metadata]:
-    if request.param == "sqlite":
-        yield SqliteMetadata(tmp_path)
-        return
-    made = ZooKeeperMetadata(tmp_path)
-    yield made
-    made.server.stop()
-
-
 class World:
     """A cluster, its metadata, and what was written to each ledger."""
 
-    def __init__(self, cluster: LocalCluster, metadata: Metadata) -> None:
+    def __init__(
+        self, cluster: LocalCluster, metadata: SqliteMetadata | ZooKeeperEnsemble
+    ) -> None:
         self.cluster = cluster
         self.metadata = metadata
         self.written: dict[int, list[bytes]] = {}
@@ -174,12 +135,7 @@ class World:
 
     def pages(self, path: str) -> list[Any]:
         """A page of every bookie."""
-        found = []
-        for bookie in self.cluster.bookies:
-            with urllib.request.urlopen(f"http://127.0.0.1:{bookie.http_port}{path}") as answer:
-                raw = answer.read()
-                found.append(raw.decode() if path == "/metrics" else json.loads(raw))
-        return found
+        return [json_page(bookie, path) for bookie in self.cluster.bookies]
 
     def wait_stored(self, ledger_id: int) -> None:
         """Wait until every bookie has stored that metadata had this ledger."""
@@ -222,8 +178,9 @@ def is_held(page: dict[str, Any]) -> bool:
 
 
 def test_a_rollback_of_metadata_loses_nothing(
-    metadata: Metadata, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    metadata = SqliteMetadata(tmp_path)
     with LocalCluster(
         BOOKIES, data=tmp_path / "data", metadata_uri=metadata.uri, settings=SETTINGS
     ) as cluster:
@@ -240,7 +197,8 @@ def test_a_rollback_of_metadata_loses_nothing(
         assert world.cli("metadata", "status") == 1
         assert world.cli("cluster", "status") == 1
         assert "metadata is on hold" in capsys.readouterr().out
-        assert all("fastbk_supervisor_metadata_on_hold 1" in one for one in world.pages("/metrics"))
+        on_hold = [metrics(one)["fastbk_supervisor_metadata_on_hold"] for one in cluster.bookies]
+        assert on_hold == [1] * BOOKIES
         assert all(is_held(one) for one in world.pages("/readyz"))
         # No id again, nothing wrong read, nothing deleted.
         again = world.write(2)

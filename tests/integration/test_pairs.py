@@ -16,6 +16,7 @@ from fastbk.errors import Error
 from fastbk.storage.identity import even_shards, pair_of
 from fastbk.testing import LocalCluster
 from tests.fixtures.confirmed import wait_until_confirmed
+from tests.fixtures.pages import page
 from tests.fixtures.pairs import by_pair, pair_settings
 from tests.fixtures.wait import wait_until
 
@@ -87,7 +88,7 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
                 )  # fmt: skip
             for ledger_id in set(ids) - set(doomed):
                 await check_whole(client, ledger_id, 2 * ENTRIES)
-        text = cluster_metrics(bookie.http_port)
+        text = page(bookie, "/metrics")[1]
         assert "fastbk_journal_" in text
         for pair in (0, 1):
             assert f'pair="{pair}"' in text
@@ -98,14 +99,6 @@ def dropped(audit: Path) -> set[int]:
         return set()
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     return {ledger_id for line in lines for ledger_id in line.get("ledgers", ())}
-
-
-def cluster_metrics(port: int) -> str:
-    import urllib.request
-
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text: str = answer.read().decode()
-    return text
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from fastbk.devcluster import Bookie, DevCluster, is_alive
 from fastbk.errors import Error, NotEnoughBookies, StorageError
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.wire.statuses import Status
+from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 
@@ -66,14 +65,6 @@ def until_reads_only(bookie: Bookie, died: Path) -> None:
         return bool(bookie.reads_only)
 
     wait_until(is_there, "reads only", WAIT_S)
-
-
-def page(bookie: Bookie, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{bookie.http_port}{path}") as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 def journal_files(bookie: Bookie) -> dict[str, tuple[int, str]]:

@@ -1,35 +1,27 @@
-"""`fastbk bookie recover|decommission` and `fastbk cluster ...` on a real cluster that loses a bookie for good."""
+"""A cluster that loses a bookie for good: `fastbk bookie recover|decommission`, `fastbk cluster ...`.
+
+Marks of missing copies are reported by `cluster under-replicated`, and a verified repair removes them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
+from fastbk.admin.bookie_repair import BookieRepair
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
 from fastbk.errors import ConfigError, LedgerFenced
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copying import RepairOptions
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
+from tests.fixtures.registrations import until_down
 
 ENTRIES = 200
-
-
-def fastbk_cli(uri: str, *words: str) -> tuple[int, Any, str]:
-    """Run the command with --json; return its exit code, answer and messages."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fastbk.cli", *words, "--metadata", uri, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
 def data_of(ledger_id: int, entry_id: int) -> bytes:
@@ -53,54 +45,49 @@ async def check_all(uri: str, ledger_ids: list[int]) -> None:
 async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived() -> None:
     async with LocalCluster(5) as cluster:
         uri = cluster.metadata_uri
+        cli = Cli(uri)
         async with fastbk.connect(uri) as client:
             shapes = [(3, 3), (3, 2), (4, 3), (4, 2)]
             ledger_ids = [
                 await fill(client, ensemble=size, write_quorum=quorum)
                 for size, quorum in shapes * 3
             ]
-            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "status")
+            code, answer, _ = await cli.answer_async("cluster", "status")
             assert (code, answer["bookies"]["up"]) == (0, 5)
-            code, _, said = await asyncio.to_thread(
-                fastbk_cli, uri, "bookie", "recover", "bookie-1"
-            )
+            code, _, said = await cli.answer_async("bookie", "recover", "bookie-1")
             assert code == 2
             assert "is alive: stop it first" in said
-            code, answer, said = await asyncio.to_thread(
-                fastbk_cli, uri, "bookie", "recover", "bookie-9"
-            )
+            code, answer, said = await cli.answer_async("bookie", "recover", "bookie-9")
             assert (code, answer) == (2, None)
             assert "no bookie bookie-9" in said
             assert "bookie-1, bookie-2" in said
 
             await cluster.kill_async(0)
             # Its registration ends with its lease.
-            await _until_down(client, "bookie-1")
-            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "status")
+            await until_down(client, "bookie-1")
+            code, answer, _ = await cli.answer_async("cluster", "status")
             assert (code, answer["bookies"]["down"]) == (1, 1)
-            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "bookies")
+            code, answer, _ = await cli.answer_async("cluster", "bookies")
             assert {one["bookie_id"]: one["state"] for one in answer}["bookie-1"] == "down"
             assert answer[1]["info"]["disk_total_bytes"] > 0
-            code, answer, _ = await asyncio.to_thread(
-                fastbk_cli, uri, "cluster", "under-replicated"
-            )
+            code, answer, _ = await cli.answer_async("cluster", "under-replicated")
             named = {one["ledger_id"] for one in answer}
             assert code == 1
             assert named
 
             words: tuple[str, ...] = ("bookie", "recover", "bookie-1", "--dry-run")
-            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, *words)
+            code, answer, _ = await cli.answer_async(*words)
             assert (code, answer["ledgers"]) == (0, len(named))
             words = ("bookie", "decommission", "bookie-1", "--yes", "--rate", "50MiB")
-            code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+            code, answer, said = await cli.answer_async(*words)
             assert (code, answer["done"], answer["failed"]) == (0, len(named), 0), said
             assert answer["entries_copied"] > 0
             assert answer["decommissioned"] is True
 
             words = ("cluster", "under-replicated", "--verify")
-            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, *words)
+            code, answer, _ = await cli.answer_async(*words)
             assert (code, answer) == (0, [])
-            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "status")
+            code, answer, _ = await cli.answer_async("cluster", "status")
             assert (code, answer["bookies"]["down"]) == (0, 0)
         # With all copies back another loss is one that every ledger survives.
         await cluster.kill_async(1)
@@ -111,15 +98,16 @@ async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_
     """It held up the whole run, at "0 of 15", for as long as its entries times twenty seconds."""
     async with LocalCluster(5) as cluster:
         uri = cluster.metadata_uri
+        cli = Cli(uri)
         async with fastbk.connect(uri) as client:
             names = [one.name for one in cluster.bookies]
             stuck = await fill(client, ensemble=2, write_quorum=2)
             lost, away = (await client.ledger_info(stuck)).metadata.fragments[0].ensemble
             await cluster.stop_bookie_async(names.index(away))
-            await _until_down(client, away)
+            await until_down(client, away)
             more = [await fill(client, ensemble=3, write_quorum=3) for _ in range(6)]
             await cluster.stop_bookie_async(names.index(lost))
-            await _until_down(client, lost)
+            await until_down(client, lost)
             done: list[tuple[int, int]] = []
             plan = RecoveryPlan(repair=RepairOptions(patience_s=2.0))
             run = BookieRecovery(
@@ -133,12 +121,12 @@ async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_
             # Others were counted before the one that is stuck ended.
             assert (progress.ledgers - 1, 0) in done or (progress.ledgers - 1, 1) in done
             words = ("bookie", "recover", lost, "--patience", "1")
-            code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+            code, answer, said = await cli.answer_async(*words)
             assert (code, answer["ledgers"], answer["parked"]) == (75, 1, 1)
             assert f"ledger {stuck} still names {lost}; parked: " in said
             assert away in said
             await cluster.start_bookie_async(names.index(away))
-            code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+            code, answer, said = await cli.answer_async(*words)
             assert (code, answer["done"], answer["parked"]) == (0, 1, 0), said
             found = [one async for one in under_replicated(client, verify=True)]
             assert found == []
@@ -155,7 +143,7 @@ async def test_an_open_ledger_is_closed_after_its_grace_and_a_second_run_has_not
             await writer.append_many([data_of(writer.ledger_id, one) for one in range(ENTRIES)])
             lost = writer.metadata.fragments[-1].ensemble[0]
             await cluster.kill_async([one.name for one in cluster.bookies].index(lost))
-            await _until_down(client, lost)
+            await until_down(client, lost)
             plan = RecoveryPlan(open_ledgers="skip")
             progress = await BookieRecovery(client, lost, plan).run()
             assert progress.failed_count == 1
@@ -184,7 +172,74 @@ async def test_a_running_bookie_is_emptied_only_when_that_is_said() -> None:
         assert [one async for one in under_replicated(client, verify=True)] == []
 
 
-async def _until_down(client: Client, bookie_id: str) -> None:
-    async with asyncio.timeout(60):
-        while bookie_id in {one.service.bookie_id for one in await client.list_bookies()}:
-            await asyncio.sleep(0.1)
+async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies() -> None:
+    async with LocalCluster(4) as cluster:
+        uri = cluster.metadata_uri
+        cli = Cli(uri)
+        async with fastbk.connect(uri) as client:
+            ledger_id = await fill(client, ensemble=3, write_quorum=2)
+            other_id = await fill(client, ensemble=3, write_quorum=2)
+            deleted_id = await fill(client, ensemble=3, write_quorum=2)
+            (first, *_), (second, *_), _ = [
+                (await client.ledger_info(one)).metadata.fragments[0].ensemble
+                for one in (ledger_id, other_id, deleted_id)
+            ]
+            assert (await cli.answer_async("cluster", "under-replicated"))[:2] == (0, [])
+            await client.marks.update(ledger_id, add=[MissingReplica(first, 10, 19, "it was away")])
+            await client.marks.update(other_id, add=[MissingReplica(second, 0)])
+            await client.marks.update(deleted_id, add=[MissingReplica(first, 0)])
+            await client.delete_ledger(deleted_id)
+
+            code, found, _ = await cli.answer_async("cluster", "under-replicated")
+            assert code == 1
+            by_ledger = {one["ledger_id"]: one for one in found}
+            assert by_ledger.keys() == {ledger_id, other_id}
+            mark = by_ledger[ledger_id]
+            assert mark["reason"] == "marked: it was away"
+            assert mark["bookie_id"] == first
+            assert 6 <= mark["count"] <= 7, "its share of ten entries, two of three bookies each"
+
+            healing = BookieRepair(client, first)
+            assert (await healing.run()).is_whole
+            assert [one.ledger_id for one in await client.marks.list()] == (
+                [] if first == second else [other_id]
+            )
+            await client.marks.update(other_id, add=[MissingReplica(second, 5, 5)])
+            plan = RecoveryPlan(even_if_alive=True)
+            assert (await BookieRecovery(client, second, plan).run()).is_whole
+            assert await client.marks.list() == []
+            assert (await cli.answer_async("cluster", "under-replicated", "--verify"))[:2] == (0, [])
+
+
+async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_verify() -> None:
+    async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        async with await client.create_ledger(3, 3, 2) as writer:
+            await writer.append(b"x")
+            bookie_id = writer.metadata.fragments[0].ensemble[0]
+            await client.marks.update(writer.ledger_id, add=[MissingReplica(bookie_id, 0)])
+            await BookieRepair(client, bookie_id).run()
+            assert len(await client.marks.list()) == 1
+        await BookieRepair(client, bookie_id).run()
+        assert await client.marks.list() == []
+
+
+async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_any_more() -> None:
+    """Apache's AutoRecovery names other bookies, its clients delete ledgers. Our marks stayed."""
+    async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        closed_id = await fill(client, ensemble=3, write_quorum=2)
+        deleted_id = await fill(client, ensemble=3, write_quorum=2)
+        await client.delete_ledger(deleted_id)
+        named = (await client.ledger_info(closed_id)).metadata.fragments[0].ensemble
+        (other,) = {one.name for one in cluster.bookies}.difference(named)
+        async with await client.create_ledger(3, 3, 2) as writer:
+            await client.marks.update(writer.ledger_id, add=[MissingReplica(other, 5)])
+            plan = RecoveryPlan(even_if_alive=True, open_ledgers="skip")
+            for verb in (BookieRepair(client, other), BookieRecovery(client, other, plan)):
+                both = [MissingReplica(other, 5, 9), MissingReplica(named[0], 5, 5)]
+                await client.marks.update(closed_id, add=both)
+                await client.marks.update(deleted_id, add=[MissingReplica(other, 0)])
+                await verb.run()
+                assert {
+                    one.ledger_id: [copies.bookie_id for copies in one.missing]
+                    for one in await client.marks.list()
+                } == {closed_id: [named[0]], writer.ledger_id: [other]}, "an open ledger's stays"

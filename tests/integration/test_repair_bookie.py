@@ -1,48 +1,26 @@
-"""`fastbk bookie repair` on real bookies: damaged copies come back, first wins unless it is damaged (INV-A5)."""
+"""`fastbk bookie repair` on real bookies: damaged copies come back, first wins unless it is damaged (INV-A5).
+
+`fastbk ledger audit` names exactly what is damaged or away.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import fastbk
-from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import Bookie
 from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
+from tests.fixtures.cli import Cli
+from tests.fixtures.pages import json_page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 
 ENTRIES = 300
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
-
-
-def fastbk_cli(uri: str, *words: str) -> tuple[int, Any, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "fastbk.cli", *words, "--metadata", uri, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
-
-
-async def offline(*words: str) -> tuple[int, int]:
-    """Run a command on a stopped bookie; return its exit code and how many entries it calls damaged."""
-
-    def run() -> tuple[int, int]:
-        command = [sys.executable, "-m", "fastbk.cli", "bookie", *words, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        answer = json.loads(done.stdout) if done.stdout else {}
-        return done.returncode, answer.get("damaged_entries", 0) if isinstance(answer, dict) else 0
-
-    return await asyncio.to_thread(run)
 
 
 def data_of(entry_id: int) -> bytes:
@@ -81,10 +59,8 @@ async def statuses(bookie: Bookie, ledger_id: int) -> dict[int, Status]:
 
 
 async def quarantined(bookie: Bookie) -> set[int]:
-    client = AdminClient("127.0.0.1", bookie.http_port or 0)
-    answer = await asyncio.to_thread(client.get, "/scrub")
-    ranges = [(one["first"], one["last"]) for one in answer["quarantined"]]
-    return {entry_id for first, last in ranges for entry_id in range(first, last + 1)}
+    ranges = (await asyncio.to_thread(json_page, bookie, "/scrub"))["quarantined"]
+    return {entry_id for one in ranges for entry_id in range(one["first"], one["last"] + 1)}
 
 
 async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
@@ -92,11 +68,13 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
     victims = {0, 7, 8, 150, ENTRIES - 1}
     async with LocalCluster(3, settings=SETTINGS | {"scrub": {"cycle": "1s"}}) as cluster:
         uri, sick = cluster.metadata_uri, cluster.bookies[2]
+        cli = Cli(uri)
         ledger_id = await fill(uri)
         await cluster.stop_bookie_async(2)
         config = ("--config", str(sick.directory / "bookie.toml"))
         harm(sick, sorted(victims))
-        assert await offline("check", *config) == (1, len(victims))
+        code, answer, _ = await cli.answer_async("bookie", "check", *config)
+        assert (code, answer["damaged_entries"]) == (1, len(victims))
         await cluster.start_bookie_async(2)
         found = await statuses(sick, ledger_id)
         assert {one for one, status in found.items() if status != Status.OK} == victims
@@ -107,10 +85,10 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
 
         await wait_until_async(lambda: is_found(victims), "all damage is found", 30.0)
         words = ("bookie", "repair", sick.name)
-        code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words, "--quarantined")
+        code, answer, said = await cli.answer_async(*words, "--quarantined")
         assert (code, answer["entries_copied"], answer["entries_checked"]) == (0, 5, 0), said
         await wait_until_async(lambda: is_found(set()), "it is out of quarantine", 30.0)
-        code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+        code, answer, said = await cli.answer_async(*words)
         assert (code, answer["entries_copied"], answer["entries_checked"]) == (0, 0, ENTRIES), said
         await cluster.stop_bookie_async(2)
         for path in (sick.directory / "ledgers" / "locations").iterdir():
@@ -118,10 +96,12 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
         strange = sick.directory / "strange.toml"
         other = (sick.directory / "bookie.toml").read_text().replace(f'"{sick.name}"', '"other"', 1)
         strange.write_text(other)
-        assert (await offline("rebuild-locations", "--config", str(strange)))[0] == 2
+        words = ("bookie", "rebuild-locations", "--config")
+        assert (await cli.answer_async(*words, str(strange)))[0] == 2
         assert not list(sick.directory.glob("ledgers/locations-before-*"))
-        assert (await offline("rebuild-locations", *config))[0] == 0
-        assert await offline("check", *config) == (0, 0)
+        assert (await cli.answer_async(*words, config[1]))[0] == 0
+        code, answer, _ = await cli.answer_async("bookie", "check", *config)
+        assert (code, answer["damaged_entries"]) == (0, 0)
         await cluster.start_bookie_async(2)
         raw = await raw_bookie(sick)
         for entry_id in (0, 7, 9, 150):
@@ -134,6 +114,7 @@ async def test_limbo_ends_in_place_once_all_is_back() -> None:
     """A bookie that lost its disks, born again and repaired: what it denies counts again."""
     async with LocalCluster(3, settings=SETTINGS) as cluster:
         uri, lost = cluster.metadata_uri, cluster.bookies[2]
+        cli = Cli(uri)
         ledger_id = await fill(uri)
         async with fastbk.connect(uri) as client:
             writer = await client.create_ledger(3, 3, 2)
@@ -146,7 +127,7 @@ async def test_limbo_ends_in_place_once_all_is_back() -> None:
         await cluster.wait_ready_async(2, boots + 1)
         assert set((await statuses(lost, ledger_id)).values()) == {Status.CANNOT_TELL}
         words = ("bookie", "repair", lost.name)
-        code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+        code, answer, said = await cli.answer_async(*words)
         assert (code, answer["entries_copied"], answer["open"]) == (0, ENTRIES, 1), said
         raw = await raw_bookie(lost)
 
@@ -158,3 +139,49 @@ async def test_limbo_ends_in_place_once_all_is_back() -> None:
         assert not await denied(writer.ledger_id), "the open one is not whole, and can't be yet"
         raw.close()
         assert set((await statuses(lost, ledger_id)).values()) == {Status.OK}
+
+
+async def test_every_copy_is_read_and_damage_is_named() -> None:
+    victims = [0, 7, 8, 150, ENTRIES - 1]
+    async with LocalCluster(3, settings=SETTINGS) as cluster:
+        uri, sick = cluster.metadata_uri, cluster.bookies[2]
+        cli = Cli(uri)
+        ledger_id = await fill(uri)
+        async with fastbk.connect(uri) as client:
+            striped = await client.create_ledger(3, 2, 2)
+            await striped.append_many([data_of(one) + b"striped" for one in range(ENTRIES)])
+            await striped.close()
+            still_open = await client.create_ledger(3, 3, 2)
+            await still_open.append(b"x")
+            code, answer, said = await cli.answer_async("ledger", "audit")
+            assert code == 0, said
+            assert (answer["ledgers"], answer["open"], answer["entries"]) == (3, 1, 2 * ENTRIES)
+            assert sum(one["good"] for one in answer["bookies"].values()) == 5 * ENTRIES
+            assert answer["findings"] == []
+            assert answer["is_whole"]
+            await still_open.close()
+
+        await cluster.stop_bookie_async(2)
+        code, answer, said = await cli.answer_async("ledger", "audit", str(ledger_id))
+        assert (code, answer["lost"]) == (1, 0), said
+        assert answer["findings"] == [
+            f"{sick.name}: ledger {ledger_id}, entries 0..{ENTRIES - 1}: the bookie is not up"
+        ]
+        harm(sick, victims)
+        await cluster.start_bookie_async(2)
+        code, answer, said = await cli.answer_async("ledger", "audit", str(ledger_id))
+        assert code == 1, said
+        bookies = answer["bookies"]
+        assert (bookies[sick.name]["good"], bookies[sick.name]["bad"]) == (ENTRIES - 5, 5)
+        assert [one["bad"] for name, one in bookies.items() if name != sick.name] == [0, 0]
+        assert answer["finding_count"] == len(answer["findings"])
+        named = {line.split(":")[1].strip() for line in answer["findings"]}
+        spans = ("entry 0", "entries 7..8", "entry 150", f"entry {ENTRIES - 1}")
+        assert named == {f"ledger {ledger_id}, {span}" for span in spans}
+        assert all(line.startswith(f"{sick.name}: ") for line in answer["findings"])
+        said_of_it = "damaged or lost: the bookie cannot show it, nor say that it never had it"
+        assert all(line.endswith(f": {said_of_it}") for line in answer["findings"])
+
+        code, _, said = await cli.answer_async("ledger", "audit", "987654")
+        assert code == 1
+        assert said.strip() == "fastbk: there is no ledger 987654"

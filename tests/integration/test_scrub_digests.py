@@ -4,25 +4,23 @@ found by the scrub of the running bookie and by the check of the stopped one."""
 from __future__ import annotations
 
 import asyncio
-import json
 import struct
-import subprocess
-import sys
 from collections.abc import Container
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 import fastbk
-from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import Bookie
 from fastbk.model.entry import DigestType, digest, master_key
 from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_digest
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3
+from tests.fixtures.cli import Cli
+from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until_async
-from tests.fixtures.worker_harness import Client
+from tests.fixtures.worker_harness import connected
 
 KEY = master_key(b"")
 SETTINGS = {"ledgers": {"flush_interval": "200ms"}, "scrub": {"cycle": "1s"}}
@@ -44,32 +42,11 @@ def entry(entry_id: int, kind: int, *, is_bad: bool) -> bytes:
 
 async def add_all(bookie: Bookie, kind: int, *, bad: Container[int] = BAD) -> None:
     """In one piece, before anybody could have learned of the ledger."""
-    client = Client(*await asyncio.open_connection("127.0.0.1", bookie.port, limit=8 << 20))
+    client = await connected(bookie.port)
     bodies = [entry(n, kind, is_bad=n in bad) for n in range(ENTRIES)]
     client.send(b"".join(apache.v3_add(n, n, body=bodies[n], key=KEY) for n in range(ENTRIES)))
     assert [(await hear_v3(client)).status for _ in range(ENTRIES)] == [EOK] * ENTRIES
     await client.close()
-
-
-async def get(bookie: Bookie, path: str) -> Any:
-    return await asyncio.to_thread(AdminClient("127.0.0.1", bookie.http_port or 0).get, path)
-
-
-async def metric(bookie: Bookie, name: str) -> float:
-    reader, writer = await asyncio.open_connection("127.0.0.1", bookie.http_port)
-    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
-    text = (await reader.read()).decode()
-    writer.close()
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
-
-
-async def command(*words: str) -> tuple[int, str]:
-    def run() -> tuple[int, str]:
-        line = [sys.executable, "-m", "fastbk.cli", "bookie", *words]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stdout
-
-    return await asyncio.to_thread(run)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("crc32", DIGEST_CRC32), ("hmac", DIGEST_HMAC)])
@@ -83,43 +60,39 @@ async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined(
         await add_all(bookie, kind)
 
         async def found() -> bool:
-            ranges = (await get(bookie, "/scrub"))["bad_digests"]
+            ranges = (json_page(bookie, "/scrub"))["bad_digests"]
             return {
                 entry_id for one in ranges for entry_id in range(one["first"], one["last"] + 1)
             } == BAD
 
         await wait_until_async(found, "the scrub has found all of them", 60.0)
-        page = await get(bookie, "/scrub")
+        page = json_page(bookie, "/scrub")
         assert page["quarantined"] == []
         assert {one["ledger_id"] for one in page["bad_digests"]} == {LEDGER}
-        assert (await get(bookie, "/info"))["bad_digests"] == len(page["bad_digests"])
-        assert await metric(bookie, "fastbk_index_scrub_bad_digests_total") >= len(BAD)
-        assert await metric(bookie, "fastbk_index_scrub_digests_total") >= ENTRIES
-        assert await metric(bookie, "fastbk_index_scrub_damaged_total") == 0
+        assert (json_page(bookie, "/info"))["bad_digests"] == len(page["bad_digests"])
+        assert metrics(bookie)["fastbk_index_scrub_bad_digests_total"] >= len(BAD)
+        assert metrics(bookie)["fastbk_index_scrub_digests_total"] >= ENTRIES
+        assert metrics(bookie)["fastbk_index_scrub_damaged_total"] == 0
         said = [
             line for line in bookie.log_path.read_text().splitlines() if "scrub.bad_digest" in line
         ]
         assert len(said) == len(page["bad_digests"]), "once, however many cycles there were"
-        code, text = await command(
-            "info", "--bookie", bookie.name, "--metadata", cluster.metadata_uri
-        )
-        assert code == 0
+        cli = Cli(cluster.metadata_uri)
+        text = await asyncio.to_thread(cli, "bookie", "info", bookie.name)
         assert "came with a wrong digest" in text
         await cluster.stop_bookie_async(0)
-        config = ("check", "--config", str(bookie.directory / "bookie.toml"), "--json")
-        code, text = await command(*config)
-        assert (code, json.loads(text)["digests"]) == (0, None)
-        code, text = await command(*config, "--metadata", cluster.metadata_uri)
-        checked = json.loads(text)
+        config = ("bookie", "check", "--config", str(bookie.directory / "bookie.toml"))
+        code, checked, _ = await cli.answer_async(*config)
+        assert (code, checked["digests"]) == (0, None)
+        code, checked, _ = await cli.answer_async(*config, "--metadata", cluster.metadata_uri)
         assert (code, checked["damaged_entries"]) == (1, 0)
         assert (checked["digests"]["checked"], checked["digests"]["bad"]) == (ENTRIES, len(BAD))
         texts = [one["text"] for one in checked["findings"] if one["severity"] == "damage"]
         assert len(texts) == checked["bad_digest_ranges"] > 0
         assert all(f"of ledger 5 came with a wrong {name.upper()} digest" in one for one in texts)
         nowhere = f"sqlite:{bookie.directory}/no-folder/metadata.sqlite"
-        code, text = await command(*config, "--metadata", nowhere)
-        assert code == 2, text
-        assert json.loads(text)["error"]
+        code, answer, _ = await cli.answer_async(*config, "--metadata", nowhere)
+        assert (code, bool(answer["error"])) == (2, True)
 
 
 async def test_a_repair_does_not_count_such_a_copy_and_readers_do_without_it() -> None:
@@ -133,11 +106,9 @@ async def test_a_repair_does_not_count_such_a_copy_and_readers_do_without_it() -
             reader = await client.open_ledger(LEDGER)
             found = [bytes(one.data) async for one in reader.read(0, ENTRIES - 1)]
             assert found == [b"data of entry %2d" % n for n in range(ENTRIES)]
-        words = ("repair", sick.name, "--metadata", uri, "--json")
         for _ in range(2):
-            code, text = await command(*words)
-            answer = json.loads(text)
-            assert (code, answer["failed"], answer["entries_lost"]) == (1, 1, 0), text
+            code, answer, said = await Cli(uri).answer_async("bookie", "repair", sick.name)
+            assert (code, answer["failed"], answer["entries_lost"]) == (1, 1, 0), said
             assert answer["entries_checked"] <= ENTRIES - len(BAD)
 
 
@@ -147,8 +118,8 @@ async def test_what_metadata_does_not_have_is_counted_and_holds_nothing_up() -> 
         await add_all(bookie, DIGEST_CRC32C)
 
         async def counted() -> bool:
-            return await metric(bookie, "fastbk_index_scrub_digests_unknown_total") >= ENTRIES
+            return metrics(bookie)["fastbk_index_scrub_digests_unknown_total"] >= ENTRIES
 
         await wait_until_async(counted, "they are counted", 60.0)
-        page = await get(bookie, "/scrub")
+        page = json_page(bookie, "/scrub")
         assert page["bad_digests"] == page["quarantined"] == []

@@ -2,64 +2,40 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 from kazoo.client import KazooClient
 
 import fastbk.sync
-from fastbk.cli.__main__ import main
 from fastbk.devcluster.bookie import CONFIG_NAME
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.testing import LocalCluster
-from tests.fixtures.shell import ENTRIES, written
+from tests.fixtures.shell import ENTRIES, Shell, written
 from tests.fixtures.zookeeper import ZooKeeperPlace
-
-Shell: TypeAlias = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def place(zookeeper_server: ZooKeeperServer) -> ZooKeeperPlace:
+def zookeeper(zookeeper_server: ZooKeeperServer) -> ZooKeeperPlace:
     return ZooKeeperPlace(zookeeper_server)
 
 
 @pytest.fixture(scope="module")
 def cluster(
-    place: ZooKeeperPlace, tmp_path_factory: pytest.TempPathFactory
+    zookeeper: ZooKeeperPlace, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
     """Three bookies for all tests here: none of them may take one away."""
     data = tmp_path_factory.mktemp("shell")
-    with LocalCluster(3, data=data, metadata_uri=place.uri()) as one:
+    with LocalCluster(3, data=data, metadata_uri=zookeeper.uri()) as one:
         yield one
 
 
 @pytest.fixture
-def peek(place: ZooKeeperPlace) -> Iterator[KazooClient]:
-    client = place.client()
-    yield client
-    client.stop()
-    client.close()
-
-
-@pytest.fixture
-def shell(
-    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Shell:
-    """Run a verb on the cluster: its exit code, stdout and stderr. `typed`: what stands in stdin."""
-
-    def run(*words: str, typed: str = "", before: tuple[str, ...] = ()) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        capsys.readouterr()
-        code = main(["shell", "--metadata", cluster.metadata_uri, *before, *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def shell(cluster: LocalCluster) -> Shell:
+    return Shell("--metadata", cluster.metadata_uri)
 
 
 # --- cluster and AutoRecovery ------------------------------------------------------------------------------------
@@ -81,7 +57,7 @@ def test_lists_of_bookies(shell: Shell) -> None:
     assert shell("listbookies", "-rw", "-ro")[0] == 1
 
 
-def test_one_bookie_and_the_cluster(shell: Shell, place: ZooKeeperPlace, peek: KazooClient) -> None:
+def test_one_bookie_and_the_cluster(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
     code, out, _ = shell("endpointinfo", "-b", "bookie-2")
     assert code == 0
     assert "Protocol: bookie-rpc" in out
@@ -95,7 +71,7 @@ def test_one_bookie_and_the_cluster(shell: Shell, place: ZooKeeperPlace, peek: K
     assert out.count("Free: ") == 3
     assert re.search(r"Total disk capacity in the cluster:\t\d+\([0-9.]+[KMGT]B\)\n$", out)
     code, out, _ = shell("whatisinstanceid")
-    instance_id = peek.get(place.path("INSTANCEID"))[0].decode()
+    instance_id = peek.get(zookeeper.path("INSTANCEID"))[0].decode()
     assert (code, out.split()[-1]) == (0, instance_id)
     code, out, _ = shell("clusterinfo")
     assert code == 0
@@ -111,8 +87,8 @@ def test_one_bookie_and_the_cluster(shell: Shell, place: ZooKeeperPlace, peek: K
     }
 
 
-def test_auto_recovery(shell: Shell, place: ZooKeeperPlace, peek: KazooClient) -> None:
-    base = place.path("underreplication")
+def test_auto_recovery(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+    base = zookeeper.path("underreplication")
     assert shell("autorecovery")[:2] == (0, "Autorecovery is enabled.\n")
     assert shell("autorecovery", "-disable")[:2] == (0, "Disabling autorecovery\n")
     assert peek.exists(f"{base}/disable")
@@ -149,8 +125,8 @@ def test_auto_recovery(shell: Shell, place: ZooKeeperPlace, peek: KazooClient) -
     assert not peek.exists(f"{base}/placementpolicycheckctime")
 
 
-def test_the_queue_of_auto_recovery(shell: Shell, place: ZooKeeperPlace, peek: KazooClient) -> None:
-    base = place.path("underreplication")
+def test_the_queue_of_auto_recovery(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+    base = zookeeper.path("underreplication")
     marks = {5000: b'replica: "bookie-1"\nctime: 99\n', 70_000: b'replica: "bookie-2"\n'}
     for ledger_id, mark in marks.items():
         folder = f"{ledger_id >> 16:04x}/{ledger_id & 0xFFFF:04x}"
@@ -175,7 +151,7 @@ def test_the_queue_of_auto_recovery(shell: Shell, place: ZooKeeperPlace, peek: K
     peek.delete(f"{base}/ledgers", recursive=True)
 
 
-def test_calls_that_are_wrong(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_are_wrong(shell: Shell) -> None:
     code, _, err = shell("listbokies")
     assert (code, "did you mean listbookies?" in err) == (255, True)
     code, _, err = shell("listbookies", "-readwrit")
@@ -185,20 +161,16 @@ def test_calls_that_are_wrong(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> 
     code, out, _ = shell("listunderreplicated", "-help")
     assert (code, out.splitlines()[1]) == (0, "usage: listunderreplicated [options]")
     assert shell("help", "whoisauditor")[0] == 0
-    monkeypatch.delenv("FASTBK_METADATA", raising=False)
-    assert main(["shell", "listbookies", "-rw"]) == 255
+    assert Shell()("listbookies", "-rw")[0] == 255, "which cluster is not said"
 
 
-def test_metadata_elsewhere_and_a_file_of_apaches(
-    shell: Shell, cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(["shell", "--metadata", f"sqlite:{tmp_path}/x.sqlite", "whoisauditor"])
-    assert code == 255
-    assert "lives in ZooKeeper only" in capsys.readouterr().err
+def test_metadata_elsewhere_and_a_file_of_apaches(cluster: LocalCluster, tmp_path: Path) -> None:
+    code, _, err = Shell("--metadata", f"sqlite:{tmp_path}/x.sqlite")("whoisauditor")
+    assert (code, "lives in ZooKeeper only" in err) == (255, True)
     conf = tmp_path / "bk_server.conf"
     conf.write_text(f"metadataServiceUri={cluster.metadata_uri}\n")
-    assert main(["shell", "-conf", str(conf), "listbookies", "-a"]) == 0
-    assert "bookie-3" in capsys.readouterr().out
+    code, out, _ = Shell("-conf", str(conf))("listbookies", "-a")
+    assert (code, "bookie-3" in out) == (0, True)
 
 
 # --- ledgers and entries -----------------------------------------------------------------------------------------
@@ -288,11 +260,11 @@ def test_trials(shell: Shell, cluster: LocalCluster) -> None:
 # --- cookies and names -------------------------------------------------------------------------------------------
 
 
-def test_cookies(shell: Shell, place: ZooKeeperPlace, peek: KazooClient, tmp_path: Path) -> None:
+def test_cookies(shell: Shell, zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path) -> None:
     code, out, _ = shell("cookie_get", "bookie-2")
-    data = peek.get(place.path("cookies/bookie-2"))[0].decode()
+    data = peek.get(zookeeper.path("cookies/bookie-2"))[0].decode()
     assert (code, out) == (0, f"Cookie for bookie 'bookie-2' is:\n---\n{data}\n---\n")
-    instance_id = peek.get(place.path("INSTANCEID"))[0].decode()
+    instance_id = peek.get(zookeeper.path("INSTANCEID"))[0].decode()
     file = tmp_path / "VERSION"
     where = ("-j", "/j1,/j2", "-l", "/l1,/l2", "-o", str(file))
     assert shell("cookie_generate", *where, "host:3181")[0] == 0
@@ -306,14 +278,14 @@ def test_cookies(shell: Shell, place: ZooKeeperPlace, peek: KazooClient, tmp_pat
     assert file.read_text() == other
     assert shell("cookie_update", "-cf", str(file), "host:3181")[0] == 255
     assert shell("cookie_create", "-cf", str(file), "host:3181")[0] == 0
-    assert peek.get(place.path("cookies/host:3181"))[0].decode() == other
+    assert peek.get(zookeeper.path("cookies/host:3181"))[0].decode() == other
     assert shell("cookie_create", "-cf", str(file), "host:3181")[0] == 255
     assert "BookieID:host:3181, IP:UNKNOWN" in shell("listbookies", "-a")[1]
     file.write_text(expected)
     assert shell("cookie_update", "--cookie-file", str(file), "host:3181")[0] == 0
-    assert peek.get(place.path("cookies/host:3181"))[0].decode() == expected
+    assert peek.get(zookeeper.path("cookies/host:3181"))[0].decode() == expected
     assert shell("cookie_delete", "host:3181")[0] == 0
-    assert not peek.exists(place.path("cookies/host:3181"))
+    assert not peek.exists(zookeeper.path("cookies/host:3181"))
     assert shell("cookie_delete", "host:3181")[0] == 255
     assert shell("cookie_get", "host:3181")[0] == 255
     assert shell("cookie_get")[0] == 255

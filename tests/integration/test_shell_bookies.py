@@ -1,42 +1,45 @@
-"""`fastbk shell`: verbs about bookies that go, clusters that are made and removed, and a bookie's directories."""
+"""`fastbk shell`: bookies that go or get another name, clusters that are made and removed, a bookie's directories."""
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
 import fastbk.sync
-from fastbk.cli.__main__ import main
 from fastbk.devcluster.bookie import CONFIG_NAME
+from fastbk.devcluster.processes import is_free
 from fastbk.testing import LocalCluster
-from tests.fixtures.shell import ENTRIES, written
+from tests.fixtures.conf_bookie import started
+from tests.fixtures.shell import ENTRIES, Shell, written
 from tests.fixtures.zookeeper import ZooKeeperPlace
+
+ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+CONF = """
+bookiePort = {port}
+listeningInterface = lo
+allowLoopback = true
+metadataServiceUri = {uri}
+journalDirectories = {folder}/journal
+ledgerDirectories = {folder}/ledgers
+"""
+NAMED = "useHostNameAsBookieID = true\n"
 
 
 @pytest.fixture
-def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
-    client = zookeeper.client()
-    yield client
-    client.stop()
-    client.close()
+def conf(zookeeper: ZooKeeperPlace, tmp_path: Path) -> Path:
+    port = next(port for port in range(23_181, 24_181) if is_free(port))
+    path = tmp_path / "bk_server.conf"
+    path.write_text(CONF.format(port=port, uri=zookeeper.uri(), folder=tmp_path))
+    return path
 
 
-def test_a_bookie_that_is_gone(
-    zookeeper: ZooKeeperPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with LocalCluster(4, data=tmp_path / "data", metadata_uri=zookeeper.uri()) as four:
+def test_a_bookie_that_is_gone(zookeeper: ZooKeeperPlace) -> None:
+    with LocalCluster(4, metadata_uri=zookeeper.uri()) as four:
         ids = [written(four) for _ in range(4)]
-
-        def shell(*words: str) -> tuple[int, str, str]:
-            capsys.readouterr()
-            code = main(["shell", "--metadata", four.metadata_uri, *words])
-            said = capsys.readouterr()
-            return code, said.out, said.err
+        shell = Shell("--metadata", four.metadata_uri)
 
         def holding() -> list[int]:
             out = shell("listledgers", "-bookieid", "bookie-1")[1]
@@ -66,17 +69,11 @@ def test_a_bookie_that_is_gone(
                     assert len(list(reader.read())) == ENTRIES
 
 
-def test_a_cluster_is_made_and_removed(
-    zookeeper: ZooKeeperPlace,
-    peek: KazooClient,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cluster_is_made_and_removed(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
     location = zookeeper.location()
 
     def shell(*words: str, typed: str = "") -> int:
-        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        return main(["shell", "--metadata", location.uri, *words])
+        return Shell("--metadata", location.uri)(*words, typed=typed)[0]
 
     def instance_id() -> str:
         return str(peek.get(f"{location.root}/INSTANCEID")[0].decode())
@@ -107,26 +104,18 @@ def test_a_cluster_is_made_and_removed(
     assert shell("nukeexistingcluster", *root, "-f") == 0
     assert shell("metaformat") == 0
     assert instance_id()
-    assert main(["shell", "--metadata", "sqlite:/nowhere/x", "metaformat"]) == 255
-    assert "fastbk metadata" in capsys.readouterr().err
+    code, _, err = Shell("--metadata", "sqlite:/nowhere/x")("metaformat")
+    assert (code, "fastbk metadata" in err) == (255, True)
 
 
-def test_directories_of_a_bookie(
-    zookeeper: ZooKeeperPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with LocalCluster(1, data=tmp_path / "data", metadata_uri=zookeeper.uri()) as one:
+def test_directories_of_a_bookie(zookeeper: ZooKeeperPlace) -> None:
+    with LocalCluster(1, metadata_uri=zookeeper.uri()) as one:
         with (
             fastbk.sync.connect(one.metadata_uri) as client,
             client.create_ledger(1, 1, 1) as writer,
         ):
             writer.append(b"x")
-        conf = one.bookies[0].directory / CONFIG_NAME
-
-        def shell(*words: str) -> tuple[int, str, str]:
-            capsys.readouterr()
-            code = main(["shell", "--conf", str(conf), *words])
-            said = capsys.readouterr()
-            return code, said.out, said.err
+        shell = Shell("--conf", str(one.bookies[0].directory / CONFIG_NAME))
 
         code, _, err = shell("bookieformat", "-n", "-f", "-d")
         assert (code, "is in use" in err or "lock" in err) == (255, True), err
@@ -144,3 +133,68 @@ def test_directories_of_a_bookie(
         assert shell("listfilesondisc", "-txn", "-log", "-idx")[1].count("\n/") == 0
         assert shell("initbookie")[0] == 0
         assert shell("cookie_get", one.bookies[0].name)[0] == 255
+
+
+async def test_a_bookie_gets_its_hosts_name_and_its_address_back(
+    conf: Path, zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path
+) -> None:
+    """`updatecookie`: a bookie that was known by its address goes on under its host's name, with its data."""
+    shell = Shell("-conf", str(conf))
+
+    def cookies() -> list[str]:
+        return sorted(peek.get_children(zookeeper.path("cookies")))
+
+    log, by_address = tmp_path / "log", conf.read_text()
+    with started(conf, log):
+        async with (
+            fastbk.connect(zookeeper.uri()) as client,
+            await client.create_ledger(**ONE) as writer,
+        ):
+            await writer.append(b"kept")
+        (address,) = cookies()
+        assert shell("updatecookie", "-b", "hostname")[0] == 255  # the file says otherwise
+        conf.write_text(by_address + NAMED)
+        code, _, err = shell("updatecookie", "-b", "hostname")
+        assert (code, "in use by a running bookie" in err) == (255, True)
+    code, out, _ = shell("updatecookie", "-b", "hostname")
+    assert (code, f"Updated cookies from {address} to " in out) == (0, True)
+    (name,) = cookies()
+    assert name != address
+    assert name.rpartition(":")[2] == address.rpartition(":")[2]
+    assert shell("updatecookie", "-b", "hostname")[:2] == (
+        0,
+        f"Cookies of {name} are up to date\n",
+    )
+    code, out, _ = shell("updatecookie", "-l")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            f"Listing local Cookie Files of Bookie: {name}",
+            f"{tmp_path}/journal/current/VERSION",
+            f"{tmp_path}/ledgers/current/VERSION",
+            zookeeper.path(f"cookies/{name}"),
+        ],
+    )
+    code, out, _ = shell("updateledgers", "-b", "hostname")
+    assert (code, out.split()[-1]) == (0, "updated=1")
+    with started(conf, log):
+        async with fastbk.connect(zookeeper.uri()) as client:
+            reader = await client.open_ledger(writer.ledger_id)
+            assert reader.metadata.fragments[0].ensemble == (name,)
+            assert [bytes(one.data) async for one in reader.read()] == [b"kept"]
+    conf.write_text(by_address)
+    assert shell("updatecookie", "-b", "ip")[0] == 0
+    assert cookies() == [address]
+
+
+def test_what_updatecookie_does_not_do_is_said(conf: Path) -> None:
+    for words, why in (
+        ((), "Invalid command!"),
+        (("-l", "-e"), "Invalid command!"),
+        (("-d", "force"), "bookieformat -d"),
+        (("-b", "other"), "must be hostname or ip"),
+        (("-b", "ip"), "knows neither"),
+    ):
+        code, _, err = Shell("-conf", str(conf))("updatecookie", *words)
+        assert (code, why in err) == (255, True)
+    assert not (conf.parent / "journal").exists()

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,12 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster.bookie import Bookie
 from fastbk.testing import LocalCluster
+from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until_async
 
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 STOP_S = 0.05
 SPIN = "while True: pass"
-
-
-def page(bookie: Bookie, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{bookie.http_port}{path}", timeout=10) as got:
-        return json.loads(got.read())
-
-
-def counter(bookie: Bookie, name: str) -> int:
-    url = f"http://127.0.0.1:{bookie.http_port}/metrics?names=fastbk"
-    with urllib.request.urlopen(url, timeout=10) as got:
-        lines = got.read().decode().splitlines()
-    return sum(int(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +80,7 @@ class Told:
     def find(self, **wanted: object) -> list[dict[str, Any]]:
         return [
             one
-            for one in page(self._bookie, "/slow")["records"]
+            for one in json_page(self._bookie, "/slow")["records"]
             if one["ended_ns"] > self._began_ns
             and all(one[key] == value for key, value in wanted.items())
         ]
@@ -140,7 +128,7 @@ async def test_what_slowed_appends_is_named(tmp_path: Path) -> None:
                 waiting = [writer.append_nowait(b"x" * 100_000) for _ in range(300)]
                 names = [f"fastbk_worker_waits_{what}_total" for what in ("credit", "ring")]
                 await wait_until_async(
-                    lambda: any(counter(bookie, name) for name in names), "no room is left"
+                    lambda: any(metrics(bookie)[name] for name in names), "no room is left"
                 )
                 await stop_for(bookie.pids["index"], STOP_S)
                 await asyncio.gather(*waiting)
@@ -160,10 +148,10 @@ def check_what_people_see(bookie: Bookie) -> None:
         ("journal.slow_commit", "processor"),
         ("worker.slow_room", "ring"),
     } <= said
-    counts = page(bookie, "/info")["slow"]["counts"]
+    counts = json_page(bookie, "/info")["slow"]["counts"]
     assert counts["stopped"] >= 2 and counts["processor"] and counts["ring"]
     others = sum(count for cause, count in counts.items() if cause != "disk")
-    assert counter(bookie, 'fastbk_supervisor_slow_total{cause="other"}') >= others
+    assert metrics(bookie)['fastbk_supervisor_slow_total{cause="other"}'] >= others
 
 
 def test_bookie_info_prints_the_causes(tmp_path: Path, capsys: Any) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,9 @@ import fastbk
 from fastbk.devcluster import Bookie
 from fastbk.errors import StorageError
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
 
 ENTRIES = 50
-
-
-def cli(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fastbk.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def refusal(cluster: LocalCluster, number: int) -> str:
@@ -41,10 +30,10 @@ def refusal(cluster: LocalCluster, number: int) -> str:
 
 def doctor(bookie: Bookie) -> tuple[int, dict[str, str]]:
     """Exit code, and what the doctor says of the identity."""
-    done = cli("doctor", "--config", bookie.directory / "bookie.toml", "--json")
-    findings = [json.loads(line) for line in done.stdout.splitlines()]
+    code, out = Cli("").run("doctor", "--config", str(bookie.directory / "bookie.toml"), "--json")
+    findings = map(json.loads, out.splitlines())
     (found,) = (each for each in findings if each["name"] == "identity")
-    return done.returncode, found
+    return code, found
 
 
 def move(one: Path, other: Path) -> None:
@@ -106,9 +95,8 @@ async def test_a_killed_bookie_s_entries_can_be_salvaged_and_the_doctor_finds_no
         (bookie,) = cluster.bookies
         ledger_id = await write(cluster)
         await cluster.kill_async(0)
-        journal = bookie.directory / "journal"
-        done = cli("inspect", "journal", journal, "--salvage", tmp_path / "out")
-        assert done.returncode == 0, done.stdout + done.stderr
+        journal = str(bookie.directory / "journal")
+        Cli("")("inspect", "journal", journal, "--salvage", str(tmp_path / "out"))
         lines = (tmp_path / "out" / f"{ledger_id}.jsonl").read_text().splitlines()
         assert {json.loads(line)["entry_id"] for line in lines} == set(range(ENTRIES))
         assert doctor(bookie)[0] == 0

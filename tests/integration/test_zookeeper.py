@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster
+from tests.fixtures.pages import page
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -65,21 +64,13 @@ def bookies_seen(store: MetadataStore) -> list[str]:
     return [one.service.bookie_id for one in store.list_bookies() if one.writable]
 
 
-def answer_of(bookie: Bookie, path: str) -> tuple[int, dict[str, Any]]:
-    """Return status and JSON of one of a bookie's pages."""
-    assert bookie.http_port is not None
-    with closing(http.client.HTTPConnection("127.0.0.1", bookie.http_port, timeout=10)) as asked:
-        asked.request("GET", path)
-        answer = asked.getresponse()
-        return answer.status, json.loads(answer.read())
-
-
 def says_metadata_is_away(bookie: Bookie) -> bool:
     """Whether a bookie says so; meanwhile it stays ready for data."""
-    status, said = answer_of(bookie, "/readyz")
+    status, text = page(bookie, "/readyz")
+    said = json.loads(text)
     assert (status, said["reasons"]) == (200, []), "data flows"
     away = [one["name"] for one in said["conditions"] if one["concerns"] == "metadata"]
-    return away == ["metadata"] and answer_of(bookie, "/readyz/metadata")[0] == 503
+    return away == ["metadata"] and page(bookie, "/readyz/metadata")[0] == 503
 
 
 def assert_session_logged(bookie: Bookie) -> None:
@@ -126,9 +117,9 @@ async def test_bookies_serve_break_down_and_stop_without_zookeeper_and_register_
             await wait_until_async(
                 lambda: bookies_seen(near) == everybody[:2], "the living are registered", WAIT_S
             )
-            page = "/readyz/metadata"
+            path = "/readyz/metadata"
             await wait_until_async(
-                lambda: all(answer_of(one, page)[0] == 200 for one in cluster.bookies[:2]), page, WAIT_S
+                lambda: all(page(one, path)[0] == 200 for one in cluster.bookies[:2]), path, WAIT_S
             )
             assert_session_logged(cluster.bookies[1])
             assert dict(cluster.bookies[1].pids) == processes, "registered by the very same processes"
