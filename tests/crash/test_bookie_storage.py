@@ -1,9 +1,9 @@
 """Every operation that a bookie does on its disk, cut, torn, failed, filled or short; then the next start is asked.
 
 Journal, index and store are the real ones, on the fake disk (`tests/fixtures/storage_harness.py`). Whatever
-happens: what was acknowledged is there byte by byte (INV-J1, INV-X3), what is there was sent by someone, a fence that
-was answered still fences (INV-F1, INV-F2), "no" is never said of what was acknowledged (INV-X1), no id was
-acknowledged with two payloads (INV-A5), and the bookie goes on to take adds.
+happens: what was acknowledged is there byte by byte (INV-A1, INV-J1, INV-X3), what is there was sent by someone, a
+fence that was answered still fences (INV-F1, INV-F2), "no" is never said of what was acknowledged (INV-X1), no id
+was acknowledged with two payloads (INV-A5), and the bookie goes on to take adds.
 """
 
 from __future__ import annotations
