@@ -67,48 +67,6 @@ def test_read_only_and_excluded_bookies_are_never_taken_and_the_error_says_so() 
     assert set(info.value.replicas) == set("abcd")
 
 
-def test_quarantined_bookies_are_taken_only_when_there_are_too_few_others() -> None:
-    bookies = [*at("/a/b", "a", "b", "c"), *at("/a/b", "q", "r", quarantined=True)]
-    assert all(set(chosen) == set("abc") for chosen in many(bookies, 3, 2, SPREAD))
-    for chosen in many(bookies, 4, 2, SPREAD):
-        assert set("abc") < set(chosen)
-
-
-def test_a_quarantined_bookie_is_not_taken_for_a_soft_minimum_but_for_an_enforced_one() -> None:
-    bookies = [*at("/a/1", "a", "b"), *at("/a/2", "q", quarantined=True)]
-    soft = PlacementConfig(policy="rack")
-    assert all(set(chosen) == set("ab") for chosen in many(bookies, 2, 2, soft))
-    hard = PlacementConfig(policy="rack", enforce=True)
-    assert all("q" in chosen for chosen in many(bookies, 2, 2, hard))
-
-
-@pytest.mark.parametrize("enforce", [False, True])
-def test_racks_span_every_write_set_where_they_can(enforce: bool) -> None:
-    """INV-P1: two racks of two carry a ring of four only when they alternate."""
-    bookies = [*at("/r/1", "a", "b"), *at("/r/2", "c", "d")]
-    config = PlacementConfig(policy="rack", enforce=enforce)
-    for chosen in many(bookies, 4, 2, config):
-        assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
-
-
-@pytest.mark.parametrize("enforce", [False, True])
-def test_the_first_way_down_is_not_the_last(enforce: bool) -> None:
-    """Two racks of one and one of two: who begins with the small ones, side by side, has to come back."""
-    bookies = [*at("/r/1", "a"), *at("/r/2", "b"), *at("/r/3", "c", "d")]
-    config = PlacementConfig(policy="rack", enforce=enforce)
-    for chosen in many(bookies, 4, 2, config):
-        assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
-
-
-def test_regions_of_different_sizes_are_not_alike() -> None:
-    """Only who begins in the large region, or comes back to it, has two racks of it in the ring."""
-    bookies = [*at("/x/1", "a"), *at("/x/2", "b"), *at("/y/1", "c"), *at("/z/1", "d")]
-    for enforce in (False, True):
-        config = PlacementConfig(policy="region", enforce=enforce)
-        for chosen in many(bookies, 4, 2, config):
-            assert spans(bookies, chosen, 2, upper=True) == [2, 2, 2, 2]
-
-
 def test_racks_that_cannot_span_are_refused_or_done_without() -> None:
     bookies = [*at("/r/1", "a"), *at("/r/2", "b", "c", "d")]
     for chosen in many(bookies, 4, 2, PlacementConfig(policy="rack")):
@@ -125,13 +83,6 @@ def test_bookies_without_a_location_share_a_rack() -> None:
         choose_ensemble(
             bookies, 2, 2, 2, PlacementConfig(policy="rack", enforce=True), random.Random(1)
         )
-
-
-def test_a_minimum_above_the_write_quorum_means_all_different() -> None:
-    config = PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=5)
-    bookies = [*at("/r/1", "a", "b"), *at("/r/2", "c", "d"), *at("/r/3", "e", "f")]
-    for chosen in many(bookies, 3, 3, config):
-        assert spans(bookies, chosen, 3) == [3, 3, 3]
 
 
 def test_beyond_the_minimum_racks_repeat_only_when_nothing_else_is_left() -> None:
@@ -213,17 +164,6 @@ def test_a_hard_group_is_never_left_and_a_soft_one_only_when_too_small() -> None
     with pytest.raises(NotEnoughBookies) as info:
         choose_ensemble(bookies, 3, 2, 2, hard, random.Random(1))
     assert info.value.replicas["s"] == "not in the group 'gold'"
-
-
-def test_others_come_before_the_quarantined_ones_of_a_soft_group() -> None:
-    gold = frozenset({"gold"})
-    bookies = [
-        *at("/a/1", "g", labels=gold),
-        *at("/a/1", "q", labels=gold, quarantined=True),
-        *at("/a/1", "s"),
-    ]
-    config = PlacementConfig(group="gold")
-    assert all(set(chosen) == {"g", "s"} for chosen in many(bookies, 2, 2, config))
 
 
 def test_weights_follow_free_space_up_to_the_multiple() -> None:
