@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from fastbk.replication.actions import Choose, UpdateMetadata
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writer_harness import WriterHarness, run
+from tests.unit.replication.writer_harness import WriterHarness
 
 B3 = ("b0", "b1", "b2")
-
-
-def marks(harness: WriterHarness) -> list[tuple[str, int, int | None]]:
-    return [(one.bookie_id, one.first_entry_id, one.last_entry_id) for one in harness.store.marked]
-
-
-def close(harness: WriterHarness) -> None:
-    harness.writer.stop(harness.now_s)
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
 
 
 def without_a_member() -> WriterHarness:
@@ -34,14 +25,14 @@ def without_a_member() -> WriterHarness:
         harness.change()
     assert tries <= 20
     assert harness.fragments() == [(0, B3)]
-    assert marks(harness) == [("b2", 0, None)]
+    assert harness.marks() == [("b2", 0, None)]
     return harness
 
 
 def test_a_close_marks_exactly_what_a_member_lacks_that_never_came() -> None:
     harness = without_a_member()
-    close(harness)
-    assert [one[0] for one in marks(harness)] == ["b2"]
+    harness.close()
+    assert [one[0] for one in harness.marks()] == ["b2"]
     (mark,) = harness.store.marked
     assert (mark.first_entry_id, mark.end >= 600) == (0, True)
 
@@ -53,9 +44,9 @@ def test_a_member_that_comes_gets_what_is_held_and_a_close_removes_the_mark() ->
     harness.ack("b2")
     assert harness.writer.adds.is_replicated
     harness.change()
-    assert marks(harness) == [("b2", 0, None)]  # until the ledger is closed nobody knows what else it owes
-    close(harness)
-    assert marks(harness) == []
+    assert harness.marks() == [("b2", 0, None)]  # until the ledger is closed nobody knows what else it owes
+    harness.close()
+    assert harness.marks() == []
 
 
 def test_a_member_that_is_replaced_owes_nothing_once_its_replacement_has_all() -> None:
@@ -73,8 +64,8 @@ def test_a_member_that_is_replaced_owes_nothing_once_its_replacement_has_all() -
     harness.ack("b1")
     harness.pass_time(1.0)
     harness.change()
-    close(harness)
-    assert marks(harness) == []
+    harness.close()
+    assert harness.marks() == []
     assert all("b2" not in ensemble for _, ensemble in harness.fragments())
 
 
@@ -84,8 +75,8 @@ def test_a_member_that_is_replaced_before_the_first_entry_owes_nothing() -> None
     harness.pass_time(10.0)
     harness.change()
     assert harness.fragments() == [(0, ("b0", "b1", "s0"))]
-    close(harness)
-    assert marks(harness) == []
+    harness.close()
+    assert harness.marks() == []
 
 
 def with_a_read_only_member() -> WriterHarness:
@@ -106,7 +97,7 @@ def with_a_read_only_member() -> WriterHarness:
         harness.change()
     assert tries <= 20
     assert harness.fragments() == [(0, B3)]
-    assert marks(harness) == [("b2", 0, None)]
+    assert harness.marks() == [("b2", 0, None)]
     return harness
 
 
@@ -123,9 +114,9 @@ def test_a_member_that_is_writable_again_gets_what_is_held_and_a_close_removes_t
     assert harness.writer.health.takes_adds(2)
     assert harness.writer.adds.is_replicated
     harness.change()
-    assert marks(harness) == [("b2", 0, None)]
-    close(harness)
-    assert marks(harness) == []
+    assert harness.marks() == [("b2", 0, None)]
+    harness.close()
+    assert harness.marks() == []
 
 
 def test_another_bookie_takes_the_place_of_a_read_only_member_and_its_copies() -> None:
@@ -140,6 +131,6 @@ def test_another_bookie_takes_the_place_of_a_read_only_member_and_its_copies() -
     harness.check_acknowledged()
     harness.pass_time(1.0)
     harness.change()
-    close(harness)
-    assert marks(harness) == []
+    harness.close()
+    assert harness.marks() == []
     assert all("b2" not in ensemble for _, ensemble in harness.fragments())

@@ -15,14 +15,12 @@ def rig_with(entries: int) -> WriterHarness:
     harness = WriterHarness()
     harness.add(entries)
     harness.ack("b0", "b1", "b2")
-    harness.writer.stop(harness.now_s)
-    harness.take()
     return harness
 
 
 def test_a_close_is_one_update_that_says_where_the_ledger_ends() -> None:
     harness = rig_with(3)
-    closing = harness.writer.closing(10.0)
+    closing = harness.stop()
     closing.start(0.0)
     (update,) = closing.take_actions()
     assert isinstance(update, UpdateMetadata)
@@ -34,7 +32,7 @@ def test_a_close_is_one_update_that_says_where_the_ledger_ends() -> None:
 
 def test_an_empty_ledger_is_closed_before_its_first_entry() -> None:
     harness = rig_with(0)
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
+    harness.close()
     metadata = harness.store.now.metadata
     assert (metadata.last_entry_id, metadata.length) == (-1, 0)
 
@@ -44,10 +42,8 @@ def test_p27_a_ledger_that_was_closed_elsewhere_is_an_error_that_names_both_ends
     last: int, length: int
 ) -> None:
     harness = rig_with(3)
-    now = harness.store.now
-    harness.store.update(now.metadata.closed(last, length), now.version)
-    closing = harness.writer.closing(10.0)
-    run(closing, harness)  # type: ignore[arg-type]
+    harness.store.edit(harness.store.now.metadata.closed(last, length))
+    closing = harness.close()
     assert isinstance(closing.error, LedgerClosed)
     assert f"at entry {last} ({length} bytes)" in str(closing.error)
     assert "last is 2 (300 bytes)" in str(closing.error)
@@ -56,10 +52,8 @@ def test_p27_a_ledger_that_was_closed_elsewhere_is_an_error_that_names_both_ends
 
 def test_a_ledger_that_was_closed_just_so_is_success() -> None:
     harness = rig_with(3)
-    now = harness.store.now
-    harness.store.update(now.metadata.closed(2, 300), now.version)
-    closing = harness.writer.closing(10.0)
-    run(closing, harness)  # type: ignore[arg-type]
+    harness.store.edit(harness.store.now.metadata.closed(2, 300))
+    closing = harness.close()
     assert closing.value() == harness.store.now
     assert harness.store.now.version == 1
 
@@ -67,7 +61,7 @@ def test_a_ledger_that_was_closed_just_so_is_success() -> None:
 @pytest.mark.parametrize("takes_effect", [True, False])
 def test_an_answer_that_was_lost_is_read_again(takes_effect: bool) -> None:
     harness = rig_with(3)
-    closing = harness.writer.closing(10.0)
+    closing = harness.stop()
     closing.start(0.0)
     (update,) = closing.take_actions()
     assert isinstance(update, UpdateMetadata)
@@ -89,6 +83,7 @@ def test_an_answer_that_was_lost_is_read_again(takes_effect: bool) -> None:
 
 def test_a_store_that_stays_away_ends_the_close_with_an_unknown_outcome() -> None:
     harness = rig_with(3)
+    harness.stop()
     closing = harness.writer.closing(1.0)
     closing.start(0.0)
     now_s = 0.0
@@ -121,8 +116,8 @@ def test_a_change_that_was_given_up_may_still_reach_the_store_before_the_close()
     harness.fail("b2")
     update = harness.todo[0]
     assert isinstance(update, UpdateMetadata)
-    harness.writer.stop(harness.now_s)
+    closing = harness.stop()
     harness.store.update(update.metadata, update.version)
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
+    run(closing, harness)  # type: ignore[arg-type]
     assert harness.store.now.metadata.last_entry_id == 2
     assert harness.fragments()[-1] == (3, ("b0", "b1", "s0"))

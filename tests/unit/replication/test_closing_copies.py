@@ -5,17 +5,15 @@ from __future__ import annotations
 from fastbk.errors import MetadataUnavailable
 from fastbk.replication.actions import MarkReplicas
 from fastbk.replication.copy_keeper import ChangeMark
-from tests.unit.replication.test_under_replication import check, marks, missing, replaced
-from tests.unit.replication.writer_harness import WriterHarness, run
+from tests.unit.replication.test_under_replication import check, missing, replaced
+from tests.unit.replication.writer_harness import WriterHarness
 
 
 def test_a_close_marks_what_is_missing_before_it_closes() -> None:
     harness = WriterHarness()
     harness.add(4)
     harness.ack("b0", "b1")
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    closing = harness.writer.closing(10.0)
+    closing = harness.stop()
     closing.start(0.0)
     (mark,) = closing.take_actions()
     assert isinstance(mark, MarkReplicas)
@@ -25,7 +23,7 @@ def test_a_close_marks_what_is_missing_before_it_closes() -> None:
     closing.completed(pause.tag, None, 0.2)
     (mark,) = closing.take_actions()
     closing.completed(mark.tag, harness.perform(mark), 0.2)  # type: ignore[arg-type]
-    assert marks(harness) == [("b2", 0, 3)]
+    assert harness.marks() == [("b2", 0, 3)]
     (update,) = closing.take_actions()
     closing.completed(update.tag, harness.perform(update), 0.2)  # type: ignore[arg-type]
     assert closing.value().metadata.is_closed
@@ -37,14 +35,11 @@ def test_a_close_names_replacements_whose_shares_are_whole() -> None:
     harness.change()
     harness.connect("s0")
     harness.ack("s0")
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    closing = harness.writer.closing(10.0)
-    run(closing, harness)  # type: ignore[arg-type]
+    harness.close()
     assert harness.store.now.metadata.is_closed
     assert [first for first, _ in harness.fragments()] == [0, 4, 10]
     assert missing(harness) == set()
-    assert marks(harness) == []
+    assert harness.marks() == []
 
 
 def test_a_close_in_the_middle_of_copying_leaves_the_mark() -> None:
@@ -52,11 +47,9 @@ def test_a_close_in_the_middle_of_copying_leaves_the_mark() -> None:
     harness.change()
     harness.connect("s0")
     harness.ack("s0", first=4, count=2)
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
+    harness.close()
     assert harness.store.now.metadata.is_closed
-    assert marks(harness) == [("b2", 4, 9)]
+    assert harness.marks() == [("b2", 4, 9)]
     check(harness)
 
 
@@ -64,9 +57,7 @@ def test_copies_acknowledged_while_a_mark_shrinks_still_count_as_marked() -> Non
     harness = WriterHarness()
     harness.add(4)
     harness.ack("b0", "b1")
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    closing = harness.writer.closing(10.0)
+    closing = harness.stop()
     closing.start(0.0)
     (mark,) = closing.take_actions()
     closing.completed(mark.tag, harness.perform(mark), 0.0)  # type: ignore[arg-type]
@@ -78,16 +69,8 @@ def test_copies_acknowledged_while_a_mark_shrinks_still_count_as_marked() -> Non
     harness.ack("b2", first=2, count=2)
     closing.completed(unmark.tag, outcome, 0.0)
     assert closing.is_finished
-    assert marks(harness) == [("b2", 2, 3)]
-    left = [(one.bookie_id, one.first_entry_id, one.last_entry_id) for one in harness.writer.marked]
-    assert left == marks(harness)
-
-
-def close(harness: WriterHarness) -> None:
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
-    assert harness.store.now.metadata.is_closed
+    assert harness.marks() == [("b2", 2, 3)]
+    assert tuple(harness.writer.marked) == harness.store.marked
 
 
 def test_a_mark_without_an_end_that_the_stop_of_the_writer_gives_up_is_removed() -> None:
@@ -101,20 +84,22 @@ def test_a_mark_without_an_end_that_the_stop_of_the_writer_gives_up_is_removed()
     while not (harness.todo and isinstance(harness.todo[0], MarkReplicas)):
         harness.answer() if harness.todo else harness.pass_time(0.1)
     harness.perform(harness.todo[0])
-    assert marks(harness) == [("b2", 0, None)]
-    close(harness)
-    assert marks(harness) == [("b2", 0, 5)]
+    assert harness.marks() == [("b2", 0, None)]
+    harness.close()
+    assert harness.store.now.metadata.is_closed
+    assert harness.marks() == [("b2", 0, 5)]
     check(harness)
 
 
 def test_what_a_given_up_removal_took_away_is_marked_again_when_it_is_missing_again() -> None:
     harness = replaced()
     harness.change()
-    assert marks(harness) != []
+    assert harness.marks() != []
     marked = harness.writer.marked
     keeper = harness.writer._keeper
     keeper._step = ChangeMark((), marked)
     harness.store.marked = ()  # the store did it, and the writer gave it up
-    close(harness)
+    harness.close()
+    assert harness.store.now.metadata.is_closed
     assert missing(harness) != set()
     check(harness)

@@ -12,11 +12,7 @@ from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import MarkReplicas, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
 from fastbk.replication.under_replication import UnderReplicatedShare, split
-from tests.unit.replication.writer_harness import FRAME, WriterHarness, metadata_of, run
-
-
-def marks(harness: WriterHarness) -> list[tuple[str, int, int | None]]:
-    return [(one.bookie_id, one.first_entry_id, one.last_entry_id) for one in harness.store.marked]
+from tests.unit.replication.writer_harness import FRAME, WriterHarness, metadata_of
 
 
 def missing(harness: WriterHarness) -> set[tuple[str, int]]:
@@ -70,7 +66,7 @@ def test_a_bookie_that_is_back_within_ten_seconds_gets_what_it_lacks() -> None:
     harness.ack("b2")
     assert missing(harness) == set()
     assert harness.fragments() == [(0, ("b0", "b1", "b2"))]
-    assert marks(harness) == []
+    assert harness.marks() == []
 
 
 def test_it_is_replaced_before_entries_would_be_given_up() -> None:
@@ -125,7 +121,7 @@ def test_the_replacement_is_named_for_what_it_was_given_and_nothing_else() -> No
     harness = replaced()
     harness.change()
     assert harness.fragments() == [(0, ("b0", "b1", "b2")), (10, ("b0", "b1", "s0"))]
-    assert marks(harness) == [("b2", 4, 9)]
+    assert harness.marks() == [("b2", 4, 9)]
     check(harness)
     harness.connect("s0")
     harness.ack("s0", first=4, count=5)
@@ -141,7 +137,7 @@ def test_the_replacement_is_named_for_what_it_was_given_and_nothing_else() -> No
         (10, ("b0", "b1", "s0")),
     ]
     assert missing(harness) == set()
-    assert marks(harness) == []
+    assert harness.marks() == []
 
 
 def test_copies_count_for_nothing_under_the_old_fragment() -> None:
@@ -167,17 +163,14 @@ def test_a_ledger_that_is_not_open_any_more_keeps_its_mark(state: LedgerState) -
     harness.change()
     harness.connect("s0")
     harness.ack("s0")
-    now = harness.store.now
-    after = (
-        now.metadata.closed(9, 1000)
-        if state is LedgerState.CLOSED
-        else replace(now.metadata, state=state)
-    )
-    harness.store.update(after, now.version)
+    before = harness.store.now.metadata
+    is_closed = state is LedgerState.CLOSED
+    after = before.closed(9, 1000) if is_closed else replace(before, state=state)
+    harness.store.edit(after)
     harness.pass_time(1.0)
     harness.change()
     assert harness.store.now.metadata == after
-    assert marks(harness) == [("b2", 4, 9)]
+    assert harness.marks() == [("b2", 4, 9)]
     assert not harness.writer.is_finished
 
 
@@ -186,14 +179,13 @@ def test_a_repair_that_came_first_is_left_alone() -> None:
     harness.change()
     harness.connect("s0")
     harness.ack("s0")
-    now = harness.store.now
-    fragments = (Fragment(0, ("b0", "b1", "r0")), now.metadata.fragments[1])
-    repaired = replace(now.metadata, fragments=fragments)
-    harness.store.update(repaired, now.version)
+    last = harness.store.now.metadata.fragments[1]
+    harness.store.edit(fragments=(Fragment(0, ("b0", "b1", "r0")), last))
+    repaired = harness.store.now.metadata
     harness.pass_time(1.0)
     harness.change()
     assert harness.store.now.metadata == repaired
-    assert marks(harness) == [("b2", 4, 9)], "only a repair that verified the copies may remove it"
+    assert harness.marks() == [("b2", 4, 9)], "only a repair that verified the copies may remove it"
 
 
 @pytest.mark.parametrize("takes_effect", [True, False])
@@ -207,7 +199,7 @@ def test_an_answer_that_was_lost_is_read_again(takes_effect: bool) -> None:
     harness.lose_reply(takes_effect=takes_effect)
     harness.change()
     assert [first for first, _ in harness.fragments()] == [0, 4, 10]
-    assert marks(harness) == []
+    assert harness.marks() == []
 
 
 def test_a_mark_that_the_store_did_not_take_is_made_later() -> None:
@@ -218,7 +210,7 @@ def test_a_mark_that_the_store_did_not_take_is_made_later() -> None:
     assert not harness.todo
     harness.pass_time(1.0)
     harness.change()
-    assert marks(harness) == [("b2", 4, 9)]
+    assert harness.marks() == [("b2", 4, 9)]
 
 
 def test_a_replacement_that_fails_is_named_for_what_it_has() -> None:
@@ -241,7 +233,7 @@ def test_a_replacement_that_fails_is_named_for_what_it_has() -> None:
     ensembles = [(0, "b2"), (4, "s0"), (7, "s1"), (10, "s1"), (12, "s1")]
     assert [(first, names[2]) for first, names in harness.fragments()] == ensembles
     assert missing(harness) == set()
-    assert marks(harness) == []
+    assert harness.marks() == []
 
 
 def test_a_replacement_whose_data_is_lost_is_named_for_nothing() -> None:
@@ -270,7 +262,7 @@ def test_what_a_lost_bookie_had_and_nobody_holds_any_more_is_marked() -> None:
     harness.stored["b2"].clear()
     harness.lose("b2", is_gone=True)
     harness.change()
-    assert marks(harness) == [("b2", 0, 3)]
+    assert harness.marks() == [("b2", 0, 3)]
     check(harness)
 
 
@@ -281,11 +273,9 @@ def test_a_lost_member_without_a_replacement_is_marked_for_everything() -> None:
     harness.stored["b2"].clear()
     harness.lose("b2", is_gone=True)
     harness.change()
-    assert marks(harness) == [("b2", 0, None)]
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
-    assert marks(harness) == [("b2", 0, 3)]
+    assert harness.marks() == [("b2", 0, None)]
+    harness.close()
+    assert harness.marks() == [("b2", 0, 3)]
 
 
 def test_entries_that_were_given_up_are_marked_at_once_and_exactly_at_the_close() -> None:
@@ -298,17 +288,13 @@ def test_entries_that_were_given_up_are_marked_at_once_and_exactly_at_the_close(
         harness.ack("b0", "b1")
     harness.pass_time(2.0)
     harness.change()
-    assert marks(harness) == [("b2", 4, None)]
+    assert harness.marks() == [("b2", 4, None)]
     check(harness)
     harness.connect("b2")
     harness.ack("b2")
-    closing = harness.writer.closing(10.0)
-    harness.writer.stop(harness.now_s)
-    harness.take()
-    run(closing, harness)  # type: ignore[arg-type]
-    assert closing.error is None
+    assert harness.close().error is None
     check(harness)
-    ((bookie_id, first, last),) = marks(harness)
+    ((bookie_id, first, last),) = harness.marks()
     assert (bookie_id, first) == ("b2", 4)
     assert {entry_id for _, entry_id in missing(harness)} == set(range(4, (last or 0) + 1))
 

@@ -5,8 +5,6 @@ The known ways to get it wrong, P3 to P32, are scripts of the simulator (tests/s
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fastbk.errors import (
@@ -28,8 +26,7 @@ def test_a_conflict_over_something_else_is_decided_anew() -> None:
     harness = WriterHarness()
     harness.add(3)
     harness.fail("b2")
-    now = harness.store.now
-    harness.store.update(replace(now.metadata, custom={"k": b"v"}), now.version)
+    harness.store.edit(custom={"k": b"v"})
     harness.change()
     assert harness.fragments() == [(0, ("b0", "b1", "s0"))]
     assert harness.store.now.metadata.custom == {"k": b"v"}
@@ -40,8 +37,7 @@ def test_a_ledger_that_was_closed_meanwhile_ends_the_writer() -> None:
     harness = WriterHarness()
     harness.add(3)
     harness.fail("b2")
-    now = harness.store.now
-    harness.store.update(now.metadata.closed(-1, 0), now.version)
+    harness.store.edit(harness.store.now.metadata.closed(-1, 0))
     harness.change()
     harness.ack("b0", "b1")
     assert isinstance(harness.writer.failure, LedgerClosed)
@@ -55,8 +51,7 @@ def test_a_ledger_in_recovery_ends_the_writer_as_fenced() -> None:
     harness = WriterHarness()
     harness.add(3)
     harness.fail("b2")
-    now = harness.store.now
-    harness.store.update(replace(now.metadata, state=LedgerState.IN_RECOVERY), now.version)
+    harness.store.edit(state=LedgerState.IN_RECOVERY)
     harness.change()
     harness.ack("b0", "b1")
     assert isinstance(harness.writer.failure, LedgerFenced)
@@ -95,9 +90,7 @@ def test_an_ensemble_that_somebody_else_turned_round_is_followed() -> None:
     harness.add(2)
     harness.ack("b0", first=0)
     harness.fail("b2")
-    now = harness.store.now
-    turned = replace(now.metadata, fragments=(Fragment(0, ("b1", "b0", "x")),))
-    harness.store.update(turned, now.version)
+    harness.store.edit(fragments=(Fragment(0, ("b1", "b0", "x")),))
     harness.change()
     assert harness.writer.ensemble == ("b1", "b0", "x")
     assert harness.writer.adds.head == 0
@@ -119,8 +112,7 @@ def test_metadata_that_no_writer_can_follow_ends_it(fragments: tuple[Fragment, .
     harness.add(3)
     harness.ack("b0", "b1", first=0)
     harness.fail("b2")
-    now = harness.store.now
-    harness.store.update(replace(now.metadata, fragments=fragments), now.version)
+    harness.store.edit(fragments=fragments)
     harness.change()
     assert isinstance(harness.writer.failure, MetadataConflict)
     assert harness.writer.adds.head == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata
@@ -18,6 +20,7 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
+from fastbk.replication.closing import CloseLedger
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.under_replication import owed_by
@@ -65,6 +68,11 @@ class Store:
             return MetadataConflict("another version")
         self.versions.append(metadata)
         return version + 1
+
+    def edit(self, metadata: LedgerMetadata | None = None, **changes: object) -> None:
+        """Change the metadata as another client does."""
+        now = self.now
+        self.update(metadata or replace(now.metadata, **changes), now.version)  # type: ignore[arg-type]
 
 
 class WriterHarness:
@@ -246,6 +254,21 @@ class WriterHarness:
         if takes_effect:
             self.store.update(action.metadata, action.version)
         self.answer(MetadataUnavailable("no answer"))
+
+    def stop(self) -> CloseLedger:
+        """Stop the writer; return the close of its ledger."""
+        self.writer.stop(self.now_s)
+        self.take()
+        return self.writer.closing(10.0)
+
+    def close(self) -> CloseLedger:
+        """Stop the writer and close its ledger; return the procedure that did it."""
+        closing = self.stop()
+        run(closing, self)  # type: ignore[arg-type]
+        return closing
+
+    def marks(self) -> list[tuple[str, int, int | None]]:
+        return [(one.bookie_id, one.first_entry_id, one.last_entry_id) for one in self.store.marked]
 
     def fragments(self) -> list[tuple[int, tuple[str, ...]]]:
         return [(one.first_entry_id, one.ensemble) for one in self.store.now.metadata.fragments]
