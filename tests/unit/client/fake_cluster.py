@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import fastbk
-from fastbk.client import Client
+from fastbk.client import Client, LedgerReader
 from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie
 from tests.fixtures.fake_apache_frames import Asked
@@ -66,6 +66,15 @@ def by_id(fakes: list[F], bookie_id: str) -> F:
 def numbers(first: int, end: int) -> list[bytes]:
     """Return the entries that most tests append, from `first` to before `end`."""
     return [b"%d" % one for one in range(first, end)]
+
+
+async def written(
+    client: Client, datas: list[bytes], ensemble: int = 3, write_quorum: int = 3, **options: object
+) -> LedgerReader:
+    """Write a ledger, close it, and return its reader."""
+    async with await client.create_ledger(ensemble, write_quorum, **options) as writer:
+        await writer.append_many(datas)
+    return await client.open_ledger(writer.ledger_id)
 
 
 async def read_all(client: Client, ledger_id: int, **options: object) -> list[bytes]:

@@ -25,6 +25,7 @@ from tests.unit.client.fake_cluster import (
     fake_cluster,
     numbers,
     read_all,
+    written,
 )
 
 CANNOT_TELL, READ_ONLY, TOO_MANY = 12, 24, 25
@@ -54,10 +55,7 @@ async def test_what_is_appended_is_read_back(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_few_answers_bring_many_entries_where_the_bookie_can(version: str) -> None:
     async with apache_cluster(1, version, read_batch_entries=64) as (client, fakes, _):
-        writer = await client.create_ledger(1, 1)
-        await writer.append_many(numbers(0, 640))
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, numbers(0, 640), 1, 1)
         assert len([one async for one in reader.read(0, 639)]) == 640
         reads = [one for one in asked(fakes, frames.READ) if one.entry_id >= 0]
         assert len(reads) == (10 if version == "v2" else 640)
@@ -66,10 +64,7 @@ async def test_few_answers_bring_many_entries_where_the_bookie_can(version: str)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_answers_keep_to_the_size_that_was_wanted(version: str) -> None:
     async with apache_cluster(1, version, read_batch_bytes=20_000) as (client, fakes, _):
-        writer = await client.create_ledger(1, 1)
-        await writer.append_many([bytes(3000)] * 100 + [bytes(100_000)] * 2)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, [bytes(3000)] * 100 + [bytes(100_000)] * 2, 1, 1)
         batches = [batch async for batch in reader.read_batches(0, 101)]
         sizes = [sum(len(one) for one in batch.datas) for batch in batches]
         assert sum(sizes) == 500_000
@@ -178,10 +173,7 @@ async def test_ensembles_may_be_mixed(version: str) -> None:
 async def test_a_bookie_without_reads_of_several_entries_is_asked_singly_from_then_on() -> None:
     async with apache_cluster(1, "v2") as (client, fakes, _):
         fakes[0].has_batches = False
-        writer = await client.create_ledger(1, 1)
-        await writer.append_many([b"x"] * 50)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, [b"x"] * 50, 1, 1)
         assert len([one async for one in reader.read(0, 49)]) == 50
         before = fakes[0].connections
         assert len([one async for one in reader.read(0, 49)]) == 50

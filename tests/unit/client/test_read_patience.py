@@ -14,7 +14,7 @@ from fastbk.errors import (
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_bookie import FakeBookie
-from tests.unit.client.fake_cluster import fake_cluster, numbers
+from tests.unit.client.fake_cluster import fake_cluster, numbers, written
 
 PATIENT_S = 30.0
 """A read timeout that no test waits for."""
@@ -28,10 +28,7 @@ async def stop_all(fakes: list[FakeBookie]) -> None:
 
 async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
     async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
-        writer = await client.create_ledger()
-        await writer.append_many(numbers(0, 50))
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, numbers(0, 50))
         await stop_all(fakes)
 
         async def read() -> list[bytes]:
@@ -68,10 +65,7 @@ async def test_the_lac_of_an_open_ledger_is_asked_for_until_enough_bookies_are_b
 @pytest.mark.parametrize("status", [Status.NOT_READY, Status.TOO_MANY_REQUESTS])
 async def test_a_read_outlives_busy_bookies(status: int) -> None:
     async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
-        writer = await client.create_ledger()
-        await writer.append(b"x")
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, [b"x"])
         for fake in fakes:
             fake.faults.read_status = status
         reading = asyncio.create_task(reader.read_unconfirmed(0, 0))
@@ -84,10 +78,7 @@ async def test_a_read_outlives_busy_bookies(status: int) -> None:
 
 async def test_bookies_that_stay_away_end_a_read_with_its_time_and_their_reasons() -> None:
     async with fake_cluster(read_timeout=0.5) as (client, fakes, _):
-        writer = await client.create_ledger()
-        await writer.append(b"x")
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, [b"x"])
         await stop_all(fakes)
         began_s = time.monotonic()
         with pytest.raises(NotEnoughBookies) as caught:
@@ -99,10 +90,7 @@ async def test_bookies_that_stay_away_end_a_read_with_its_time_and_their_reasons
 
 async def test_bad_digests_and_proven_absence_are_not_waited_for() -> None:
     async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
-        writer = await client.create_ledger()
-        await writer.append(b"x")
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, [b"x"])
         for fake in fakes:
             fake.faults.damage_reads = lambda _, entry_id: True
         async with asyncio.timeout(SOON_S):

@@ -19,14 +19,18 @@ from fastbk.errors import (
 )
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import fake_cluster, numbers, some_turns
+from tests.unit.client.fake_cluster import fake_cluster, numbers, some_turns, written
 
 CANNOT_TELL = 12
 
 
+def datas(count: int) -> list[bytes]:
+    return [b"entry %d" % one for one in range(count)]
+
+
 async def filled(client: Client, count: int = 50, **options: object) -> LedgerWriter:
     writer = await client.create_ledger(**options)
-    await writer.append_many([b"entry %d" % one for one in range(count)])
+    await writer.append_many(datas(count))
     return writer
 
 
@@ -43,7 +47,7 @@ async def test_what_was_appended_is_read_back(digest: str) -> None:
         reader = await client.open_ledger(writer.ledger_id, password=b"secret")
         entries = [entry async for entry in reader.read()]
         assert [entry.entry_id for entry in entries] == list(range(50))
-        assert [bytes(entry.data) for entry in entries] == [b"entry %d" % one for one in range(50)]
+        assert [bytes(entry.data) for entry in entries] == datas(50)
         part = [entry.entry_id async for entry in reader.read(10, 19)]
         assert part == list(range(10, 20))
         batches = [batch async for batch in reader.read_batches(5, 8)]
@@ -89,7 +93,7 @@ async def test_a_missing_damaged_or_silent_copy_is_read_from_the_next_bookie(
                     # Entries that only the damaged one and the faulty one hold cannot be had.
                     continue
                 found = [bytes(entry.data) async for entry in reader.read()]
-                assert found == [b"entry %d" % one for one in range(50)]
+                assert found == datas(50)
         if ensemble == 4:
             found = [bytes(entry.data) async for entry in reader.read(0, 1)]
             assert found == [b"entry 0", b"entry 1"]
@@ -97,9 +101,7 @@ async def test_a_missing_damaged_or_silent_copy_is_read_from_the_next_bookie(
 
 async def test_what_every_bookie_said_is_in_the_error() -> None:
     async with fake_cluster() as (client, fakes, _):
-        writer = await filled(client)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, datas(50))
         fakes[0].faults.damage_reads = lambda _, entry_id: entry_id == 5
         fakes[1].faults.hide = lambda _, entry_id: entry_id == 5
         fakes[2].faults.damage_reads = lambda _, entry_id: entry_id == 5
@@ -130,9 +132,7 @@ async def test_leaving_an_iteration_stops_fetching(prefetch_batches: int, under_
         fakes,
         _,
     ):
-        writer = await filled(client, 500)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, datas(500))
         before = sum(fake.requests for fake in fakes)
         async with contextlib.aclosing(reader.read()) as entries:
             async for entry in entries:
@@ -305,9 +305,7 @@ async def test_a_fault_of_ours_ends_a_read_and_does_not_hang_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with fake_cluster() as (client, _, _):
-        writer = await filled(client)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, datas(50))
 
         def broken(*_: object) -> None:
             raise RuntimeError("not an error that bookies cause")
@@ -338,19 +336,17 @@ async def test_order_is_kept_whatever_bookies_do(speculative_read: float) -> Non
             reader = await client.open_ledger(writer.ledger_id)
             batches = [batch async for batch in reader.read_batches()]
             found = [bytes(data) for batch in batches for data in batch.datas]
-            assert found == [b"entry %d" % one for one in range(500)]
+            assert found == datas(500)
             assert max(map(len, batches)) <= 7
 
 
 async def test_a_bookie_that_falls_silent_while_it_is_read_costs_no_entry() -> None:
     async with fake_cluster(**AHEAD, speculative_read=0.02) as (client, fakes, _):
-        writer = await filled(client, 500)
-        await writer.close()
-        reader = await client.open_ledger(writer.ledger_id)
+        reader = await written(client, datas(500))
         found: list[bytes] = []
         async for entry in reader.read():
             if entry.entry_id == 100:
                 asked = max(fakes, key=lambda fake: fake.requests)
                 asked.faults.silent = True
             found.append(bytes(entry.data))
-        assert found == [b"entry %d" % one for one in range(500)]
+        assert found == datas(500)
