@@ -8,6 +8,7 @@ import pytest
 
 from fastbk.native._bookie import lib
 from tests.fixtures import apache_wire as apache
+from tests.fixtures.apache_messages import AuthMessage
 from tests.fixtures.apache_wire import (
     EBADREQ,
     EFENCED,
@@ -171,7 +172,7 @@ async def test_every_status_has_its_name_at_apaches(ours: int, theirs: int) -> N
         (apache.v3_read(1, 7, flag=apache.PIGGYBACK, previous_lac=6), EBADREQ),
         (apache.v3_read(1, 7, version=2), 503),
         (apache.v3_write_lac(1, 7, body=b"short"), EBADREQ),
-        (apache.v3(3, 1, 100, None), EBADREQ),  # RANGE_READ_ENTRY, which nobody has
+        (apache.v3(3, 1), EBADREQ),  # RANGE_READ_ENTRY, which nobody has
         (apache.v3_start_tls(1), EBADREQ),
     ],
 )
@@ -208,14 +209,15 @@ async def test_a_bookie_that_takes_no_adds() -> None:
 
 
 async def test_authentication_is_switched_off() -> None:
-    message = {1: b"AuthDisabledPlugin", 2: b""}
+    disabled = AuthMessage(authPluginName="AuthDisabledPlugin", payload=b"")
     with WorkerHarness() as worker_harness:
         async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_auth() + apache.v3_auth(4) + apache.v2_add(1))
-            body = await hear(client)
-            assert (body[:4], apache.parse(body[4:])) == (apache.v2_header(apache.V2_AUTH), message)
-            assert await hear_v3(client) == V3Reply(apache.AUTH, 4, EOK, 102, message)
+            message = apache.v2_header(apache.V2_AUTH) + disabled.SerializeToString()
+            assert await hear(client) == message
+            fields = {1: "AuthDisabledPlugin", 2: b""}
+            assert await hear_v3(client) == V3Reply(apache.AUTH, 4, EOK, 102, fields)
             assert (await bookie.take(1))[0].entry_id == 1
             await client.close()
 
