@@ -16,8 +16,9 @@ from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
-from tests.fixtures.cursor_holder import context_of, make_stream
+from tests.fixtures.cursor_holder import make_stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
+from tests.fixtures.streams import context_of
 
 
 @pytest.fixture
