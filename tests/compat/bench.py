@@ -27,14 +27,17 @@ APACHE_SETTINGS = {
     "dbStorage_readAheadCacheMaxSizeMb": 64,
     "journalPreAllocSizeMB": 16,
 }
+COLUMNS = {
+    "adds_per_s": ",.0f", "p50_us": ",.0f", "p99_us": ",.0f",
+    "client_cpu_us": ".1f", "bookie_cpu_us": ".1f", "client_cores": ".2f",
+}  # fmt: skip
+"""Of the table: what of a run, and how it is written."""
 WARM_UP_S = 5.0
 ENTRY_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement."""
-
     bookie: str
     protocol: str
     window: int
@@ -130,12 +133,8 @@ def _table(runs: list[Run]) -> str:
                     r for r in runs if (r.window, r.protocol, r.bookie) == (window, protocol, name)
                 ]
                 cells = [
-                    f"{statistics.median(r.adds_per_s for r in one):,.0f}",
-                    f"{statistics.median(r.p50_us for r in one):,.0f}",
-                    f"{statistics.median(r.p99_us for r in one):,.0f}",
-                    f"{statistics.median(r.client_cpu_us for r in one):.1f}",
-                    f"{statistics.median(r.bookie_cpu_us for r in one):.1f}",
-                    f"{statistics.median(r.client_cores for r in one):.2f}",
+                    format(statistics.median(getattr(r, name) for r in one), how)
+                    for name, how in COLUMNS.items()
                 ]
                 lines.append(f"| {window:,} | {protocol} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

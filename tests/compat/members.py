@@ -36,8 +36,6 @@ STORAGES = {
 
 
 class Member(Protocol):
-    """One bookie."""
-
     kind: str
     """ours, or Apache's with its storage: db or sorted."""
 
@@ -73,8 +71,6 @@ class Member(Protocol):
 
 
 class FastbkMember:
-    """A bookie of ours."""
-
     kind = "ours"
 
     def __init__(self, cluster: DevCluster, bookie: Bookie) -> None:
@@ -223,8 +219,6 @@ class FileMember(ABC):
 
 
 class ApacheMember(FileMember):
-    """One of Apache's."""
-
     def __init__(
         self,
         folder: Path,

@@ -28,15 +28,11 @@ LATER = (NotEnoughBookies, QuorumTimeout, MetadataUnavailable)
 
 @dataclass(slots=True)
 class Written:
-    """A ledger of a round."""
-
     ledger_id: int
     acknowledged: int = -1
 
 
 class Rounds:
-    """All rounds, and what they came to."""
-
     def __init__(self, killer: Killer, clients: list[Client], seed: int) -> None:
         self._killer = killer
         self._clients = clients

@@ -13,8 +13,6 @@ MARKS = {"pass": "ok", "fail": "FAIL", "skip": "-"}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One cell."""
-
     column: str
     """Who asks whom in which protocol, as `java v3 > ours`."""
     name: str
@@ -45,8 +43,6 @@ def is_wanted(name: str, only: Sequence[str]) -> bool:
 
 
 class Results:
-    """All cells of a run."""
-
     def __init__(self) -> None:
         self.all: list[Result] = []
 

@@ -51,8 +51,6 @@ def rolling_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
 
 
 class Move:
-    """What the operator does."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

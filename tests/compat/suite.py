@@ -25,8 +25,6 @@ CLASS_S_MAX = 2400.0
 
 @dataclass
 class TestClass:
-    """A class of Apache's tests."""
-
     __test__ = False
 
     name: str

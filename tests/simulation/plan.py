@@ -92,8 +92,6 @@ class Plan:
 
 
 class _Drawing:
-    """Draws one plan."""
-
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(f"plan {seed}")
         ensemble, write_quorum, ack_quorum = rng.choice(QUORUMS)

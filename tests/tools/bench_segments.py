@@ -111,8 +111,6 @@ def entries_of(number: int) -> list[bytes]:
 
 
 class Filler:
-    """Makes segments."""
-
     def __init__(self, client: Client, context: StreamContext, real: set[int]) -> None:
         self._client = client
         self._context = context
@@ -177,8 +175,6 @@ class Filler:
 
 
 class Bench:
-    """What is measured, and how."""
-
     def __init__(self, client: Client) -> None:
         self.figures: Figures = {}
         self._client = client

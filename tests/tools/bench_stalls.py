@@ -73,8 +73,6 @@ def delay_ns(pid: int | str) -> int:
 
 
 class Hunt:
-    """One run."""
-
     def __init__(self, bookie: Bookie) -> None:
         self.bookie = bookie
         self.stalls: list[Stall] = []

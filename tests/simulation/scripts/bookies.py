@@ -18,8 +18,7 @@ def _add(entry_id: int, *, recovery: bool = False) -> AddEntry:
 def a_wiped_bookie_knows_nothing() -> None:
     with stage() as s:
         b2_lacks = s.keep("c0", "b2", adds())
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         s.drop(b2_lacks)
         s.client("c0").crash()
         s.bookie(0).wipe()
@@ -42,8 +41,7 @@ def a_wiped_bookie_knows_nothing() -> None:
 @script("P7b", "limbo-forgets-recoveries")
 def wiped_before_the_close_names_it() -> None:
     with stage() as s:
-        s.append(2)
-        s.until(lambda: s.acked == 2, "two entries")
+        s.write(2)
         s.client("c0").crash()
         # c1 takes another bookie in place of b0, in memory: metadata hears of it with the close.
         s.bookie(0).crash(0.0, is_power_cut=False)
@@ -66,8 +64,7 @@ def wiped_before_the_close_names_it() -> None:
 @script("P8", "states-are-not-loaded", "fence-is-not-asked")
 def a_new_bookie_at_an_old_address_has_the_fence() -> None:
     with stage(2, 2, 2, spare=0) as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         for number in (0, 1):
             s.bookie(number).wipe()
             s.bookie(number).force_start()
@@ -86,8 +83,7 @@ def a_new_bookie_at_an_old_address_has_the_fence() -> None:
 @script("P9", "states-are-not-loaded")
 def deleted_stays_deleted() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         for number in range(3):
             assert s.ask("c1", number, ReadEntry(-1, fence=True)).status == Status.OK
         s.store.delete(0)
@@ -132,8 +128,7 @@ def one_order_for_adds_and_fences() -> None:
 @script("P15", "fence-is-not-replayed")
 def a_fence_that_found_nothing_is_durable() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         assert s.ask("c1", 0, ReadEntry(5, fence=True)).status == Status.NO_ENTRY
         s.bookie(0).crash(0.0, is_power_cut=True)
         s.bookie(0).start()

@@ -43,8 +43,7 @@ def fence_on_every_recovery_read() -> None:
 @script("P2", "recovery-reads-the-last-ensemble-only")
 def recovery_starts_at_the_last_fragment() -> None:
     with stage() as s:
-        s.append(3)
-        s.until(lambda: s.acked == 3, "three entries")
+        s.write(3)
         for number in range(3):
             s.bookie(number).crash(0.0, is_power_cut=False)
         s.until(
@@ -63,12 +62,10 @@ def recovery_starts_at_the_last_fragment() -> None:
 @script("P5", "one-no-proves-missing", "silence-is-no")
 def enough_bookies_say_no() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         s.run()
         b2_lacks = s.keep("c0", "b2", adds())
-        s.append()
-        s.until(lambda: s.acked == 2, "two entries")
+        s.write()
         s.client("c0").crash()
         s.drop(b2_lacks)
         # One holder of entry 1 is dead, the other slow; b2 says no.
@@ -81,8 +78,7 @@ def enough_bookies_say_no() -> None:
         s.until(lambda: running.procedure.is_finished, "a recovery without b0")
         assert s.metadata.last_entry_id == 1
     with stage() as s:
-        s.append(2)
-        s.until(lambda: s.acked == 2, "two entries")
+        s.write(2)
         s.client("c0").crash()
         # Two dead bookies prove nothing; when one is back there is nothing to wait for the other for.
         s.bookie(0).crash(0.0, is_power_cut=False)
@@ -99,8 +95,7 @@ def enough_bookies_say_no() -> None:
 def damage_is_no_absence() -> None:
     with stage() as s:
         b2_lacks = s.keep("c0", "b2", adds())
-        s.append(3)
-        s.until(lambda: s.acked == 3, "three entries")
+        s.write(3)
         s.drop(b2_lacks)
         s.client("c0").crash()
         for number in (0, 1):
@@ -118,8 +113,7 @@ def damage_is_no_absence() -> None:
 @script("P14", "rewriting-without-the-flag")
 def recovery_adds_pass_the_fence() -> None:
     with stage(spare=0) as s:
-        s.append(3)
-        s.until(lambda: s.acked == 3, "three entries")
+        s.write(3)
         s.client("c0").crash()
         for number in range(3):
             assert s.ask("c2", number, ReadEntry(-1, fence=True)).status == Status.OK
@@ -130,8 +124,7 @@ def recovery_adds_pass_the_fence() -> None:
 @script("P14b", "repair-without-the-flag")
 def copies_pass_the_fence() -> None:
     with stage(spare=1) as s:
-        s.append(3)
-        s.until(lambda: s.acked == 3, "three entries")
+        s.write(3)
         assert s.recovered("c1") == 2
         # The only bookie that the copies can go to has heard of a recovery, too.
         s.ask("c2", 3, ReadEntry(-1, fence=True))
@@ -143,8 +136,7 @@ def copies_pass_the_fence() -> None:
 @script("P17", "recoverer-moves-the-end")
 def a_competitor_closed_lower() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         s.keep("c0", "b0", adds())
         s.keep("c0", "b1", adds())
         s.append()
@@ -180,8 +172,7 @@ def a_competitor_closed_lower() -> None:
 @script("P18", "rewriting-confirms-itself")
 def a_recoverer_dies_half_way() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         only_b2 = [s.keep("c0", "b0", adds()), s.keep("c0", "b1", adds())]
         s.append(2)
         s.run()
@@ -212,8 +203,7 @@ def a_recoverer_dies_half_way() -> None:
 def a_lac_without_a_digest_counts_for_nothing() -> None:
     with stage() as s:
         b2_lacks = s.keep("c0", "b2", adds())
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         s.drop(b2_lacks)
         s.client("c0").crash()
         # b0 says anything; b1 is away: b2 alone is not enough.
@@ -250,8 +240,7 @@ def ids_beyond_every_border() -> None:
 def a_close_against_a_recovery() -> None:
     # The writer's close comes second: the recoverer found one entry more.
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         kept = [s.keep("c0", "b0", adds()), s.keep("c0", "b1", adds())]
         s.append()
         s.run()
@@ -269,8 +258,7 @@ def a_close_against_a_recovery() -> None:
         s.read_all()
     # The writer's close comes between the recoverer's two changes: its end counts.
     with stage() as s:
-        s.append(2)
-        s.until(lambda: s.acked == 2, "two entries")
+        s.write(2)
         slow = s.keep("c1", "m", closes)
         running = s.recover("c1")
         s.until(lambda: any(one.rule is slow for one in s.kept), "c1 is about to close")

@@ -175,6 +175,11 @@ class Stage:
         first = len(self.ledger.written)
         self.writer.append([data_of(0, first + number) for number in range(count)])
 
+    def write(self, count: int = 1) -> None:
+        """The writer adds entries, and all that were added are acknowledged."""
+        self.append(count)
+        self.until(lambda: self.acked == len(self.ledger.written), "an entry is not acknowledged")
+
     @property
     def acked(self) -> int:
         """How many entries the application was told to be stored."""
@@ -243,26 +248,20 @@ def adds(entry_id: int | None = None) -> Callable[[str, tuple[Any, ...]], bool]:
 
 def reads(entry_id: int) -> Callable[[str, tuple[Any, ...]], bool]:
     """Return what wants reads of one entry; -1 = the fence that begins a recovery."""
-
-    def wants(name: str, arguments: tuple[Any, ...]) -> bool:
-        return (
-            name == "receive"
-            and isinstance(arguments[4], ReadEntry)
-            and arguments[4].entry_id == entry_id
-        )
-
-    return wants
+    return _requests(ReadEntry, entry_id)
 
 
 def rewrites(entry_id: int) -> Callable[[str, tuple[Any, ...]], bool]:
     """Return what wants recovery adds of one entry."""
+    return _requests(AddEntry, entry_id)
 
+
+def _requests(
+    kind: type[ReadEntry | AddEntry], entry_id: int
+) -> Callable[[str, tuple[Any, ...]], bool]:
     def wants(name: str, arguments: tuple[Any, ...]) -> bool:
-        return (
-            name == "receive"
-            and isinstance(arguments[4], AddEntry)
-            and arguments[4].entry_id == entry_id
-        )
+        request = arguments[4] if name == "receive" else None
+        return isinstance(request, kind) and request.entry_id == entry_id
 
     return wants
 

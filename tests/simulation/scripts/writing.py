@@ -19,8 +19,7 @@ _EDIT = Item(0.0, "edit", "c2")
 @script("P3", "no-freeze")
 def metadata_first() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         stalled = s.keep("c0", "m", named("update"))
         s.bookie(0).crash(0.0, is_power_cut=False)
         s.until(lambda: bool(s.kept), "the writer wants other bookies")
@@ -32,8 +31,7 @@ def metadata_first() -> None:
         s.until(lambda: s.acked == 4, "they complete on the new ensemble")
         for number in (1, 2):
             s.bookie(number).crash(0.0, is_power_cut=False)
-            s.append()
-            s.until(lambda: s.acked == len(s.ledger.written), f"without b{number}")
+            s.write()
         s.client("c0").crash()
         assert s.recovered("c1") == 5
         for number in range(3):
@@ -45,8 +43,7 @@ def metadata_first() -> None:
 def nobody_writes_blindly() -> None:
     for is_lost in (False, True):
         with stage() as s:
-            s.append()
-            s.until(lambda: s.acked == 1, "one entry")
+            s.write()
             update = s.keep("c0", "m", named("update"))
             s.bookie(0).crash(0.0, is_power_cut=False)
             s.until(lambda: bool(s.kept), "the writer wants another bookie")
@@ -58,8 +55,7 @@ def nobody_writes_blindly() -> None:
                 s.drop(update)
             else:
                 s.release(update)
-            s.append(2)
-            s.until(lambda: s.acked == 3, "the writer goes on")
+            s.write(2)
             assert s.metadata.custom
             assert "b0" not in s.metadata.fragments[-1].ensemble
             # The replacement gets what the lost bookie lacked, so that closing is the next change of the metadata.
@@ -77,8 +73,7 @@ def nobody_writes_blindly() -> None:
 @script("P11", "fragment-starts-too-late")
 def the_fragment_starts_where_completions_stopped() -> None:
     with stage(4, 2, 2) as s:
-        s.append(2)
-        s.until(lambda: s.acked == 2, "two entries")
+        s.write(2)
         half_done = [s.keep("c0", "b1", adds()), s.keep("c0", "b2", adds())]
         s.append(5)
         s.run()
@@ -122,8 +117,7 @@ def an_ack_goes_with_its_bookie() -> None:
 @script("P12b", "rewriting-keeps-acks-of-replaced")
 def an_ack_goes_with_its_bookie_in_recovery() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         only_b2 = [s.keep("c0", "b0", adds()), s.keep("c0", "b1", adds())]
         s.append(2)
         s.run()
@@ -157,8 +151,7 @@ def an_ack_goes_with_its_bookie_in_recovery() -> None:
 @script("P13", "writer-never-thaws")
 def nothing_left_to_replace() -> None:
     with stage() as s:
-        s.append()
-        s.until(lambda: s.acked == 1, "one entry")
+        s.write()
         update = s.keep("c0", "m", named("update"))
         s.bookie(0).crash(0.0, is_power_cut=False)
         s.until(lambda: bool(s.kept), "the writer wants another bookie")
@@ -172,16 +165,14 @@ def nothing_left_to_replace() -> None:
         Running(s.client("repair"), s.ledger, MetadataUpdate(replaced, None, 3.0)).start()
         s.run()
         s.release(update)
-        s.append(2)
-        s.until(lambda: s.acked == 3, "the writer goes on")
+        s.write(2)
         assert "b5" in s.writer.machine.ensemble
         # The successor fails at the same place, and its successor.
         for _ in range(2):
             number = int(s.writer.machine.ensemble[0][1:])
             s.bookie(number).crash(0.0, is_power_cut=False)
             s.until(lambda number=number: f"b{number}" not in s.writer.machine.ensemble, "another")  # type: ignore[misc]
-            s.append()
-            s.until(lambda: s.acked == len(s.ledger.written), "the writer goes on")
+            s.write()
     # A bookie that is back before the metadata answered: the change is called off, or made; never half.
     with stage(replace_after_s=0.5) as s:
         probe = s.keep("m", "c0", named("told_metadata"))
@@ -192,8 +183,7 @@ def nothing_left_to_replace() -> None:
         s.run(0.5)
         s.release(probe)
         s.run(3.0)
-        s.append(2)
-        s.until(lambda: s.acked == 3, "the writer goes on")
+        s.write(2)
 
 
 @script("P24")
@@ -222,15 +212,13 @@ def answers_of_an_older_connection() -> None:
 @script("P26", "repair-names-first")
 def a_live_bookie_is_taken_for_lost() -> None:
     with stage() as s:
-        s.append(3)
-        s.until(lambda: s.acked == 3, "three entries")
+        s.write(3)
         # b0's session runs out, but its writer reaches it all the time.
         s.store.expired.add("b0")
         s.store.session_ended("b0")
         s.run(1.0)
         assert s.repair(0).left, "an open ledger's last fragment is its writer's"
-        s.append()
-        s.until(lambda: s.acked == 4, "the writer noticed nothing")
+        s.write()
         assert s.recovered("c1") == 3
         assert not s.repair(0).left
         assert "b0" not in s.metadata.fragments[-1].ensemble
@@ -245,12 +233,10 @@ def a_live_bookie_is_taken_for_lost() -> None:
 @script("P32", "deferred-ledger-changes-bookies")
 def deferred_sync_keeps_its_bookies() -> None:
     with stage(is_deferred=True) as s:
-        s.append(2)
-        s.until(lambda: s.acked == 2, "two entries")
+        s.write(2)
         s.writer.force()
         s.until(lambda: s.facts.forced == 2, "they are forced")
-        s.append()
-        s.until(lambda: s.acked == 3, "one more, not forced")
+        s.write()
         s.bookie(0).crash(0.0, is_power_cut=False)
         s.append()
         s.run(3.0)

@@ -25,11 +25,11 @@ from tests.fixtures.fake_ledgers import Cluster, FakeClient
 from tests.fixtures.fake_streams import as_client
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
-from tests.simulation.streams.loop import Clock, run_simulated
+from tests.simulation.streams.loop import Clock
 from tests.simulation.streams.naming_facts import NamesJudge
 from tests.simulation.streams.naming_tree import Call, Verb
 from tests.simulation.streams.watching import Effect, QuietPlan, WatchedPlan
-from tests.simulation.streams.world import LIMIT_S
+from tests.simulation.streams.world import live
 
 PATHS = ("a", "b", "a/a", "a/b")
 NAMES = ("a", "b", "s")
@@ -317,11 +317,7 @@ class NamesWorld:
 
 def run_names(seed: int) -> None:
     """Live the world of names of a seed. Raises Broken, Stuck, or whatever else should not be."""
-
-    async def main(clock: Clock) -> None:
-        await asyncio.wait_for(NamesWorld(seed, clock).run(), LIMIT_S * 100)
-
     try:
-        run_simulated(main, seed)
+        live(NamesWorld, seed, seed)
     except Error as error:
         raise Broken(f"{type(error).__name__}: {error}") from error

@@ -73,8 +73,6 @@ class Names:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One call of somebody's, and what it did."""
-
     verb: Verb
     path: str
     names: tuple[str, ...] = ()

@@ -29,11 +29,11 @@ from tests.fixtures.fake_streams import new_stream
 from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
 from tests.simulation.streams.holding import CursorFacts, Holding
-from tests.simulation.streams.loop import Clock, run_simulated
+from tests.simulation.streams.loop import Clock
 from tests.simulation.streams.places import Places
 from tests.simulation.streams.reading import AWAY, Reading, some_start
 from tests.simulation.streams.watching import QuietPlan, WatchedPlan, WholeJudge
-from tests.simulation.streams.world import LIMIT_S, STREAM, World
+from tests.simulation.streams.world import STREAM, World, live
 
 CATCH_UP_S = 60.0
 SIZES: tuple[dict[str, tuple[int, ...]], ...] = (
@@ -287,11 +287,7 @@ class WholeWorld(World):
 
 def run_whole(seed: int) -> None:
     """Live the whole world of a seed. Raises Broken, Stuck, or whatever else should not be."""
-
-    async def main(clock: Clock) -> None:
-        await asyncio.wait_for(WholeWorld(seed, clock).run(), LIMIT_S * 100)
-
     try:
-        run_simulated(main, seed)
+        live(WholeWorld, seed, seed)
     except Error as error:
         raise Broken(f"{type(error).__name__}: {error}") from error
