@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fastbk.client.connection import Answer, answer_of
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
-from tests.fixtures.fake_bookie_parts import response
-from tests.fixtures.frames import read_reply
+from tests.fixtures.frames import read_reply, response
 
 SIZES = st.lists(st.sampled_from([0, 1, 1000, 70_000, 140_000, 300_000]), min_size=1, max_size=12)
 

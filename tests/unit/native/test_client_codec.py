@@ -13,7 +13,8 @@ from fastbk.model.entry import DigestType, make_entry, master_key
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, LedgerCodec
 from fastbk.wire.generated import Add, Request, RequestBody
-from tests.fixtures.fake_bookie_parts import key_of, response, vector
+from tests.fixtures.fake_bookie_parts import key_of, vector
+from tests.fixtures.frames import response
 
 kinds = st.sampled_from(DigestType)
 
