@@ -77,20 +77,6 @@ def test_racks_that_cannot_span_are_refused_or_done_without() -> None:
         )
 
 
-def test_bookies_without_a_location_share_a_rack() -> None:
-    bookies = [BookieView("a"), BookieView("b"), BookieView("c")]
-    with pytest.raises(NotEnoughBookies):
-        choose_ensemble(
-            bookies, 2, 2, 2, PlacementConfig(policy="rack", enforce=True), random.Random(1)
-        )
-
-
-def test_beyond_the_minimum_racks_repeat_only_when_nothing_else_is_left() -> None:
-    bookies = [view for rack in range(5) for view in at(f"/r/{rack}", f"a{rack}", f"b{rack}")]
-    for chosen in many(bookies, 5, 3, PlacementConfig(policy="rack")):
-        assert spans(bookies, chosen, 3)[:3] == [3, 3, 3]
-
-
 def test_regions_have_even_shares_and_racks_differ_inside() -> None:
     bookies = [
         view
@@ -104,12 +90,6 @@ def test_regions_have_even_shares_and_racks_differ_inside() -> None:
         assert min(spans(bookies, chosen, 3)) == 3
 
 
-def test_shares_are_as_even_as_the_regions_are_large() -> None:
-    bookies = [*at("/x/1", "x1"), *at("/y/1", "y1", "y2", "y3"), *at("/z/1", "z1", "z2", "z3")]
-    for chosen in many(bookies, 5, 2, PlacementConfig(policy="region")):
-        assert Counter(name[0] for name in chosen) == {"x": 1, "y": 2, "z": 2}
-
-
 def test_zones_span_and_upgrade_domains_differ_within_a_zone() -> None:
     bookies = [
         view
@@ -119,39 +99,6 @@ def test_zones_span_and_upgrade_domains_differ_within_a_zone() -> None:
     ]
     for chosen in many(bookies, 4, 4, PlacementConfig(policy="zone")):
         assert {name[:2] for name in chosen} == {"x0", "x1", "y0", "y1"}
-
-
-def test_desired_zones_are_aimed_at_but_only_the_minimum_is_enforced() -> None:
-    two = [*at("/x/1", "x1", "x2"), *at("/y/1", "y1", "y2")]
-    three = [*two, *at("/z/1", "z1")]
-    config = PlacementConfig(policy="zone", enforce=True)
-    for chosen in many(three, 3, 3, config):
-        assert {name[0] for name in chosen} == set("xyz")
-    for chosen in many(two, 3, 3, config):
-        assert {name[0] for name in chosen} == set("xy")
-
-
-def test_the_local_bookie_comes_first_when_it_is_writable() -> None:
-    config = PlacementConfig(local_first=True)
-    others = at("/a/1", *"bcdef")
-    assert all(
-        chosen[0] == "a"
-        for chosen in many([*others, *at("/a/1", "a", is_local=True)], 3, 2, config)
-    )
-    for away in ({"writable": False}, {"quarantined": True}):
-        bookies = [*others, *at("/a/1", "a", is_local=True, **away)]
-        assert all("a" not in chosen for chosen in many(bookies, 3, 2, config))
-
-
-def test_the_local_bookie_comes_first_under_an_enforced_minimum_too() -> None:
-    config = PlacementConfig(policy="rack", enforce=True, local_first=True)
-    bookies = [*at("/a/1", "a", is_local=True), *at("/a/1", "b", "c"), *at("/a/2", "d", "e")]
-    for chosen in many(bookies, 4, 2, config):
-        assert chosen[0] == "a"
-        assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
-    assert all(chosen == ("a", "d") for chosen in many(bookies[:4], 2, 2, config))
-    with pytest.raises(NotEnoughBookies):
-        choose_ensemble(bookies[:3], 2, 2, 2, config, random.Random(1))
 
 
 def test_a_hard_group_is_never_left_and_a_soft_one_only_when_too_small() -> None:

@@ -50,17 +50,6 @@ def test_replacements_are_new_and_distinct() -> None:
         assert set(found.values()) <= set("def")
 
 
-def test_a_replacement_keeps_the_racks_of_its_write_sets_apart() -> None:
-    """INV-P1: between two members of rack x only rack y will do."""
-    bookies = racks(x="acegh", y="bdf")
-    for config in (RACK, RACK_ENFORCED):
-        for seed in SEEDS:
-            found = choose_replacements(
-                bookies, ["a", "b", "c", "d"], [1], 2, 2, config, random.Random(seed)
-            )
-            assert found == {1: "f"}
-
-
 def test_a_soft_minimum_gives_way_and_an_enforced_one_refuses() -> None:
     bookies = racks(x="aceg", y="bd")
     question = (bookies, ["a", "b", "c", "d"], [1], 2, 2)
@@ -105,35 +94,6 @@ def test_a_partial_answer_serves_the_neediest_write_set_first() -> None:
         assert found == {2: "z"}  # 2-3 is all bad, 4-0 is not
     with pytest.raises(NotEnoughBookies, match="3 bookies are needed, but only 1 can be used"):
         choose_replacements(racks(x="abcdez"), ensemble, [0, 2, 3], 2, 1, SPREAD, random.Random(1))
-
-
-def test_the_local_bookie_replaces_the_first_member_only() -> None:
-    config = PlacementConfig(local_first=True)
-    bookies = [*racks(x="abcdefgh"), BookieView("me", location="/r/x", is_local=True)]
-    for seed in SEEDS:
-        first = choose_replacements(bookies, ["a", "b"], [0], 2, 2, config, random.Random(seed))
-        assert first == {0: "me"}
-    others = {
-        choose_replacements(bookies, ["a", "b"], [1], 2, 2, config, random.Random(seed))[1]
-        for seed in SEEDS
-    }
-    assert len(others) > 3
-
-
-def test_groups_and_quarantine_hold_for_replacements() -> None:
-    gold = frozenset({"gold"})
-    bookies = [
-        BookieView("a", labels=gold),
-        BookieView("g", labels=gold),
-        BookieView("q", labels=gold, quarantined=True),
-        BookieView("s"),
-    ]
-    soft, hard = PlacementConfig(group="gold"), PlacementConfig(group="gold", group_is_hard=True)
-    for seed in SEEDS:
-        rng = random.Random(seed)
-        assert choose_replacements(bookies, ["a"], [0], 1, 1, soft, rng) == {0: "g"}
-        assert choose_replacements(bookies, ["a"], [0], 1, 1, soft, rng, exclude="g") == {0: "s"}
-        assert choose_replacements(bookies, ["a"], [0], 1, 1, hard, rng, exclude="g") == {0: "q"}
 
 
 @pytest.mark.parametrize("bad", [[-1], [3]])

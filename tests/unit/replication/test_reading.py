@@ -77,20 +77,6 @@ def asked(client: Client) -> list[str]:
     return [one.bookie_id for one in client.asks(ReadEntries)]
 
 
-@pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2), (4, 2, 2), (1, 1, 1), (5, 1, 1)])
-def test_a_range_over_several_fragments_comes_in_order(quorums: tuple[int, int, int]) -> None:
-    harness = world_of(1000, *quorums, 100, 101, 777)
-    client, reading = reading_of(harness, 999, 5)
-    assert drain(client, reading) == list(range(5, 1000))
-    assert reading.skipped == 0
-    for one in client.log:
-        assert isinstance(one, SendRequest)
-        assert isinstance(one.request, ReadEntries)
-        ensembles = {harness.metadata.fragment_of(one.request.first).ensemble}
-        ensembles.add(harness.metadata.fragment_of(one.request.last).ensemble)
-        assert len(ensembles) == 1
-
-
 def test_the_first_of_the_order_is_asked_and_no_other() -> None:
     def order(names: Sequence[str]) -> Sequence[str]:
         return sorted(names, key=lambda one: one != "b2")
@@ -173,18 +159,6 @@ def test_parts_that_wait_for_room_never_block_the_first() -> None:
     assert drain(client, reading) == list(range(600))
 
 
-def test_an_entry_passed_over_is_as_good_as_no_entry() -> None:
-    harness = world_of(10)
-    for name in ("b0", "b1", "b2"):
-        del harness.bookies[name].entries[5]
-    client, reading = reading_of(harness, 9)
-    assert drain(client, reading) == [0, 1, 2, 3, 4]
-    with pytest.raises(NoSuchEntry) as caught:
-        reading.value()
-    assert caught.value.replicas == dict.fromkeys(("b0", "b1", "b2"), "NO_ENTRY")
-    assert caught.value.entry_id == 5
-
-
 def test_an_empty_answer_without_a_word_about_the_entry_proves_nothing() -> None:
     harness = world_of(10)
     client, reading = reading_of(harness, 9)
@@ -203,20 +177,6 @@ def test_an_answer_about_other_entries_gives_none() -> None:
     beyond = tuple(harness.bookies["b0"].entries[one] for one in range(10))
     client.complete(client.asks(ReadEntries)[0], Reply(Status.OK, beyond, next_entry_id=10))
     assert drain(client, reading) == [0, 1, 2, 3]
-
-
-def test_unconfirmed_reading_ends_before_the_first_missing_entry() -> None:
-    harness = world_of(10)
-    harness.write(11)
-    client, reading = reading_of(harness, 20, is_unconfirmed=True)
-    assert drain(client, reading) == list(range(10))
-    assert reading.error is None
-    for bookie in harness.bookies.values():
-        bookie.read_status = Status.CANNOT_TELL
-    client, reading = reading_of(harness, 20, 10, is_unconfirmed=True)
-    assert drain(client, reading) == []
-    with pytest.raises(NotEnoughBookies):
-        reading.value()
 
 
 def test_what_each_bookie_said_is_in_the_error() -> None:
@@ -244,18 +204,6 @@ def test_a_closed_client_ends_it_at_once() -> None:
     with pytest.raises(ClientClosed):
         reading.value()
     assert not client.pending
-
-
-def test_an_error_comes_behind_all_that_was_found_before_it() -> None:
-    harness = world_of(500, 4, 2, 2)
-    for name in ("b0", "b1", "b2", "b3"):
-        harness.bookies[name].entries.pop(200, None)
-    client, reading = reading_of(harness, 499)
-    client.run(but=lambda one: isinstance(one, SendRequest) and one.request.first < 64)  # type: ignore[union-attr]
-    assert not reading.is_finished
-    assert drain(client, reading) == list(range(200))
-    with pytest.raises(NoSuchEntry):
-        reading.value()
 
 
 def test_those_that_are_away_or_busy_are_asked_again_until_patience_ends() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastbk.errors import NoSuchEntry
-from fastbk.replication.actions import ReadEntries, Reply, SendRequest, Sleep, Withdraw
+from fastbk.replication.actions import ReadEntries, Reply, SendRequest
 from fastbk.replication.reading import BATCHED_PARTS, ReadRange
 from tests.fixtures.fake_quorum import Client
 from tests.unit.replication.test_reading import asked, drain, reading_of, world_of
@@ -75,14 +75,6 @@ def test_no_more_is_under_way_than_there_may_be_bytes(room: int) -> None:
     assert drain(client, reading) == list(range(2000))
 
 
-def test_a_copy_that_is_missing_in_the_midst_comes_from_the_next_bookie() -> None:
-    client, reading = reading_of(world_of(100), 99, batch_bytes=BATCH_BYTES)
-    del client.harness.bookies["b0"].entries[25]
-    client.harness.bookies["b0"].damaged.add(37)
-    assert drain(client, reading) == list(range(100))
-    assert reading.skipped == 2
-
-
 def test_a_gap_comes_behind_all_that_is_before_it() -> None:
     client, reading = reading_of(world_of(100), 99, batch_bytes=BATCH_BYTES)
     for bookie in client.harness.bookies.values():
@@ -108,16 +100,6 @@ def test_a_bookie_that_falls_silent_in_the_midst_is_passed_by() -> None:
     assert "b0" in reading.slow
 
 
-def test_a_reader_that_leaves_takes_back_all_it_asked() -> None:
-    client, reading = reading_ahead(200, 5)
-    under_way = {one.tag for one in client.asks(ReadEntries)}
-    assert len(under_way) == BATCHED_PARTS
-    reading.cancel()
-    client.take()
-    assert {one.tag for one in client.log if isinstance(one, Withdraw)} >= under_way
-    assert not client.pending
-
-
 def test_an_answer_that_ends_early_is_gone_on_with() -> None:
     """Entries may be larger than those before them: a bookie ends its answer by its bytes."""
     client, reading = reading_ahead(100, 5)
@@ -127,10 +109,3 @@ def test_an_answer_that_ends_early_is_gone_on_with() -> None:
     client.complete(second, replace(whole, found=whole.found[:3], next_entry_id=23))
     assert (23, 29) in ranges(client)
     assert drain(client, reading) == list(range(100))
-
-
-def test_an_unconfirmed_read_ends_before_what_is_missing() -> None:
-    client, reading = reading_of(world_of(100), 120, batch_bytes=BATCH_BYTES, is_unconfirmed=True)
-    assert drain(client, reading) == list(range(100))
-    assert reading.error is None
-    assert not [one for one in client.pending.values() if not isinstance(one, Sleep)]
