@@ -145,7 +145,7 @@ async def test_a_broken_boot_takes_no_writes_until_the_next_one(harness: Harness
 async def test_place_labels_and_free_space_are_told(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
+    """What a client's `view_of` reads of them: tests/unit/client/test_known_bookies.py."""
     disk = SimpleNamespace(f_bavail=900, f_bfree=900, f_blocks=1000, f_frsize=4096)
     monkeypatch.setattr(directories.os, "statvfs", lambda _path: disk)
     monkeypatch.setattr(registration, "INTERVAL_S", 0.0)
