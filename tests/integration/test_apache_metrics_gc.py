@@ -11,7 +11,15 @@ from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.exposition import Exposition, scraped
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async
-from tests.integration.test_gc_space import audit_log, events, gc, log_bytes, started, write
+from tests.integration.test_gc_space import (
+    audit_log,
+    events,
+    gc,
+    log_bytes,
+    started,
+    write,
+    write_mixed,
+)
 
 RUNTIMES = ("THREAD_RUNTIME", "GC_LEDGER_RUNTIME", "COMPACT_RUNTIME", "EXTRACT_META_RUNTIME")
 ENTRIES = 600
@@ -60,18 +68,11 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
 async def test_compactions_are_counted_and_their_share_of_all_logs() -> None:
     async with started() as (cluster, client):
         bookie = cluster.bookies[0]
-        writers = [
-            await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(8)
-        ]
-        for _ in range(240 // 10):
-            for each in writers:
-                await asyncio.gather(*(each.append_nowait(b"x" * 4096) for _ in range(10)))
-        for each in writers:
-            await each.close()
+        ids = await write_mixed(client, 240)
         await wait_until_async(lambda: log_bytes(bookie) >= 8 * 240 * 4096, "all is flushed", 30)
         await wait_until_confirmed(cluster.bookies)
-        for each in writers[1:]:
-            await client.delete_ledger(each.ledger_id)
+        for ledger_id in ids[1:]:
+            await client.delete_ledger(ledger_id)
 
         async def are_deleted() -> bool:
             return (await scraped(cluster)).value("bookie_DELETED_LEDGER_TOTAL") == 7

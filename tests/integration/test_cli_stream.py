@@ -12,6 +12,7 @@ import fastbk.sync
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +190,7 @@ def test_lines_are_appended_when_they_come_not_when_the_input_ends(cli: Cli) -> 
     appending.communicate(timeout=30)
     assert appending.returncode == 0
     waiting = cli.start("stream", "append", "live/a")
-    while cli.json("stream", "info", "live/a")["epoch"] != 2:
-        pass
+    wait_until(lambda: cli.json("stream", "info", "live/a")["epoch"] == 2, "another writer")
     for process, code, said in ((waiting, 130, "fastbk: interrupted\n"), (tailing, 130, "")):
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30)[1] == said, "a tail's usual end is Ctrl-C"
@@ -271,8 +271,9 @@ def test_what_is_visible_is_counted_in_open_and_truncated_streams(cli: Cli) -> N
         assert appending.stdin is not None
         appending.stdin.write("4\n")
         appending.stdin.flush()
-        while cli.json("stream", "info", "seen/a")["visible_records"] != 3:
-            pass
+        wait_until(
+            lambda: cli.json("stream", "info", "seen/a")["visible_records"] == 3, "it is visible"
+        )
         appending.communicate(timeout=30)
 
 
@@ -292,16 +293,3 @@ def test_messages_name_what_is_meant_and_what_to_do(cli: Cli) -> None:
     assert "up to 1.0.1 were truncated" in cli.err
     cli("stream", "delete", "told/a", "-y")
     assert cli.err == "", "what goes as it should is no line of a log"
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("stream", "list"), "print the streams of a namespace, with sizes"),
-        (("stream", "delete"), "delete streams for good, data, cursors and all"),
-        (("namespace", "watch"), "print what is in a namespace, and what happens there"),
-    ],
-)
-def test_each_verb_says_what_it_does(cli: Cli, words: tuple[str, str], text: str) -> None:
-    assert text in cli(*words, "--help")
-    assert "--lifeline" not in cli("janitor", "--help")

@@ -147,24 +147,6 @@ def test_kill_9_leaves_no_orphan_and_the_same_folder_gives_the_same_ledgers(dev:
     assert again.process.returncode == 0
 
 
-def test_kill_9_of_everything_at_once_loses_nothing(dev: Dev) -> None:
-    uri = dev.wait_ready()
-    ledger_id = asyncio.run(write(uri, 1000))
-    pids = dev.pids()
-    for pid in (dev.process.pid, *pids):
-        os.kill(pid, signal.SIGKILL)
-    dev.process.communicate()
-    wait_until(lambda: not any(map(is_alive, pids)), "the end of all processes")
-    # Nobody was left to do it, unless a supervisor was quick.
-    dev.ready_file.unlink(missing_ok=True)
-    again = Dev(dev.ready_file.parent / "data")
-    try:
-        again.wait_ready()
-        assert len(asyncio.run(read(uri, ledger_id))) == 1000
-    finally:
-        again.stop()
-
-
 def test_a_killed_bookie_is_started_again(dev: Dev) -> None:
     uri = dev.wait_ready()
     ledger_id = asyncio.run(write(uri, 100))

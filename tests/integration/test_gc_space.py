@@ -47,6 +47,18 @@ async def write(client: fastbk.Client, count: int) -> int:
     return writer.ledger_id
 
 
+async def write_mixed(client: fastbk.Client, count: int, size_bytes: int = ENTRY_BYTES) -> list[int]:
+    """Write eight ledgers of `count` entries at once, so that they lie mixed in every log."""
+    writers = [await client.create_ledger(**ONE) for _ in range(8)]
+    for n in range(count):
+        await asyncio.gather(
+            *(each.append_nowait(body(each.ledger_id, n, size_bytes)) for each in writers)
+        )
+    for each in writers:
+        await each.close()
+    return [each.ledger_id for each in writers]
+
+
 def body(ledger_id: int, entry_id: int, size_bytes: int = ENTRY_BYTES) -> bytes:
     return (b"%d/%d " % (ledger_id, entry_id) * size_bytes)[:size_bytes]
 
@@ -107,19 +119,8 @@ async def test_compaction_under_load_wins_space_back_and_loses_nothing() -> None
     """Ledgers lie mixed in every log; three quarters of them are deleted, so every log is a quarter full."""
     async with started() as (cluster, client):
         bookie = cluster.bookies[0]
-        writers = [await client.create_ledger(**ONE) for _ in range(8)]
-        for n in range(0, 240, 10):
-            await asyncio.gather(
-                *(
-                    each.append_nowait(body(each.ledger_id, m))
-                    for each in writers
-                    for m in range(n, n + 10)
-                )
-            )
-        for each in writers:
-            await each.close()
-        ids = [each.ledger_id for each in writers]
-        all_bytes = 8 * 240 * len(body(ids[0], 0))
+        ids = await write_mixed(client, 240)
+        all_bytes = 8 * 240 * ENTRY_BYTES
         await wait_until_async(lambda: log_bytes(bookie) >= all_bytes, "all is flushed", WAIT_S)
         before_bytes = log_bytes(bookie)
         await wait_until_confirmed([bookie])
@@ -191,14 +192,7 @@ async def test_a_full_disk_is_compacted_and_takes_writes_again(tmp_path: Path) -
     with world(tmp_path, {"ledgers": 320 * MIB}) as here:
         disk, bookie = here.disks["ledgers"], here.bookie
         async with here.client() as client:
-            writers = [await client.create_ledger(**ONE) for _ in range(8)]
-            for n in range(600):
-                await asyncio.gather(
-                    *(each.append_nowait(body(each.ledger_id, n, LARGE_BYTES)) for each in writers)
-                )
-            for each in writers:
-                await each.close()
-            ids = [each.ledger_id for each in writers]
+            ids = await write_mixed(client, 600, LARGE_BYTES)
             await wait_until_confirmed([bookie])
             for ledger_id in ids[2:]:
                 await client.delete_ledger(ledger_id)

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
+
+import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
@@ -99,9 +100,9 @@ class Told:
         return max(self.find(**wanted), key=lambda one: float(one["took_ms"]))
 
 
-async def test_what_slowed_appends_is_named(tmp_path: Path) -> None:
+async def test_what_slowed_appends_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"ledgers": {"write_cache_size": "16MiB"}}
-    async with LocalCluster(1, data=tmp_path / "data", settings=settings) as cluster:
+    async with LocalCluster(1, settings=settings) as cluster:
         bookie, uri = cluster.bookies[0], cluster.metadata_uri
         async with appending(uri):
             for process in ("journal", "worker.0"):
@@ -137,10 +138,15 @@ async def test_what_slowed_appends_is_named(tmp_path: Path) -> None:
         record = await told.until(process="worker.0", event="worker.slow_room")
         assert record["verdict"] == "ring"
         check_what_people_see(bookie)
+        words = ["bookie", "info", "--http", f"127.0.0.1:{bookie.http_port}"]
+        assert await asyncio.to_thread(main, words) == 0
+        printed = capsys.readouterr().out
+        assert re.search(r"over 10 ms because of: .*stopped \d+ \(longest \d+ ms\)", printed)
+        assert re.search(r"last: (journal|worker)\.\w+, \d+ ms: ", printed)
 
 
 def check_what_people_see(bookie: Bookie) -> None:
-    """Log, metrics and `fastbk bookie info`."""
+    """Log and metrics."""
     lines = [json.loads(one) for one in bookie.log_path.read_text().splitlines()]
     said = {(one["event"], one["verdict"]) for one in lines if "verdict" in one}
     assert {
@@ -152,20 +158,3 @@ def check_what_people_see(bookie: Bookie) -> None:
     assert counts["stopped"] >= 2 and counts["processor"] and counts["ring"]
     others = sum(count for cause, count in counts.items() if cause != "disk")
     assert metrics(bookie)['fastbk_supervisor_slow_total{cause="other"}'] >= others
-
-
-def test_bookie_info_prints_the_causes(tmp_path: Path, capsys: Any) -> None:
-    with LocalCluster(1, data=tmp_path / "data") as cluster:
-        bookie = cluster.bookies[0]
-        told = Told(bookie)
-
-        async def slow() -> None:
-            async with appending(cluster.metadata_uri):
-                stop = lambda: stop_for(bookie.pids["journal"], STOP_S)  # noqa: E731
-                await told.until(stop, process="journal", verdict="stopped")
-
-        asyncio.run(slow())
-        assert main(["bookie", "info", "--http", f"127.0.0.1:{bookie.http_port}"]) == 0
-        printed = capsys.readouterr().out
-        assert re.search(r"over 10 ms because of: .*stopped \d+ \(longest \d+ ms\)", printed)
-        assert re.search(r"last: (journal|worker)\.\w+, \d+ ms: ", printed)

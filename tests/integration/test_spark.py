@@ -18,19 +18,13 @@ from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, restore
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
+from tests.fixtures.spark_readers import append
 
 pytestmark = pytest.mark.timeout(300)
 
 QUERY_S = 120
-
-
-def append(stream: SyncStream, count: int) -> None:
-    with stream.writer() as writer:
-        for _ in range(count):
-            writer.append(b"v" * 400, key=b"k").result()
 
 
 class Query:
@@ -94,7 +88,7 @@ def test_batch_reads_by_name_by_pattern_and_of_ledgers(
     assert one.rdd.getNumPartitions() >= 4
     first = one.orderBy("seq").first()
     assert first is not None
-    assert (first.seq, first.key, first.value, first.headers) == (0, b"k", b"v" * 400, [])
+    assert (first.seq, first.key, first.value, first.headers) == (0, b"k", b"v" * 500, [])
     record = space.stream("a").get(AtSeq(0))
     assert first.timestamp.timestamp() == pytest.approx(record.time.timestamp(), abs=1e-6)
     both = read(streamPattern=f"{space.path}/.", filterPushdown="true")

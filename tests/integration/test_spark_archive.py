@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs import archive, restore
-from fastbk.spark.jobs.claims import HadoopFiles, LocalFiles, Owner, claimed, files_of
+from fastbk.spark.jobs.claims import LocalFiles, Owner
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
@@ -110,17 +110,3 @@ def change(file: Path) -> None:
     changed = table.set_column(at, "value", pa.array(values, pa.binary()))
     pq.write_table(changed, file, use_deprecated_int96_timestamps=True)  # as Spark does
     file.with_name(f".{file.name}.crc").unlink()
-
-
-def test_claims_on_any_file_system(spark: SparkSession, tmp_path: Path) -> None:
-    files = HadoopFiles(spark, f"file:{tmp_path}/claims")
-    assert files.local == tmp_path / "claims"
-    assert isinstance(files_of(spark, f"{tmp_path}/claims"), LocalFiles)
-    assert files.names() == []
-    with claimed(files, lambda: 0) as claim:
-        assert claim.number == 1 and files.names() == ["run=000001"]
-        assert not files.create("run=000001", "")
-        with pytest.raises(ConfigError, match="run 1 of process"):
-            claimed(files, lambda: 0).__enter__()
-        claim.check()
-    assert files.names() == [] and files.read("run=000001") is None

@@ -20,26 +20,10 @@ from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
-from tests.fixtures.spark_readers import between, read, rows, stream_reader
+from tests.fixtures.spark_readers import append, between, read, rows, stream_reader
 
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture
-def space(client: fastbk.sync.Client, own_name: str) -> SyncNamespace:
-    """A namespace of this test's own."""
-    namespace = client.namespace(own_name)
-    namespace.create(PolicyPatch(roll_bytes=5_000))
-    return namespace
-
-
-def append(stream: SyncStream, count: int, name: bytes = b"r") -> None:
-    """Append records of 100 bytes; some forty make a segment."""
-    with stream.writer() as writer:
-        for _ in range(count):
-            writer.append(name * 100).result()
 
 
 def test_a_task_reads_the_stream_that_was_planned_whatever_has_its_name(
@@ -52,8 +36,8 @@ def test_a_task_reads_the_stream_that_was_planned_whatever_has_its_name(
     end = reader.latestOffset(start, ALL)
     parts = list(reader.partitions(start, end))
     space.rename_stream("orders", "old")
-    append(space.create_stream("orders"), 5, b"n")
-    assert read(reader, parts).column("value").to_pylist() == [b"r" * 100] * 5
+    append(space.create_stream("orders"), 5, b"n" * 100)
+    assert read(reader, parts).column("value").to_pylist() == [b"v" * 500] * 5
     assert between(reader, start, end) == list(range(5))
     space.delete_stream("old")
     with pytest.raises(DataLost, match=r'\.option\("failOnDataLoss", "false"\)'):
@@ -190,12 +174,12 @@ def test_offsets_that_were_shown_of_another_stream_are_refused(
 def test_reports_tell_what_a_batch_has_and_what_is_left(
     cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace
 ) -> None:
-    append(space.create_stream("old"), 40, b"v" * 5)
+    append(space.create_stream("old"), 40)
     pattern = {"streamPattern": f"{space.path}/.*", "startingOffsets": "earliest"}
     reader = stream_reader(cluster, **pattern)
     assert reader.reportLatestOffset() is None
     start = reader.initialOffset()
-    append(space.create_stream("new"), 20, b"v" * 5)
+    append(space.create_stream("new"), 20)
     reader.latestOffset(start, ReadMaxRows(30))
     told = reader.reportLatestOffset()
     assert told is not None
@@ -218,7 +202,7 @@ def test_reports_tell_what_a_batch_has_and_what_is_left(
 
 def test_progress_is_a_cursor_of_the_stream(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
-    append(stream, 10, b"v" * 5)
+    append(stream, 10)
     named = {"stream": stream.path, "startingOffsets": "earliest", "readerName": "billing"}
     reader = stream_reader(cluster, **named)
     start = reader.initialOffset()

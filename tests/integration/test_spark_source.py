@@ -22,18 +22,16 @@ from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.partition_reader import StreamPart
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
-from tests.fixtures.spark_readers import batch_reader, between, read, rows, source, stream_reader
-
-ROLL_BYTES = 20_000
-
-
-def append(stream: SyncStream, count: int, name: str = "r", size: int = 500) -> None:
-    """Append records of `size` bytes, several segments of them; the last one is closed."""
-    with stream.writer() as writer:
-        for at in range(count):
-            writer.append(f"{name}{at} ".encode().ljust(size, b"."), key=b"%d" % at).result()
+from tests.fixtures.spark_readers import (
+    append,
+    batch_reader,
+    between,
+    read,
+    rows,
+    source,
+    stream_reader,
+)
 
 
 def test_a_stream_is_read_whole_in_parts(cluster: LocalCluster, space: SyncNamespace) -> None:
@@ -315,7 +313,7 @@ def test_a_stream_that_is_deleted_or_made_anew_is_told(
     with pytest.raises(StreamNotFound):
         reader.latestOffset(start, ReadAllAvailable())
     assert easy.latestOffset(start, ReadAllAvailable()) == {"streams": {}}
-    append(space.create_stream("orders"), 3, name="new")
+    append(space.create_stream("orders"), 3)
     with pytest.raises(DataLost, match="made anew"):
         reader.latestOffset(start, ReadAllAvailable())
     end = easy.latestOffset(start, ReadAllAvailable())
