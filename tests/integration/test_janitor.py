@@ -12,18 +12,9 @@ import urllib.request
 from pathlib import Path
 
 import fastbk
-from fastbk.client.client import Client
-from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import Chain, put_chain
-from fastbk.stream.chain.store import ChainStore
-from fastbk.stream.context import StreamContext
-from fastbk.stream.janitor.truncation import truncate
-from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, put
-from fastbk.stream.paths import STREAMS, chain_path, stream_path
-from fastbk.stream.policy import PolicyPatch, StreamPolicy
+from fastbk.stream.namespace.many_streams import unname
+from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.exposition import Exposition, parsed
@@ -37,31 +28,16 @@ def page(port: int) -> Exposition:
         return parsed(answer.read().decode())
 
 
-def context_of(client: Client, stream_id: str) -> StreamContext:
-    async def current() -> StreamPolicy:
-        return StreamPolicy()
-
-    return StreamContext(client, ChainStore(client.records, stream_id, 10.0), stream_id, current)
-
-
-async def new_stream(client: Client, stream_id: str, patch: PolicyPatch) -> StreamContext:
-    record = StreamRecord(ROOT_ID, stream_id, patch)
-    await client.records.change(
-        Change(stream_path(stream_id), put(record)),
-        Change(chain_path(stream_id), put_chain(Chain(stream_id))),
-    )
-    return context_of(client, stream_id)
-
-
-async def write_segments(context: StreamContext, count: int) -> None:
-    async with StreamWriter(context, WriterOptions()) as writer:
-        for _ in range(count):
+async def new_stream(
+    space: fastbk.Namespace, name: str, segments: int, policy: PolicyPatch | None = None
+) -> fastbk.Stream:
+    """Make a stream of segments with a record of 1000 bytes each."""
+    stream = await space.create_stream(name, policy)
+    async with stream.writer() as writer:
+        for _ in range(segments):
             await writer.append(bytes(1000))
             await writer.roll()
-
-
-async def ledger_ids(client: Client) -> list[int]:
-    return [info.ledger_id async for info in client.list_ledgers()]
+    return stream
 
 
 def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
@@ -70,35 +46,36 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
 
     async def prepare() -> None:
         async with fastbk.connect(uri) as client:
-            cut = await new_stream(client, "0c", PolicyPatch())
-            await write_segments(cut, 5)
-            assert await truncate(cut, DLSN(3, 0, 0)) == DLSN(3, 0, 0)
-            sized = await new_stream(client, "0d", PolicyPatch(retention_bytes=1))
-            await write_segments(sized, 4)
-            gone = await new_stream(client, "0e", PolicyPatch())
-            await write_segments(gone, 3)
-            held = await client.records.read(stream_path("0e"))
-            assert held is not None
-            record = put(StreamRecord(ROOT_ID, "0e", deleting=True))
-            await client.records.change(Change(stream_path("0e"), record, held.version))
-            idle = await new_stream(client, "0f", PolicyPatch(roll_age_s=0.01))
-            writer = StreamWriter(idle, WriterOptions())
+            space = client.namespace("shop")
+            await space.create()
+            cut = await new_stream(space, "cut", 5)
+            assert await cut.truncate(DLSN(3, 0, 0)) == DLSN(3, 0, 0)
+            await new_stream(space, "sized", 4, PolicyPatch(retention_bytes=1))
+            await new_stream(space, "gone", 3)
+            # Somebody began to delete it and died: its name is free, its data is there.
+            await unname(space._catalog, space._path, ["gone"])
+            idle = await space.create_stream("idle")
+            writer = idle.writer()
             await writer.open()
             for _ in range(3):
                 await writer.append(b"and then it died")
-            assert await truncate(idle, FAR) == DLSN(1, 3, 0)
+            assert await idle.truncate(FAR) == DLSN(1, 3, 0)
             writer.abort()
+            await idle.set_policy(PolicyPatch(roll_age_s=0.01))
 
     async def look() -> None:
         async with fastbk.connect(uri) as client:
-            chains = [
-                (await context_of(client, one).store.read()).chain for one in ("0c", "0d", "0f")
-            ]
-            assert [[row.number for row in chain.rows] for chain in chains] == [[3, 4, 5], [4], [1]]
-            assert (chains[2].open_rows, chains[2].end_seq) == ((), 3)
-            named = [row.ledger_id for chain in chains for row in chain.rows]
-            assert await ledger_ids(client) == sorted(named), "S18"
-            assert await client.records.children(STREAMS) == ["0c", "0d", "0f"]
+            space = client.namespace("shop")
+            segments = {
+                one.name: await space.stream(one.name).segments() async for one in space.streams()
+            }
+            numbers = {name: [one.number for one in found] for name, found in segments.items()}
+            assert numbers == {"cut": [3, 4, 5], "sized": [4], "idle": [1]}
+            (ended,) = segments["idle"]
+            assert (ended.is_open, ended.records) == (False, 3)
+            named = [one.ledger_id for found in segments.values() for one in found]
+            listed = [one.ledger_id async for one in client.list_ledgers()]
+            assert sorted(listed) == sorted(named), "S18"
 
     asyncio.run(prepare())
     cli = Cli(uri)
@@ -120,13 +97,14 @@ def test_it_runs_until_sigterm(fastbk_cluster: LocalCluster, tmp_path: Path) -> 
 
     async def cut() -> None:
         async with fastbk.connect(uri) as client:
-            context = await new_stream(client, "0a", PolicyPatch())
-            await write_segments(context, 4)
-            await truncate(context, FAR)
+            space = client.namespace("shop")
+            await space.create()
+            stream = await new_stream(space, "orders", 4)
+            await stream.truncate(FAR)
 
     async def ledgers() -> int:
         async with fastbk.connect(uri) as client:
-            return len(await ledger_ids(client))
+            return len([one async for one in client.list_ledgers()])
 
     words = ("janitor", "--metadata", uri, "--interval", "0.1", "--http", "127.0.0.1:0")
     with open(log, "wb") as out:
