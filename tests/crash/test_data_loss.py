@@ -72,7 +72,7 @@ async def test_a_wiped_bookie_neither_denies_nor_completes_a_quorum() -> None:
         born = raw.incarnation
         raw.close()
         async with fastbk.connect(cluster.metadata_uri, append_timeout=3.0) as client:
-            writer = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+            writer = await client.create_ledger(3, 3, 2)
             for n in range(20):
                 await writer.append(b"%d" % n)
             ledger_id = writer.ledger_id
@@ -106,9 +106,7 @@ async def test_a_wiped_bookie_neither_denies_nor_completes_a_quorum() -> None:
         raw.close()
         # Whatever was acknowledged is with the two others; new ledgers are in no doubt.
         async with fastbk.connect(cluster.metadata_uri) as client:
-            async with await client.create_ledger(
-                ensemble=3, write_quorum=3, ack_quorum=3
-            ) as fresh:
+            async with await client.create_ledger(3, 3, 3) as fresh:
                 await fresh.append(b"all three")
             raw = await raw_bookie(lost)
             assert await raw.status(codec.put_read, fresh.ledger_id, 1) == Status.NO_ENTRY
@@ -123,7 +121,7 @@ async def test_recovery_takes_no_wiped_bookie_s_word() -> None:
     async with LocalCluster(3, settings=SETTINGS) as cluster:
         with_it, lost = cluster.bookies[1], cluster.bookies[2]
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+            writer = await client.create_ledger(3, 3, 2)
             ledger_id = writer.ledger_id
             for _ in range(20):
                 await writer.append(b"ten bytes!")
@@ -158,7 +156,7 @@ async def test_limbo_ends_with_the_ledger_or_its_repair() -> None:
         ids = []
         async with fastbk.connect(cluster.metadata_uri) as client:
             for _ in range(3):
-                writer = await client.create_ledger(ensemble=2, write_quorum=2, ack_quorum=2)
+                writer = await client.create_ledger(2, 2, 2)
                 await writer.append(b"once")
                 ids.append(writer.ledger_id)
             deleted, repaired, kept = ids
@@ -207,7 +205,7 @@ async def test_a_rebirth_cut_off_anywhere_ends_in_limbo(point: str) -> None:
     async with LocalCluster(1, settings=SETTINGS) as cluster:
         bookie = cluster.bookies[0]
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+            writer = await client.create_ledger(1, 1, 1)
             await writer.append(b"once")
         await cluster.stop_bookie_async(0)
         wipe(bookie)

@@ -80,7 +80,7 @@ async def until_recycled(cluster: LocalCluster, bookie: Bookie) -> None:
     before = {path.name for path in folder.glob("*.journal")}
     async with (
         fastbk.connect(cluster.metadata_uri, append_timeout=60.0) as client,
-        await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as writer,
+        await client.create_ledger(1, 1, 1) as writer,
     ):
         for _ in range(40):
             if not before & {path.name for path in folder.glob("*.journal")}:
@@ -164,9 +164,7 @@ async def test_after_fence_and_deletion_nothing_is_taken() -> None:
         async with fastbk.connect(cluster.metadata_uri) as client:
             ids = []
             for _ in range(2):
-                async with await client.create_ledger(
-                    ensemble=1, write_quorum=1, ack_quorum=1
-                ) as writer:
+                async with await client.create_ledger(1, 1, 1) as writer:
                     await writer.append(b"once")
                 ids.append(writer.ledger_id)
             raw = await raw_bookie(bookie)

@@ -92,7 +92,7 @@ def test_a_kill_without_a_power_cut_loses_nothing() -> None:
 
 async def ledger_of(cluster: LocalCluster) -> int:
     async with fastbk.connect(cluster.metadata_uri) as client:
-        writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+        writer = await client.create_ledger(1, 1, 1)
         for n in range(5):
             await writer.append(b"%d" % n)
         await writer.close()
@@ -147,7 +147,7 @@ async def test_a_fence_that_was_lost_in_a_damaged_journal_still_fences() -> None
     async with LocalCluster(1, settings=SETTINGS) as cluster:
         bookie = cluster.bookies[0]
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+            writer = await client.create_ledger(1, 1, 1)
         raw = await raw_bookie(bookie)
         await raw.fence(writer.ledger_id, 0, flags=codec.FLAG_HIGH_PRIORITY)
         for n in range(5):

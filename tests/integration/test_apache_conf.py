@@ -17,7 +17,6 @@ from fastbk.meta.uri import open_store
 from tests.fixtures import apache_disk
 from tests.fixtures.conf_bookie import events, running, started
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 CONF = """
 # One disk for everything, and a second one beside it.
 bookiePort = 3181
@@ -48,7 +47,7 @@ async def test_a_bookie_of_a_conf_file_and_variables_serves(tmp_path: Path) -> N
             assert told["unknown"] == "notAKey"
             assert "indexDirectories" in told["ignored"]
             async with fastbk.connect(uri) as client:
-                async with await client.create_ledger(**ONE) as writer:
+                async with await client.create_ledger(1, 1, 1) as writer:
                     assert await writer.append(b"hello %d" % start) == 0
                 for ledger_id in range(writer.ledger_id + 1):
                     reader = await client.open_ledger(ledger_id)

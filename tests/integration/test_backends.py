@@ -13,13 +13,11 @@ import pytest
 import fastbk
 from fastbk.testing import LocalCluster
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
-
 
 async def cycle(cluster: LocalCluster) -> None:
     """Append, kill each process in turn, append, read everything."""
     async with fastbk.connect(cluster.metadata_uri, append_timeout=60.0) as client:
-        async with await client.create_ledger(**ONE) as writer:
+        async with await client.create_ledger(1, 1, 1) as writer:
             for process in ("journal", "worker.0", "index", "supervisor"):
                 await asyncio.gather(*(writer.append(b"%d" % n) for n in range(200)))
                 boots = cluster.bookies[0].boots

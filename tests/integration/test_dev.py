@@ -76,7 +76,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 
 async def write(uri: str, count: int) -> int:
     async with fastbk.connect(uri) as client:
-        writer = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+        writer = await client.create_ledger(3, 3, 2)
         async with writer:
             await writer.append_many([b"entry %d" % n for n in range(count)])
         return writer.ledger_id

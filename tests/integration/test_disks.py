@@ -25,7 +25,6 @@ from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until, wait_until_async
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 WAIT_S = 40.0
 SETTINGS: dict[str, dict[str, object]] = {
     "bookie": {"drain_timeout": "3s"},
@@ -80,7 +79,7 @@ class World:
         while not until():
             async with self.client() as client:
                 try:
-                    writer = await client.create_ledger(**ONE)
+                    writer = await client.create_ledger(1, 1, 1)
                     await self.write_ledger(writer, until)
                 except Error:
                     await asyncio.sleep(0.05)
@@ -183,7 +182,7 @@ async def test_a_disk_filled_under_load_loses_nothing_and_is_written_again(
 ) -> None:
     with world(tmp_path, {"journal": 128 * MIB, "ledgers": 300 * MIB}) as here:
         await fill_and_recover(here, kill=kill)
-        async with here.client() as client, await client.create_ledger(**ONE) as writer:
+        async with here.client() as client, await client.create_ledger(1, 1, 1) as writer:
             await writer.append(b"again")
             (registered,) = await client.list_bookies()
             assert registered.writable

@@ -26,7 +26,6 @@ from tests.fixtures.wait import wait_until_async
 from tests.integration.test_disks import World, until, world
 
 WAIT_S = 30.0
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 SETTINGS: dict[str, dict[str, Any]] = {
     "gc": {"interval": "200ms", "over_replicated_age": "500ms", "unchecked_ledgers_max": 1000},
     "ledgers": {"flush_interval": "200ms", "entry_log_size": "1MiB"},
@@ -36,7 +35,7 @@ LARGE_BYTES = 16_384
 
 
 async def write(client: fastbk.Client, count: int) -> int:
-    async with await client.create_ledger(**ONE) as writer:
+    async with await client.create_ledger(1, 1, 1) as writer:
         for at in range(0, count, 50):
             await asyncio.gather(
                 *(
@@ -49,7 +48,7 @@ async def write(client: fastbk.Client, count: int) -> int:
 
 async def write_mixed(client: fastbk.Client, count: int, size_bytes: int = ENTRY_BYTES) -> list[int]:
     """Write eight ledgers of `count` entries at once, so that they lie mixed in every log."""
-    writers = [await client.create_ledger(**ONE) for _ in range(8)]
+    writers = [await client.create_ledger(1, 1, 1) for _ in range(8)]
     for n in range(count):
         await asyncio.gather(
             *(each.append_nowait(body(each.ledger_id, n, size_bytes)) for each in writers)

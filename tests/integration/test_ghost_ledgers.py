@@ -12,7 +12,6 @@ from tests.fixtures.pages import metrics, page
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until_async
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 LEDGERS_MAX = 200
 GHOSTS = LEDGERS_MAX // 2
 """As many unconfirmed ledgers as there is room for."""
@@ -48,7 +47,7 @@ async def haunt(bookie: RawBookie, first_id: int) -> list[int]:
 
 
 async def write_and_read(client: fastbk.Client) -> int:
-    async with await client.create_ledger(**ONE, password=b"real") as writer:
+    async with await client.create_ledger(1, 1, 1, password=b"real") as writer:
         await writer.append(b"kept")
     reader = await client.open_ledger(writer.ledger_id, password=b"real")
     assert [bytes(entry.data) async for entry in reader.read(0, 0)] == [b"kept"]
@@ -91,7 +90,7 @@ async def test_a_bookie_without_room_for_new_ledgers_says_so_and_stays_writable(
         LocalCluster(1, settings=settings("1h")) as cluster,
         fastbk.connect(cluster.metadata_uri) as client,
     ):
-        writer = await client.create_ledger(**ONE)
+        writer = await client.create_ledger(1, 1, 1)
         await writer.append(b"before")
         await wait_until_async(lambda: is_confirmed(cluster), "it is confirmed", 20.0)
         bookie = await raw_bookie(cluster.bookies[0])
@@ -131,7 +130,7 @@ async def test_an_id_squatted_with_another_key_is_free_again() -> None:
             squatted = range(used + 1, used + 6)
             for ledger_id in squatted:
                 assert await bookie.add(ledger_id, 0, b"mine", password=b"squatter") == Status.OK
-            writer = await client.create_ledger(**ONE, password=b"real")
+            writer = await client.create_ledger(1, 1, 1, password=b"real")
             assert writer.ledger_id == squatted[0]
             status = await bookie.add(writer.ledger_id, 0, b"x", password=b"real")
             assert status in (Status.UNAUTHORIZED, Status.TOO_MANY_REQUESTS)

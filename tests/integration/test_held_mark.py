@@ -60,7 +60,7 @@ def test_a_start_replays_all_that_came_since_the_mark_was_held(
         before = manifest(cluster)
         logs = cluster.bookies[0].directory / "ledgers" / "logs"
         with fastbk.sync.connect(cluster.metadata_uri) as client:
-            with client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            with client.create_ledger(1, 1, 1) as writer:
                 writer.append_many([entry_of(number) for number in range(COUNT)])
                 ledger_id = writer.ledger_id
             wait_until(lambda: len(list(logs.iterdir())) >= 3, "flushes")

@@ -22,8 +22,6 @@ from tests.fixtures.pages import metrics
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until, wait_until_async
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
-
 
 def counted(cluster: LocalCluster, name: str) -> float:
     return metrics(cluster.bookies[0])[f"fastbk_worker_{name}_total"]
@@ -40,7 +38,7 @@ def data_of(entry_id: int, size_bytes: int) -> bytes:
 async def write_and_check(cluster: LocalCluster, count: int, size_bytes: int) -> None:
     """Append as fast as the bookie takes it, then read all of it."""
     async with fastbk.connect(cluster.metadata_uri, append_timeout=60.0) as client:
-        async with await client.create_ledger(**ONE) as writer:
+        async with await client.create_ledger(1, 1, 1) as writer:
             pending: set[asyncio.Future[int]] = set()
             for entry_id in range(count):
                 if len(pending) >= 200:
@@ -336,7 +334,7 @@ async def test_a_ledger_that_ends_in_the_largest_entry_is_read(digest: str) -> N
         LocalCluster(1, settings={"limits": {"frame_size_max": "64KiB"}}) as cluster,
         fastbk.connect(cluster.metadata_uri, explicit_lac_interval=0.01) as client,
     ):
-        writer = await client.create_ledger(**ONE, digest=digest)
+        writer = await client.create_ledger(1, 1, 1, digest=digest)
         await writer.append(b"first")
         size_bytes = 64 * KIB - writer._pipe._codec.add_overhead_bytes
         await writer.append(bytes(size_bytes))

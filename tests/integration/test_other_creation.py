@@ -91,16 +91,15 @@ async def test_a_ledger_given_an_old_id_never_shows_the_old_one_s_records(
 async def test_a_ledger_goes_around_the_bookies_that_hold_another_creation(
     uri: str, tmp_path: Path
 ) -> None:
-    one = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
     async with LocalCluster(2, metadata_uri=uri) as cluster:
         async with fastbk.connect(cluster.metadata_uri) as client:
             (tmp_path / "older").mkdir()
             older = copy_of_metadata(cluster.metadata_uri, tmp_path / "older")
-            async with await client.create_ledger(**one) as writer:
+            async with await client.create_ledger(1, 1, 1) as writer:
                 await writer.append(b"old")
             holder = writer.ledger_id
         async with fastbk.connect(older) as client:
-            writer = await client.create_ledger(**one)
+            writer = await client.create_ledger(1, 1, 1)
             assert writer.ledger_id == holder
             await writer.append(b"new")
             await writer.close()
@@ -111,8 +110,7 @@ async def test_a_ledger_goes_around_the_bookies_that_hold_another_creation(
 async def test_requests_without_a_creation_are_served_as_ever(uri: str) -> None:
     """Apache's clients and older ones of ours name none; a ledger that they made has none."""
     async with LocalCluster(1, metadata_uri=uri) as cluster, fastbk.connect(cluster.metadata_uri) as client:
-        one = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
-        async with await client.create_ledger(**one) as writer:
+        async with await client.create_ledger(1, 1, 1) as writer:
             await writer.append(b"marked")
         bookie = await raw_bookie(cluster.bookies[0])
         assert await bookie.add(writer.ledger_id, 0, b"marked", recovery=True, length=0) == Status.OK

@@ -20,7 +20,6 @@ from tests.fixtures.pages import page
 from tests.fixtures.pairs import by_pair, pair_settings
 from tests.fixtures.wait import wait_until
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 LEDGERS = 12
 ENTRIES = 40
 SHARDS = even_shards(2)
@@ -51,7 +50,7 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
         names = {"supervisor", "worker.0", "journal", "journal.1", "index", "index.1", "gc"}
         assert set(bookie.pids) == names
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writers = [await client.create_ledger(**ONE) for _ in range(LEDGERS)]
+            writers = [await client.create_ledger(1, 1, 1) for _ in range(LEDGERS)]
             ids = [writer.ledger_id for writer in writers]
             places = by_pair(ids, SHARDS)
             assert set(places) == {0, 1}, "both pairs have ledgers"
@@ -117,7 +116,7 @@ async def test_a_crash_between_the_flushes_of_two_pairs_loses_nothing(
     monkeypatch.setenv("FASTBK_KILL_POINT", f"{point}:{1 if 'replay' in point else 3}")
     async with LocalCluster(1, data=data, settings=settings) as cluster:
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writers = [await client.create_ledger(**ONE) for _ in range(LEDGERS)]
+            writers = [await client.create_ledger(1, 1, 1) for _ in range(LEDGERS)]
             assert {pair_of(writer.ledger_id, SHARDS) for writer in writers} == {0, 1}
             done = 0
             while not died.exists() or done < ENTRIES:
@@ -141,7 +140,7 @@ async def test_a_bookie_gets_a_second_pair_and_moves_a_part_there(
     async with LocalCluster(1, data=data, settings=pair_settings(data, 1)) as cluster:
         bookie = cluster.bookies[0]
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writers = [await client.create_ledger(**ONE) for _ in range(LEDGERS)]
+            writers = [await client.create_ledger(1, 1, 1) for _ in range(LEDGERS)]
             ids = [writer.ledger_id for writer in writers]
             await asyncio.gather(*(fill(writer, 0, ENTRIES) for writer in writers))
             fenced = writers[-1]

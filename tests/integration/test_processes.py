@@ -68,7 +68,7 @@ async def test_a_killed_process_costs_no_acknowledged_entry(
     before = dict(bookie.pids)
     stop = asyncio.Event()
     async with fastbk.connect(cluster.metadata_uri) as client:
-        writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+        writer = await client.create_ledger(1, 1, 1)
         appending = asyncio.create_task(append_until(writer, stop))
         await wait_until_async(lambda: writer.last_add_confirmed >= 200, "200 entries")
         began_s = time.monotonic()
@@ -106,7 +106,7 @@ async def test_after_a_drain_under_load_nothing_is_left_and_nothing_is_replayed(
         pids = dict(bookie.pids)
         assert set(pids) == {"supervisor", "worker.0", "journal", "index", "gc"}
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+            writer = await client.create_ledger(1, 1, 1)
             appending = asyncio.create_task(append_until(writer, stop))
             await wait_until_async(lambda: writer.last_add_confirmed >= 200, "200 entries")
             assert await cluster.stop_bookie_async(0) == 0
@@ -197,7 +197,7 @@ def test_the_default_bookie_stays_below_300_mb_under_load(cluster: LocalCluster)
 
     async def load() -> None:
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+            writer = await client.create_ledger(1, 1, 1)
             chunk = [os.urandom(1024)] * 1000
             async with writer:
                 for _ in range(160):  # 160 MB: more than both write caches

@@ -127,7 +127,7 @@ async def test_a_disk_without_room_makes_the_bookie_read_only_and_says_so() -> N
                 lambda: not_writable(client), "metadata to say that it takes no writes"
             )
             with pytest.raises(NotEnoughBookies, match=r"read-only: .*too little space"):
-                await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+                await client.create_ledger(1, 1, 1)
 
 
 async def not_writable(client: fastbk.client.Client) -> bool:

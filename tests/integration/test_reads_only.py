@@ -24,7 +24,6 @@ from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 SETTINGS = {"bookie": {"restarts_max": 3}, "gc": {"interval": "200ms"}}
 ENTRIES = 300
 WAIT_S = 60.0
@@ -80,7 +79,7 @@ async def fill(cluster: DevCluster) -> int:
     """Write a closed ledger and return its id."""
     async with (
         fastbk.connect(cluster.metadata_uri) as client,
-        await client.create_ledger(**ONE) as writer,
+        await client.create_ledger(1, 1, 1) as writer,
     ):
         await asyncio.gather(*(writer.append_nowait(payload(n)) for n in range(ENTRIES)))
     return writer.ledger_id
@@ -102,7 +101,7 @@ async def check_reads_only(cluster: DevCluster, ledger_id: int) -> None:
         assert not registered.writable
         assert "journal: killed by signal 9" in registered.service.properties["reads_only"]
         with pytest.raises(NotEnoughBookies):
-            await client.create_ledger(**ONE)
+            await client.create_ledger(1, 1, 1)
     raw = await raw_bookie(bookie)
     assert await raw.read(ledger_id, 7) == payload(7)
     assert await raw.fence(ledger_id) == Status.READ_ONLY
@@ -174,7 +173,7 @@ async def test_a_writer_is_told_and_a_journal_that_dies_under_load_loses_nothing
         await asyncio.to_thread(cluster.start)
         bookie = cluster.bookies[0]
         async with fastbk.connect(cluster.metadata_uri, append_timeout=5.0) as client:
-            writer = await client.create_ledger(**ONE)
+            writer = await client.create_ledger(1, 1, 1)
             for n in range(ENTRIES):
                 await writer.append(payload(n))
                 acknowledged.append(payload(n))

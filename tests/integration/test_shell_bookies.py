@@ -16,7 +16,6 @@ from tests.fixtures.conf_bookie import started
 from tests.fixtures.shell import ENTRIES, Shell, written
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 CONF = """
 bookiePort = {port}
 listeningInterface = lo
@@ -148,7 +147,7 @@ async def test_a_bookie_gets_its_hosts_name_and_its_address_back(
     with started(conf, log):
         async with (
             fastbk.connect(zookeeper.uri()) as client,
-            await client.create_ledger(**ONE) as writer,
+            await client.create_ledger(1, 1, 1) as writer,
         ):
             await writer.append(b"kept")
         (address,) = cookies()

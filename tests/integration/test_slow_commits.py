@@ -26,7 +26,6 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until_async
 
-ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 STOP_S = 0.05
 SPIN = "while True: pass"
 
@@ -35,7 +34,7 @@ SPIN = "while True: pass"
 async def appending(uri: str) -> AsyncIterator[None]:
     """One append after the other, as long as the block lasts."""
     async with fastbk.connect(uri) as client:
-        writer = await client.create_ledger(**ONE)
+        writer = await client.create_ledger(1, 1, 1)
 
         async def append() -> None:
             while True:
@@ -125,7 +124,7 @@ async def test_what_slowed_appends_is_named(capsys: pytest.CaptureFixture[str]) 
         os.kill(bookie.pids["index"], signal.SIGSTOP)
         try:
             async with fastbk.connect(uri) as client:
-                writer = await client.create_ledger(**ONE)
+                writer = await client.create_ledger(1, 1, 1)
                 waiting = [writer.append_nowait(b"x" * 100_000) for _ in range(300)]
                 names = [f"fastbk_worker_waits_{what}_total" for what in ("credit", "ring")]
                 await wait_until_async(

@@ -83,7 +83,7 @@ def test_what_an_audit_before_has_written_is_not_mixed_with_another_ones(
 ) -> None:
     ids = []
     for _ in range(3):
-        with client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
+        with client.create_ledger(1, 1, 1) as ledger:
             ledger.append(b"x")
             ids.append(ledger.ledger_id)
     for ledgers in (ids, ids[1:2]):
@@ -96,7 +96,7 @@ def test_what_an_audit_before_has_written_is_not_mixed_with_another_ones(
 def test_usage_is_not_compared_with_a_snapshot_that_was_never_finished(
     spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client, tmp_path: Path
 ) -> None:
-    with client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
+    with client.create_ledger(1, 1, 1) as ledger:
         ledger.append(b"x" * 1000)
     snapshots = tmp_path / "snapshots"
 
