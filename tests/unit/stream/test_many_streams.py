@@ -27,8 +27,8 @@ __all__ = ["open_driver"]
 ANSWER_BYTES_MAX = 1 << 20
 """What clients of ZooKeeper take in one packet (jute.maxbuffer)."""
 IDS = 100_000
-IDS_IN_CI = 15_000
-"""On a real ZooKeeper below ALL=1, where creating them takes a minute of its processor."""
+IDS_IN_CI = 5_000
+"""On a real ZooKeeper below ALL=1, where creating them takes a minute of its processor: bounds are by the count."""
 AT_ONCE = 2_000
 
 
