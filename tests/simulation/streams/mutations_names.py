@@ -19,13 +19,13 @@ MUTATIONS: tuple[Mutation, ...] = (
             "for name in await _renamed(catalog, gone, seen):",
             "for name in ():",
         ),
-        seed=13,
+        seed=62,
     ),
     fault(
         "renamed-so-it-was-us",
         "a renaming takes another name, which somebody else gave, for its own work",
         (f"{NAMESPACE}.rename_stream", "if tries.may_have_done_it:", "if True:"),
-        seed=6,
+        seed=9,
     ),
     fault(
         "all-or-nothing",
@@ -68,7 +68,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if not watched.is_gone:\n                await changed.wait()",
             "if not watched.is_gone:\n                changed.clear()\n                await changed.wait()",
         ),
-        seed=21,
+        seed=10,
     ),
     fault(
         "half-a-renaming",
