@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fastbk.devcluster import Bookie, DevCluster
 from fastbk.devcluster.processes import cpu_seconds, is_alive, is_free, wait_for
@@ -33,41 +32,6 @@ STORAGES = {
     "sorted": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
     "interleaved": "org.apache.bookkeeper.bookie.InterleavedLedgerStorage",
 }
-
-
-class Member(Protocol):
-    kind: str
-    """ours, or Apache's with its storage: db or sorted."""
-
-    @property
-    def bookie_id(self) -> str:
-        """Its id in metadata."""
-
-    @property
-    def http_port(self) -> int:
-        """Where its HTTP endpoints are, on loopback."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its main process is there."""
-
-    def spawn(self) -> None:
-        """Start it and return at once."""
-
-    def wait_ready(self) -> None:
-        """Wait until it takes writes. Raises TimeoutError or StorageError with what it said."""
-
-    def kill(self) -> None:
-        """SIGKILL it, and wait until all of it is gone."""
-
-    def stop(self) -> None:
-        """End it in order."""
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all its processes."""
-
-    def cpu_s(self) -> float:
-        """Processor time that it has used since its start."""
 
 
 class FastbkMember:
@@ -123,6 +87,7 @@ class FileMember(ABC):
     """A bookie with a configuration file of Apache's and its data in `folder`."""
 
     kind = ""
+    """ours, or Apache's with its storage: db or sorted."""
 
     def __init__(self, folder: Path, conf: ConfFile, registered_by: Callable[[str], int]) -> None:
         """Nothing runs yet; the folder is there."""
@@ -155,6 +120,7 @@ class FileMember(ABC):
         return dict(os.environ)
 
     def spawn(self) -> None:
+        """Start it and return at once."""
         if self.is_running:
             return
         self._session_before = self._registered_by(self.bookie_id)
@@ -170,6 +136,7 @@ class FileMember(ABC):
             )
 
     def wait_ready(self) -> None:
+        """Wait until it takes writes. Raises TimeoutError with what it said."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             if not self.is_running or time.monotonic() > deadline_s:
@@ -184,6 +151,7 @@ class FileMember(ABC):
         return is_new and listens(self.port) and listens(self.http_port)
 
     def kill(self) -> None:
+        """SIGKILL it, and wait until all of it is gone."""
         if self._process is not None:
             pids = self._pids()
             self._process.kill()
@@ -204,6 +172,7 @@ class FileMember(ABC):
         send_signal(self._pids(), number)
 
     def cpu_s(self) -> float:
+        """Return the processor time that it has used since its start."""
         return sum(cpu_seconds({str(pid): pid for pid in self._pids()}).values())
 
     def _pids(self) -> list[int]:
@@ -216,6 +185,10 @@ class FileMember(ABC):
         wait_for(
             lambda: not any(map(is_alive, pids)), STOP_TIMEOUT_S, f"the end of {self.bookie_id}"
         )
+
+
+Member = FastbkMember | FileMember
+"""A bookie of either kind, as the rig treats both alike."""
 
 
 class ApacheMember(FileMember):

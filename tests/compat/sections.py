@@ -14,10 +14,9 @@ from tests.compat.by_conf import conf_cells, limit_cells
 from tests.compat.full_disk import disk_full_cells
 from tests.compat.jars import NotAvailable, Programs, pulsar_programs
 from tests.compat.java_cells import CELLS_MAIN, run_cells
-from tests.compat.kills import kill_rounds
+from tests.compat.kills import kill_rounds, python_kill_rounds
 from tests.compat.marks import mark_cells
 from tests.compat.python_cells import python_cells
-from tests.compat.python_kills import python_kill_rounds
 from tests.compat.recover import recover_cells
 from tests.compat.results import Result
 from tests.compat.rig import Rig

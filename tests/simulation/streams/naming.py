@@ -223,9 +223,7 @@ class NamesWorld:
         told = CALL.set(call)
         try:
             await self._do(space, call)
-        except PolicyInvalid:
-            pass
-        except MetadataUnavailable:
+        except (PolicyInvalid, MetadataUnavailable):
             pass
         except Error as error:
             self.judge.returned(call, error)
