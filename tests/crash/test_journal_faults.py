@@ -21,7 +21,6 @@ from fastbk.storage.journal_pool import JournalPool
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import (
     CHECK,
-    FENCED,
     INCARNATION,
     KIND_ADD,
     KIND_ADD_BATCH,
@@ -266,45 +265,3 @@ def test_every_operation(action: str, how: dict[str, int], restart: str, deliver
             assert second.failed is None, note
             check_restart(fake, second, f"{note}, second life")
             end(second)
-
-
-def test_a_failed_write_is_never_acknowledged_later() -> None:
-    """INV-J2: after the failure nothing more is published, and each further call says so."""
-    with fresh_disk(1) as fake:
-        life = begin(fake)
-        harness = life.harness
-        assert harness.journal is not None
-        life.loop.roll()
-        harness.add(1, 0, b"before")
-        harness.settle()
-        fake.fault("fail", "write", errno=errno.EIO)
-        harness.add(1, 1, b"lost")
-        with pytest.raises(Error, match="failed"):
-            harness.settle()
-        harness.look()
-        assert harness.verdict(harness.puts[0]) == 0
-        assert harness.verdict(harness.puts[1]) is None
-        harness.add(1, 2, b"after")
-        with pytest.raises(Error, match="failed"):
-            life.loop.step()
-        harness.look()
-        assert len(harness.published.descriptors) == 1
-        end(life)
-
-
-def test_a_fence_holds_over_a_crash() -> None:
-    """INV-F1, INV-F2: the fence of a ledger that nobody knows is on disk when its descriptor is published."""
-    with fresh_disk(2) as fake:
-        life = begin(fake)
-        harness = life.harness
-        life.loop.roll()
-        fence = harness.fence(77)
-        behind = harness.add(77, 0, b"late", worker=0)
-        harness.settle()
-        assert harness.verdict(fence) == 0
-        assert harness.verdict(behind) == FENCED
-        fake.cut()
-        fake.restart("lose")
-        _, records = replay(fake, 0)
-        assert [(kind, ledger_id) for kind, ledger_id, *_ in records] == [(KIND_FENCE, 77)]
-        end(life)

@@ -149,7 +149,7 @@ def kill_supervisor(cluster: LocalCluster) -> None:
 def test_there_are_points_in_every_process() -> None:
     assert len(points()) >= 40
     assert {name.partition(".")[0] for name in points()} == set(kill_points.PROCESSES)
-    # Each of these is killed by a test of its own.
+    # Each of these is killed, or cut off at every operation, by a test of its own.
     assert {name.partition(".")[0] for name in set(all_points()) - set(points())} <= {
         "expand",
         "import",

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import Error
-from fastbk.storage import rebuild as rebuild_module
 from fastbk.storage.directories import locations_path
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import SLOTS, ManifestSlots
@@ -92,6 +91,13 @@ def nothing(_: FakeDisk) -> None:
     return
 
 
+def assert_served(life: Life) -> None:
+    """All that was acknowledged is read."""
+    for key, raw in life.book.acked.items():
+        answer = life.ask(life.harness.read(*key))
+        assert (answer.status, answer.entry) == (OK, raw), key
+
+
 HARMS: dict[str, tuple[Callable[[FakeDisk], None], bool]] = {
     "lose_all": (lose_all, True),
     "lose_the_newest": (lose_the_newest, True),
@@ -117,9 +123,7 @@ def test_what_was_stored_is_served_again(harm: str) -> None:
             limbo = read_limbo(fake.disk(), LEDGERS, INCARNATION)
             assert set(limbo) == {1, 2, 3, EMPTY_FENCED_LEDGER}
         life = Life(fake, book, limbo=limbo if is_doubtful else ())
-        for key, raw in book.acked.items():
-            answer = life.ask(life.harness.read(*key))
-            assert (answer.status, answer.entry) == (OK, raw), key
+        assert_served(life)
         denial = life.ask(life.harness.read(1, 500))
         assert (denial.status == CANNOT_TELL) == is_doubtful
         for ledger_id in (FENCED_LEDGER, EMPTY_FENCED_LEDGER):
@@ -152,8 +156,9 @@ def test_again_gives_the_same_and_old_files_are_kept() -> None:
         assert not second.doubts
 
 
-@pytest.mark.parametrize("mode", ["lose", "random"])
+@pytest.mark.parametrize("mode", ["lose", "keep", "random"])
 def test_cut_off_anywhere_it_is_done_again(mode: str) -> None:
+    """`keep`: the process was killed, and the machine went on."""
     with FakeDisk(seed=6) as base:
         book = lived(base, 6)
         lose_all(base)
@@ -174,9 +179,7 @@ def test_cut_off_anywhere_it_is_done_again(mode: str) -> None:
                 limbo = read_limbo(fake.disk(), LEDGERS, INCARNATION)
                 assert set(limbo) == {1, 2, 3, EMPTY_FENCED_LEDGER}
                 life = Life(fake, book, limbo=limbo)
-                for key, raw in book.acked.items():
-                    answer = life.ask(life.harness.read(*key))
-                    assert (answer.status, answer.entry) == (OK, raw), (nth, key)
+                assert_served(life)
                 life.close()
 
 
@@ -202,29 +205,3 @@ def test_damaged_entries_stay_unsaid_and_do_not_stop_it() -> None:
             told += answer.status == OK
         assert 0 < told < len(book.acked)
         life.close()
-
-
-@pytest.mark.parametrize(
-    "point", ["rebuild.after_limbo", "rebuild.before_manifest", "rebuild.after_manifest"]
-)
-def test_killed_at_its_points_it_is_done_again(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeDisk(seed=8) as fake:
-        book = lived(fake, 8)
-        lose_all(fake)
-        with monkeypatch.context() as patch, pytest.raises(OSError, match=point):
-            patch.setattr(rebuild_module, "kill_point", killed_at(point))
-            rebuild(fake)
-        rebuild(fake)
-        life = Life(fake, book, limbo=read_limbo(fake.disk(), LEDGERS, INCARNATION))
-        for key, raw in book.acked.items():
-            answer = life.ask(life.harness.read(*key))
-            assert (answer.status, answer.entry) == (OK, raw), key
-        life.close()
-
-
-def killed_at(wanted: str) -> Callable[[str], None]:
-    def point(name: str) -> None:
-        if name == wanted:
-            raise OSError(name)
-
-    return point

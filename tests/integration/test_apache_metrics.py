@@ -77,17 +77,19 @@ async def test_names_types_labels_and_exact_sums() -> None:
     assert 0 < quantiles["0.5"] <= quantiles["0.99"] <= quantiles["1.0"] <= 1000 * seconds
 
 
-async def test_old_names_are_left_out_and_pairs_have_labels_where_configured(
+async def test_one_family_without_old_names_and_labels_of_pairs_where_configured(
     tmp_path: Path,
 ) -> None:
     settings: dict[str, dict[str, object]] = {
-        "metrics": {"legacy_names": False},
+        "metrics": {"legacy_names": False, "names": "apache"},
         "journal": {"directory": "", "directories": [str(tmp_path / "j0"), str(tmp_path / "j1")]},
         "ledgers": {"directory": "", "directories": [str(tmp_path / "l0"), str(tmp_path / "l1")]},
     }
     async with LocalCluster(1, settings=settings) as cluster:
-        shown = await scraped(cluster)
+        shown, all_of_them = await scraped(cluster), await scraped(cluster, "?names=all")
     types, samples = shown.types, shown.samples
+    assert {name.split("_")[0] for name in types} == {"bookie", "bookkeeper"}
+    assert len(all_of_them.types) > len(types)
     assert not [name for name in types if name.endswith("_COUNT")]
     assert types["bookie_DELETED_LEDGER_TOTAL"] == "counter"
     indexes = {
@@ -114,14 +116,6 @@ async def test_each_family_of_names_has_a_page_within_its_budget() -> None:
     assert both.samples.keys() == apaches.samples.keys() | ours.samples.keys()
     assert len(apaches.samples) < SERIES_MAX
     assert len(ours.samples) < SERIES_MAX
-
-
-async def test_one_family_is_shown_where_configured() -> None:
-    settings: dict[str, dict[str, object]] = {"metrics": {"names": "apache"}}
-    async with LocalCluster(1, settings=settings) as cluster:
-        shown, all_of_them = await scraped(cluster), await scraped(cluster, "?names=all")
-    assert {name.split("_")[0] for name in shown.types} == {"bookie", "bookkeeper"}
-    assert len(all_of_them.types) > len(shown.types)
 
 
 async def test_what_is_rejected_is_counted_exactly() -> None:

@@ -45,7 +45,7 @@ async def test_clients_that_never_read_take_bounded_memory_which_comes_back() ->
         most = 0
         with ExitStack() as stack:
             for number in range(40):
-                deaf = stack.enter_context(dial(cluster, receive_bytes=4096))
+                deaf = stack.enter_context(dial(cluster.bookies[0], receive_bytes=4096))
                 hello(deaf)
                 # 7 MiB: less than the bound of one connection.
                 deaf.sendall(b"".join(put_read(n, 7, n % 64) for n in range(10, 120)))
@@ -71,7 +71,7 @@ async def test_frames_that_trickle_in_do_not_hold_up_others() -> None:
         bookie = await raw_bookie(cluster.bookies[0])
         with ExitStack() as stack:
             for _ in range(100):
-                slow = stack.enter_context(dial(cluster))
+                slow = stack.enter_context(dial(cluster.bookies[0]))
                 hello(slow)
                 slow.sendall(struct.pack("<I", MIB - 4) + bytes(10_000))
             for entry_id in range(20):
@@ -88,7 +88,7 @@ async def test_silent_connections_make_room_for_new_ones() -> None:
         bookie = await raw_bookie(cluster.bookies[0])
         with ExitStack() as stack:
             for _ in range(70):
-                stack.enter_context(dial(cluster))
+                stack.enter_context(dial(cluster.bookies[0]))
             wait_until(lambda: reached(cluster, "silent_closed") >= 16, "silent ones to be closed")
             for _ in range(10):
                 assert await can_connect(cluster)
@@ -101,7 +101,7 @@ async def test_silent_connections_below_three_quarters_stay() -> None:
     async with LocalCluster(1, settings=settings) as cluster:
         bookie = await raw_bookie(cluster.bookies[0])
         with ExitStack() as stack:
-            silent = [stack.enter_context(dial(cluster)) for _ in range(47)]
+            silent = [stack.enter_context(dial(cluster.bookies[0])) for _ in range(47)]
             wakes = counted(cluster, "wakes")
             # The timer rings once a second: longer than a connection may be silent above three quarters.
             await wait_until_async(lambda: counted(cluster, "wakes") >= wakes + 4, "some seconds")

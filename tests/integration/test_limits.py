@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk
-from fastbk.devcluster import memory_pss_bytes
+from fastbk.devcluster import Bookie, memory_pss_bytes
 from fastbk.native.client_codec import put_read_batch
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
@@ -118,13 +118,13 @@ async def test_a_thousand_connections_append_and_read() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def dial(cluster: LocalCluster, *, receive_bytes: int = 0) -> socket.socket:
+def dial(bookie: Bookie, *, receive_bytes: int = 0) -> socket.socket:
     """A plain socket; `receive_bytes`: how little it may hold unread."""
     sock = socket.socket()
     if receive_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     sock.settimeout(20)
-    sock.connect(("127.0.0.1", cluster.bookies[0].port))
+    sock.connect(("127.0.0.1", bookie.port))
     return sock
 
 
@@ -168,7 +168,7 @@ async def test_a_client_that_does_not_read_is_cut_while_others_go_on() -> None:
         for entry_id in range(64):
             assert await bookie.add(7, entry_id, bytes(64 * KIB)) == Status.OK
         before = pss_bytes(cluster)
-        deaf = dial(cluster, receive_bytes=4096)
+        deaf = dial(cluster.bookies[0], receive_bytes=4096)
         hello(deaf)
         asked = b"".join(put_read_batch(n, 7, 0, 63, 64, MIB) for n in range(10, 410))
         # 25 MiB of answers at least: while adds are slow, the newest entries come one by one.
@@ -187,7 +187,7 @@ async def test_connections_above_the_bound_are_told_so_and_closed() -> None:
     async with LocalCluster(1, settings={"network": {"connections_max": 10}}) as cluster:
         taken = [await raw_bookie(cluster.bookies[0]) for _ in range(10)]
         for _ in range(5):
-            sock = dial(cluster)
+            sock = dial(cluster.bookies[0])
             _, status, reply = decode_reply(frame_from(sock))
             assert status == Status.TOO_MANY_REQUESTS
             assert isinstance(reply, ErrorReply)
@@ -307,7 +307,7 @@ def test_abuse_is_cut_counted_and_bounded(
     before = metrics(abused.bookies[0])
     sockets = []
     for _ in range(count):
-        sock = dial(abused)
+        sock = dial(abused.bookies[0])
         ABUSES[counter](sock, rng)
         sockets.append(sock)
     most_bytes = pss_bytes(abused)

@@ -6,9 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +20,7 @@ from fastbk.wire.statuses import Status
 from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
+from tests.integration.test_dev import Dev
 
 SETTINGS = {"bookie": {"restarts_max": 3}, "gc": {"interval": "200ms"}}
 ENTRIES = 300
@@ -209,31 +207,26 @@ def test_an_index_that_dies_while_reads_are_served_ends_the_bookie(tmp_path: Pat
 
 
 def test_fastbk_dev_keeps_such_a_bookie_and_says_so(tmp_path: Path) -> None:
-    data, died, ready_file = tmp_path / "data", tmp_path / "died", tmp_path / "ready"
+    died = tmp_path / "died"
     with armed("journal.before_ready", died):
-        dev = subprocess.Popen(
-            [sys.executable, "-m", "fastbk.cli", "dev", "--data", str(data), "--bookies", "1",
-             "--ready-file", str(ready_file), "--json"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        dev = Dev(tmp_path / "data", "--bookies", "1", "--json")
     try:
-        log = data / "bookie-1" / "bookie.log"
+        log = tmp_path / "data" / "bookie-1" / "bookie.log"
 
         def is_reads_only() -> bool:
             died.unlink(missing_ok=True)
-            assert dev.poll() is None, dev.communicate()
+            assert dev.process.poll() is None, dev.process.communicate()
             return log.exists() and "bookie.reads_only" in log.read_text()
 
         wait_until(is_reads_only, "reads only", WAIT_S)
-        assert dev.stdout is not None
-        assert dev.stderr is not None
-        (bookie,) = json.loads(dev.stdout.readline())["bookies"]
+        assert dev.process.stdout is not None
+        assert dev.process.stderr is not None
+        (bookie,) = json.loads(dev.process.stdout.readline())["bookies"]
         assert bookie["state"].startswith("reads only: children died 10 times")
-        assert "bookie-1: reads only: children died" in dev.stderr.readline()
+        assert "bookie-1: reads only: children died" in dev.process.stderr.readline()
         assert is_alive(bookie["pid"])
-        assert not ready_file.exists(), "that file promises that writes are taken"
+        assert not dev.ready_file.exists(), "that file promises that writes are taken"
     finally:
-        dev.send_signal(signal.SIGTERM)
-        _, text = dev.communicate(timeout=60)
-    assert dev.returncode == 0, text
+        _, text = dev.stop()
+    assert dev.process.returncode == 0, text
     assert "starting it again" not in text

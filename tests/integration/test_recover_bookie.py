@@ -14,7 +14,7 @@ from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
 from fastbk.admin.bookie_repair import BookieRepair
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
-from fastbk.errors import ConfigError, LedgerFenced
+from fastbk.errors import LedgerFenced
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copying import RepairOptions
 from fastbk.testing import LocalCluster
@@ -157,19 +157,6 @@ async def test_an_open_ledger_is_closed_after_its_grace_and_a_second_run_has_not
             found = [one async for one in under_replicated(client, verify=True)]
             assert found == []
         await check_all(cluster.metadata_uri, [writer.ledger_id])
-
-
-async def test_a_running_bookie_is_emptied_only_when_that_is_said() -> None:
-    async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
-        ledger_id = await fill(client, ensemble=3, write_quorum=3)
-        member = (await client.ledger_info(ledger_id)).metadata.fragments[0].ensemble[1]
-        with pytest.raises(ConfigError, match="is alive"):
-            await BookieRecovery(client, member).run()
-        plan = RecoveryPlan(even_if_alive=True)
-        assert (await BookieRecovery(client, member, plan).run()).is_whole
-        after = (await client.ledger_info(ledger_id)).metadata
-        assert member not in after.fragments[0].ensemble
-        assert [one async for one in under_replicated(client, verify=True)] == []
 
 
 async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies() -> None:

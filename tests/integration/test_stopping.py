@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,10 @@ from fastbk.devcluster.metadata import SQLITE_NAME
 from fastbk.native.client_codec import put_read_batch
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
-from fastbk.wire.messages import MAGIC, Hello, encode_hello
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
+from tests.integration.test_limits import dial, hello
 
 SMALL = {"limits": {"frame_size_max": "2MiB"}, "network": {"reply_backlog_max": "4MiB"}}
 
@@ -40,19 +39,6 @@ def has_children(bookie: Bookie) -> bool:
     return bool(bookie.pids)
 
 
-def ask_much(bookie: Bookie, ledger_id: int, count: int) -> socket.socket:
-    """A client that asks for a megabyte `count` times and reads nothing."""
-    deaf = socket.socket()
-    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    deaf.settimeout(20)
-    deaf.connect(("127.0.0.1", bookie.port))
-    deaf.sendall(MAGIC + encode_hello(1, Hello()))
-    deaf.sendall(
-        b"".join(put_read_batch(n, ledger_id, 0, 63, 64, MIB) for n in range(10, 10 + count))
-    )
-    return deaf
-
-
 async def test_reads_that_nobody_waits_for_do_not_keep_a_bookie() -> None:
     """A client that is gone, or reads nothing: what it asked for is still on its way when the worker leaves."""
     async with LocalCluster(2, settings=SMALL) as cluster:
@@ -60,7 +46,9 @@ async def test_reads_that_nobody_waits_for_do_not_keep_a_bookie() -> None:
             raw = await raw_bookie(bookie)
             for entry_id in range(64):
                 assert await raw.add(7, entry_id, bytes(64 * KIB)) == Status.OK
-            deaf = ask_much(bookie, 7, 400)
+            deaf = dial(bookie, receive_bytes=4096)
+            hello(deaf)
+            deaf.sendall(b"".join(put_read_batch(n, 7, 0, 63, 64, MIB) for n in range(10, 410)))
             if number == 0:
                 deaf.close()
             assert await raw.read(7, 0) == bytes(64 * KIB), "what was asked before is under way"

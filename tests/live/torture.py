@@ -104,16 +104,9 @@ class Torture:
     async def _start_worker(self, role: str, number: int) -> None:
         self.generation += 1
         name = f"{role}-{number}"
-        settings = Settings(
-            name=f"{name}.{self.generation}",
-            run=self.seed & 0xFFFFFFFF,
-            number=self.generation,
-            seed=self.rng.randrange(1 << 32),
-            uri=self.cluster.metadata_uri,
-            ports=self._ports(role),
-            history=str(self.folder / f"{name}.{self.generation}.history"),
-            bookies=BOOKIES,
-        )
+        seed = self.rng.randrange(1 << 32)
+        called = f"{name}.{self.generation}"
+        settings = self._settings(called, self._ports(role), self.generation, seed)
         path = self.folder / f"{name}.{self.generation}.json"
         path.write_text(json.dumps(asdict(settings)))
         with open(self.folder / f"{name}.log", "ab") as log:
@@ -273,7 +266,7 @@ class Torture:
         """Recover every ledger, then read each with several readers, each without one bookie."""
         uri = self.cluster.metadata_uri
         async with fastbk.connect(uri) as client:
-            settings = self._final_settings("recover", {})
+            settings = self._settings("recover", {})
             worker = Worker(settings, client)
             ids = [one.ledger_id async for one in client.list_ledgers()]
             for ledger_id in ids:
@@ -290,7 +283,7 @@ class Torture:
             role = list(ROLES)[number]
             away = self.rng.randrange(BOOKIES)
             self.proxies[role, away].set(Direction(), Direction(), refuse=True)
-            settings = self._final_settings(f"final-{number}-without-{away}", self._ports(role))
+            settings = self._settings(f"final-{number}-without-{away}", self._ports(role))
             store = proxied(uri, settings.ports)
             async with fastbk.connect(store, read_timeout=60.0) as client:
                 worker = Worker(settings, client)
@@ -300,12 +293,14 @@ class Torture:
                     with contextlib.suppress(Error):
                         await worker.read_all(reader, settings.name, is_final=True)
 
-    def _final_settings(self, name: str, ports: dict[str, int]) -> Settings:
+    def _settings(
+        self, name: str, ports: dict[str, int], number: int = 0, seed: int | None = None
+    ) -> Settings:
         return Settings(
             name=name,
             run=self.seed & 0xFFFFFFFF,
-            number=0,
-            seed=self.seed,
+            number=number,
+            seed=self.seed if seed is None else seed,
             uri=self.cluster.metadata_uri,
             ports=ports,
             history=str(self.folder / f"{name}.history"),
