@@ -13,6 +13,7 @@ import pytest
 from fastbk.client import explicit_lac_sender, ledger_reader
 from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.pending_request import PendingRequest
+from fastbk.errors import ClientClosed, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
@@ -175,3 +176,17 @@ async def test_a_change_that_comes_while_a_poll_ends_is_not_forgotten() -> None:
             waiting.cancel()
             await asyncio.wait([waiting])
         await writer.close()
+
+
+@pytest.mark.parametrize("ends_client", [False, True])
+async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool) -> None:
+    async with fake_cluster(explicit_lac_interval=0) as (client, fakes, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        for fake in fakes:
+            fake.faults.silent = True
+        telling = asyncio.ensure_future(writer.write_last_add_confirmed())
+        await asyncio.sleep(0)
+        await (client.close() if ends_client else writer.close())
+        with pytest.raises(ClientClosed if ends_client else NotEnoughBookies):
+            await asyncio.wait_for(telling, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +21,7 @@ from fastbk.errors import (
     NotEnoughBookies,
     Unauthorized,
 )
+from fastbk.meta.api import Watch
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from fastbk.wire.statuses import Status
@@ -89,25 +92,6 @@ async def test_recovery_with_a_bookie_lost_writes_its_copies_elsewhere() -> None
         assert len(holders) >= 2
 
 
-async def test_several_recoverers_agree() -> None:
-    async with fake_cluster(5) as (client, _, store):
-        writer = await abandoned(client, 30)
-        appending = asyncio.gather(
-            *(writer.append_nowait(b"%d" % one) for one in range(30, 60)), return_exceptions=True
-        )
-        others = [fastbk.connect(store) for _ in range(4)]
-        try:
-            found = await asyncio.gather(*(read_all(one, writer.ledger_id) for one in others))
-        finally:
-            for one in others:
-                await one.close()
-        assert all(one == found[0] for one in found)
-        results = await appending
-        acknowledged = [one for one in results if isinstance(one, int)]
-        assert len(found[0]) >= 30 + len(acknowledged)
-        assert found[0] == [b"%d" % one for one in range(len(found[0]))]
-
-
 async def test_a_recovery_that_cannot_be_done_now_can_be_done_later() -> None:
     async with fake_cluster() as (client, fakes, store):
         writer = await abandoned(client, 10)
@@ -142,16 +126,6 @@ async def test_a_cancelled_recovery_leaves_what_the_next_goes_on_with() -> None:
         }
         for fake in fakes:
             fake.faults.read_status = 0
-        assert len(await read_all(client, writer.ledger_id)) == 10
-
-
-async def test_a_writer_that_closes_while_it_is_recovered_is_believed() -> None:
-    async with fake_cluster() as (client, _, store):
-        writer = await abandoned(client, 10)
-        found = store.read_ledger(writer.ledger_id)
-        value = replace(found.metadata, state=LedgerState.IN_RECOVERY)
-        store.update_ledger(writer.ledger_id, value, found.version)
-        await writer.close()
         assert len(await read_all(client, writer.ledger_id)) == 10
 
 
@@ -307,3 +281,38 @@ async def test_a_ledger_of_another_system_without_a_digest_named_is_read_as_crc3
         )
         assert len(await read_all(client, writer.ledger_id)) == 3
         assert DigestType.of("none") is DigestType.DUMMY
+
+
+async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_cluster() as (client, _, store):
+        writer = await client.create_ledger()
+        begin, is_asked, may_begin = store.watch_ledger, threading.Event(), threading.Event()
+        watches: list[Closing] = []
+
+        class Closing:
+            def __init__(self, watch: Watch) -> None:
+                self.watch, self.is_closed = watch, False
+
+            def close(self) -> None:
+                self.is_closed = True
+                self.watch.close()
+
+        def begin_late(ledger_id: int, callback: Callable[[int], None]) -> Watch:
+            is_asked.set()
+            assert may_begin.wait(10)
+            watches.append(Closing(begin(ledger_id, callback)))
+            return watches[0]
+
+        monkeypatch.setattr(store, "watch_ledger", begin_late)
+        changes = client.watch_ledger(writer.ledger_id)
+        first = asyncio.ensure_future(anext(changes))
+        # A call that the store's thread has not begun with is simply dropped.
+        await wait_until_async(is_asked.is_set, "the store's thread is at it")
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        may_begin.set()
+        await wait_until_async(lambda: bool(watches) and watches[0].is_closed, "it is closed")
+        await writer.close()

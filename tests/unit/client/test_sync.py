@@ -16,7 +16,6 @@ import fastbk.stream.client
 import fastbk.sync
 from fastbk.errors import (
     BufferFull,
-    ClientClosed,
     DuplicateEntryId,
     LedgerClosed,
     LedgerFenced,
@@ -26,7 +25,6 @@ from fastbk.errors import (
     QuorumTimeout,
     RecordTooLarge,
 )
-from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
 from tests.unit.client.fake_cluster import numbers
@@ -123,24 +121,6 @@ def test_failures_say_the_same_as_the_async_client() -> None:
             fenced.close()
         with pytest.raises(NotEnoughBookies, match="5 bookies are needed, but only 3"):
             client.create_ledger(5)
-
-
-def test_a_closed_or_forked_client_says_so() -> None:
-    with sync_cluster() as (client, _, _):
-        writer = client.create_ledger()
-        writer.append(b"x")
-
-        def child() -> int:
-            with pytest.raises(ClientClosed, match="fork"):
-                writer.append(b"y")
-            return 42
-
-        assert exit_code_of_fork(child) == 42
-        assert writer.append(b"y") == 1
-        writer.close()
-        client.close()
-        with pytest.raises(ClientClosed):
-            client.create_ledger()
 
 
 @pytest.mark.parametrize("name", ["Client", "LedgerWriter", "LedgerReader"])

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fastbk.client.request_ids import SLOT_MAX
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
@@ -234,27 +235,6 @@ async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
             await writer.write_last_add_confirmed()
 
 
-async def test_close_meets_other_ends_of_the_ledger() -> None:
-    async with fake_cluster() as (client, _, store):
-        for change, closes in (("recovery", True), ("same end", True), ("other end", False)):
-            writer = await client.create_ledger()
-            await writer.append(b"abc")
-            found = store.read_ledger(writer.ledger_id)
-            if change == "recovery":
-                from dataclasses import replace
-
-                value = replace(found.metadata, state=LedgerState.IN_RECOVERY)
-            else:
-                value = found.metadata.closed(0 if change == "same end" else -1, 3 if closes else 0)
-            store.update_ledger(writer.ledger_id, value, found.version)
-            if closes:
-                await writer.close()
-            else:
-                with pytest.raises(LedgerClosed, match="another client"):
-                    await writer.close()
-            assert store.read_ledger(writer.ledger_id).metadata.is_closed
-
-
 async def test_closing_a_ledger_that_was_deleted_says_so_once() -> None:
     async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
@@ -313,3 +293,15 @@ async def test_a_forked_child_is_told_to_make_its_own_client() -> None:
         assert exit_code_of_fork(child) == 42
         assert await writer.append(b"y") == 1
         await writer.close()
+
+
+async def test_slots_come_around_and_pass_over_those_in_use() -> None:
+    async with fake_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        (first,) = client.pool.slots
+        client.pool._slot = SLOT_MAX - 1
+        last = await client.create_ledger()
+        again = await client.create_ledger()
+        assert sorted(client.pool.slots) == [first, first + 1, SLOT_MAX]
+        for one in (writer, last, again):
+            assert await one.append(b"x") == 0

@@ -195,6 +195,21 @@ async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_i
         await writer.close()
 
 
+async def test_a_flush_that_fails_says_what_became_of_what_it_waited_for() -> None:
+    async with fake_cluster(3, append_timeout=0.2, laggard_wait=0.01) as (client, fakes, _):
+        writer = await client.create_ledger()
+        for fake in fakes:
+            fake.faults.swallow_adds = True
+        pending = [writer.append_nowait(b"x") for _ in range(3)]
+        with pytest.raises(QuorumTimeout) as flushed:
+            await writer.flush(timeout=10)
+        assert flushed.value.outcome == "unknown"
+        assert flushed.value.entry_id == 2
+        assert {str(one.exception()) for one in pending} == {str(flushed.value)}
+        with pytest.raises(QuorumTimeout):
+            await writer.close()
+
+
 # --- a loop that stands still for longer than every timeout -----------------------------------------------------------
 
 
