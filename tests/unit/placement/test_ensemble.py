@@ -103,6 +103,18 @@ def test_zones_span_and_upgrade_domains_differ_within_a_zone() -> None:
         assert {name[:2] for name in chosen} == {"x0", "x1", "y0", "y1"}
 
 
+def test_the_local_bookie_comes_first_when_it_is_writable() -> None:
+    config = PlacementConfig(local_first=True)
+    others = at("/a/1", *"bcdef")
+    assert all(
+        chosen[0] == "a"
+        for chosen in many([*others, *at("/a/1", "a", is_local=True)], 3, 2, config)
+    )
+    for away in ({"writable": False}, {"quarantined": True}):
+        bookies = [*others, *at("/a/1", "a", is_local=True, **away)]
+        assert all("a" not in chosen for chosen in many(bookies, 3, 2, config))
+
+
 def test_a_hard_group_is_never_left_and_a_soft_one_only_when_too_small() -> None:
     bookies = [*at("/a/1", "g", "h", labels=frozenset({"gold"})), *at("/a/1", "s", "t")]
     soft = PlacementConfig(group="gold")
