@@ -16,7 +16,6 @@ from demo import dataset
 from demo.__main__ import AppendTotals, Job, Screen
 from demo.dataset import Dataset, find_source
 from fastbk.devcluster import DevCluster, is_alive
-from fastbk.errors import ConfigError
 from tests.fixtures.wait import wait_until
 
 
@@ -84,20 +83,6 @@ def test_a_different_sum_is_a_failure(tmp_path: Path) -> None:
     written = AppendTotals(7, entries=2, size_bytes=2, sha256="aa")
     assert job._verdict(False, written, 2, "bb").startswith("FAILED: ledger 7: wrote 2 entries")
     assert job._verdict(True, written, 2, "aa").startswith("OK: every byte agreed")
-
-
-def test_the_source_is_the_file_that_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_bytes(b"x" * 10_000)
-    monkeypatch.setenv("FILE", str(tmp_path / "file"))
-    found = find_source()
-    assert not found.is_repeated
-    assert found.pass_bytes == 10_000
-    assert [len(entry) for entry in found.entries()] == [4096, 4096, 1808]
-    monkeypatch.setenv("FILE", str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="no such file"):
-        find_source()
 
 
 def test_without_a_file_it_is_the_index_and_without_an_index_shared_files(

@@ -12,7 +12,6 @@ import pytest
 
 import fastbk
 from fastbk.client import Client
-from fastbk.errors import LedgerFenced
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.namespaces import Host, hosts, skip_without_namespaces
 from tests.fixtures.wait import wait_until_async
@@ -74,26 +73,3 @@ async def test_a_silent_host_is_replaced_and_comes_back_as_a_stranger_to_nobody(
         reader = await client.open_ledger(writer.ledger_id)
         entries = [bytes(one.data) async for one in reader.read()]
         assert entries == [b"%d" % one for one in range(count + 1)]
-
-
-async def test_a_ledger_is_recovered_while_a_host_is_silent_and_its_writer_is_fenced(
-    tmp_path: Path,
-) -> None:
-    async with (
-        cluster(tmp_path, 4) as (made, uri),
-        fastbk.connect(uri, **OPTIONS) as old,
-        fastbk.connect(uri, **OPTIONS) as new,
-    ):
-        writer = await old.create_ledger(3, 3, 2)
-        for one in range(20):
-            await writer.append(b"%d" % one)
-        ensemble = writer.metadata.fragments[-1].ensemble
-        silent = next(one for one in made if one.bookie_id == ensemble[1])
-        silent.cut()
-        reader = await new.open_ledger(writer.ledger_id)
-        assert reader.metadata.last_entry_id == 19
-        assert [bytes(one.data) async for one in reader.read()] == [b"%d" % n for n in range(20)]
-        silent.mend()
-        # The host that never heard of the fence completes no quorum with anybody.
-        with pytest.raises(LedgerFenced):
-            await writer.append(b"zombie")

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, length
 from pyspark.sql.functions import sum as sum_of
@@ -124,20 +124,6 @@ def test_a_query_goes_on_from_its_checkpoint_through_new_segments_and_streams(
     (cursor,) = space.stream("a").cursors()
     tail = space.stream("a").last_position()
     assert tail is not None and (cursor.name, cursor.mark) == ("spark", tail.next)
-
-
-def test_what_was_truncated_ends_the_query_or_is_passed_by(
-    query: Query, space: SyncNamespace
-) -> None:
-    stream = space.create_stream("a")
-    append(stream, 10)
-    query.run(stream=stream.path)
-    append(stream, 60)
-    stream.truncate(AtSeq(50))
-    with pytest.raises(StreamingQueryException, match="40 records that were not read"):
-        query.run(stream=stream.path)
-    query.run(stream=stream.path, failOnDataLoss="false")
-    assert query.seen() == [("a", at) for at in (*range(10), *range(50, 70))]
 
 
 def test_wrong_options_are_told_before_any_task(spark: SparkSession, cluster: LocalCluster) -> None:
