@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastbk
-import fastbk.sync
 from fastbk.client import Client, LedgerWriter
 from fastbk.errors import BufferFull, Error, MetadataUnavailable
 from fastbk.meta.sqlite import MemoryStore

@@ -161,17 +161,6 @@ def test_a_close_names_replacements_whose_shares_are_whole() -> None:
     assert harness.marks() == []
 
 
-def test_a_close_in_the_middle_of_copying_leaves_the_mark() -> None:
-    harness = replaced()
-    harness.change()
-    harness.connect("s0")
-    harness.ack("s0", first=4, count=2)
-    harness.close()
-    assert harness.store.now.metadata.is_closed
-    assert harness.marks() == [("b2", 4, 9)]
-    check(harness)
-
-
 def test_copies_acknowledged_while_a_mark_shrinks_still_count_as_marked() -> None:
     harness = WriterHarness()
     harness.add(4)

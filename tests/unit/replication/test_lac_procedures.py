@@ -81,15 +81,6 @@ def test_it_waits_for_no_more_than_covers_it() -> None:
     assert not client.pending
 
 
-def test_a_striped_ensemble_needs_every_write_set() -> None:
-    client, reading = reading_of(FakeQuorum.of(metadata_of(4, 2, 2)), ReadLastConfirmed)
-    client.deliver(client.asks(ReadLac, "b0")[0])
-    client.deliver(client.asks(ReadLac, "b1")[0])
-    assert not reading.is_finished  # an entry of b2 and b3 may be acknowledged
-    client.deliver(client.asks(ReadLac, "b3")[0])
-    assert reading.value() == -1
-
-
 def test_a_fence_is_told() -> None:
     harness = world_of(5)
     for bookie in harness.bookies.values():

@@ -10,9 +10,8 @@ import pytest
 from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId
-from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.replication.actions import AddEntry, Found, ReadEntries, Reply, SendRequest
-from fastbk.replication.copy_check import BAD_RANGES_MAX
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 from fastbk.wire.statuses import Status
@@ -172,15 +171,6 @@ def test_one_range_of_a_striped_ledger_is_one_request(rng: random.Random) -> Non
     check_whole(harness, sick)
 
 
-def test_more_bad_ranges_than_are_held_at_once(rng: random.Random) -> None:
-    harness, sick = world_of(metadata_of(3, 3, 2), 3 * BAD_RANGES_MAX)
-    for entry_id in range(0, 3 * BAD_RANGES_MAX, 2):
-        del sick.entries[entry_id]
-    result, _ = heal(harness, rng)
-    assert result.healed == 3 * BAD_RANGES_MAX // 2
-    check_whole(harness, sick)
-
-
 def test_what_nobody_has_is_counted_and_the_rest_is_healed(rng: random.Random) -> None:
     harness, sick = world_of(metadata_of(3, 3, 2), 30)
     for name in ("b0", "b2"):
@@ -234,13 +224,3 @@ def test_a_deleted_ledger_and_a_silent_bookie(rng: random.Random) -> None:
     result, _ = heal(harness, rng)
     assert result.is_deleted
     assert result.ledger_id == LEDGER
-
-
-def test_fragments_of_others_are_not_looked_at(rng: random.Random) -> None:
-    metadata = metadata_of(3, 3, 2)
-    other = replace(metadata, fragments=(Fragment(0, ("b0", "b2", "b3")),))
-    harness, sick = world_of(other, 5)
-    assert not sick.entries
-    result, client = heal(harness, rng)
-    assert (result.checked, result.healed) == (0, 0)
-    assert len(client.log) == 1

@@ -65,17 +65,6 @@ def test_nothing_to_change_changes_nothing() -> None:
     assert not update.is_ours
 
 
-def test_a_conflict_is_read_and_decided_anew() -> None:
-    harness = world_of()
-    stale = harness.current
-    harness.edit(custom={"owner": b"x"})
-    client, update = update_of(harness, known=stale)
-    client.run()
-    assert harness.metadata.custom == {"owner": b"x"}
-    assert update.value() == harness.current
-    assert len(harness.history) == 3
-
-
 def test_a_decision_may_refuse() -> None:
     def refuse(current: LedgerMetadata) -> LedgerMetadata | None:
         raise LedgerClosed("no")
@@ -90,30 +79,6 @@ def test_a_lost_answer_is_no_reason_to_do_it_twice() -> None:
     harness = world_of()
     harness.lose_update_answers = 1
     client, update = update_of(harness, add_one)
-    client.run()
-    assert harness.metadata.custom == {"count": b"1"}
-    assert update.value() == harness.current
-    assert update.is_ours
-
-
-def test_a_lost_request_is_sent_again() -> None:
-    harness = world_of()
-    client, update = update_of(harness, add_one, harness.current)
-    client.complete(next(iter(client.pending.values())), MetadataUnavailable("lost"))
-    client.run()
-    assert harness.metadata.custom == {"count": b"1"}
-    assert update.is_ours
-
-
-def test_a_change_that_arrives_late_is_found_in_the_conflict_of_the_next() -> None:
-    """The first request was only slow: it takes effect after the metadata was read again."""
-    harness = world_of()
-    client, update = update_of(harness, add_one, harness.current)
-    first = next(iter(client.pending.values()))
-    client.complete(first, MetadataUnavailable("slow"))
-    client.deliver(next(iter(client.pending.values())))  # the pause
-    client.deliver(next(iter(client.pending.values())))  # reads the old value
-    harness.outcome(first)
     client.run()
     assert harness.metadata.custom == {"count": b"1"}
     assert update.value() == harness.current

@@ -134,16 +134,6 @@ def test_a_silent_carrier_delays_no_news_by_more_than_one_grace() -> None:
     assert client.now_s == pytest.approx(OPTIONS.grace_s + 0.001)
 
 
-def test_a_silent_carrier_is_told_when_others_brought_the_entry() -> None:
-    harness = world_of(5)
-    client, poll = asked_of_one(harness, 4)
-    for bookie in harness.bookies.values():
-        bookie.explicit_lac = 4
-    client.deliver(sleeping(client, OPTIONS.grace_s))
-    client.deliver(at(client, "b0"))
-    assert poll.value() == LacNews(4, entry_of(4), slow="b1")
-
-
 def test_a_carrier_that_brought_the_entry_is_not_slow_when_others_prove_it() -> None:
     harness = world_of(5)
     client, poll = asked_of_one(harness, 4)
@@ -198,18 +188,6 @@ def test_the_entry_comes_along_once_it_is_proven() -> None:
     assert poll.value() == LacNews(4, entry_of(4))
 
 
-def test_an_entry_without_a_proof_waits_for_one() -> None:
-    harness = world_of(5)
-    client, poll = poll_of(harness, 4)
-    carrier = carrier_of(client)
-    client.deliver(at(client, carrier))  # entry 4 is there, not yet known to be acknowledged
-    assert not poll.is_finished
-    assert at(client, carrier).request == ReadLac(3, 0.0)
-    harness.write(5)
-    client.deliver(at(client, carrier))
-    assert poll.value() == LacNews(4, entry_of(4))
-
-
 def test_a_bookie_that_keeps_the_entry_back_is_not_waited_for() -> None:
     harness = world_of(6)
     client, poll = poll_of(harness, 4)
@@ -231,13 +209,6 @@ def test_what_fails_its_digest_is_no_news() -> None:
     client.run()
     assert poll.error is not None
     assert set(poll.error.replicas) == {"b0", "b1", "b2"}
-
-
-def test_nothing_new_is_said_when_the_time_is_over() -> None:
-    client, poll = poll_of(world_of(5), 4)
-    client.complete(at(client, others_of(client)[0]), Reply(Status.OK, lacs=(3,)))
-    client.deliver(sleeping(client, LEFT_S))
-    assert poll.value() == LacNews(3)
 
 
 def test_bookies_that_answer_when_their_wait_ends_have_answered() -> None:

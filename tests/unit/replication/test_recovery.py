@@ -67,14 +67,6 @@ def test_a_closed_ledger_is_used_as_it_is() -> None:
     assert procedure.stats.is_adopted
 
 
-def test_a_ledger_in_recovery_is_gone_on_with() -> None:
-    harness = three(3)
-    harness.edit(state=LedgerState.IN_RECOVERY)
-    recover(harness)
-    assert is_closed_at(harness, 2)
-    assert len(harness.history) == 3
-
-
 def test_one_good_copy_decides_that_an_entry_exists_and_it_is_brought_everywhere() -> None:
     harness = three(2)
     harness.write(2, ["b2"])
@@ -85,25 +77,6 @@ def test_one_good_copy_decides_that_an_entry_exists_and_it_is_brought_everywhere
     assert is_closed_at(harness, 2)
     assert all(2 in bookie.entries for bookie in harness.bookies.values())
     assert procedure.stats.entries_rewritten == 2  # b0 and b1 knew of LAC 0 only
-
-
-def test_entries_behind_the_first_missing_one_are_ignored() -> None:
-    harness = three(2)
-    harness.write(3)
-    harness.write(4)
-    for bookie in harness.bookies.values():
-        bookie.entries[3] = entry_of(3, lac=1)
-        bookie.entries[4] = entry_of(4, lac=1)
-    recover(harness)
-    assert is_closed_at(harness, 1)
-
-
-def test_one_damaged_copy_decides_nothing_and_a_good_one_does() -> None:
-    harness = three(3)
-    harness.bookies["b0"].damaged = {2}
-    harness.bookies["b1"].damaged = {1}
-    recover(harness)
-    assert is_closed_at(harness, 2)
 
 
 def test_the_length_is_not_that_of_an_answer_that_names_the_last_entry_as_its_lac() -> None:
@@ -204,20 +177,6 @@ def test_p4_changes_of_others_survive_the_close() -> None:
     assert harness.metadata.custom == {"owner": b"x"}
     assert harness.metadata.fragments[0] == repaired
     assert procedure.stats.rounds == 1
-
-
-def test_recovery_begins_anew_when_the_last_fragment_changed_under_it() -> None:
-    harness = three(6, spare=1)
-    client, procedure = recoverer(harness)
-    client.run(until=lambda: bool(client.asks(AddEntry)))
-    harness.bookies["s0"].entries = dict(harness.bookies["b0"].entries)
-    harness.edit(fragments=(Fragment(0, ("s0", "b1", "b2")),))
-    client.run()
-    assert procedure.error is None
-    assert is_closed_at(harness, 5)
-    assert harness.metadata.fragments == (Fragment(0, ("s0", "b1", "b2")),)
-    assert procedure.stats.rounds == 2
-    assert harness.bookies["s0"].fenced
 
 
 def test_a_ledger_that_never_holds_still_is_given_up() -> None:

@@ -34,26 +34,6 @@ from tests.fixtures.recovering import (
 )
 
 
-def test_p14_entries_are_written_with_the_recovery_flag_in_strict_order() -> None:
-    """#4163: the bookies are fenced, by this very recovery."""
-    harness = three()
-    for entry_id in range(20):
-        harness.write(entry_id, ["b0", "b1"], lac=-1)
-    client, procedure = recoverer(harness, entries_max=4)
-    client.run()
-    assert is_closed_at(harness, 19)
-    adds = [
-        (one.bookie_id, one.request)
-        for one in client.log
-        if isinstance(one, SendRequest) and isinstance(one.request, AddEntry)
-    ]
-    assert all(request.recovery for _, request in adds)
-    for name in harness.bookies:
-        ids = [request.entry_id for bookie_id, request in adds if bookie_id == name]
-        assert ids == list(range(20))
-    assert procedure.stats.entries_rewritten == 20
-
-
 def test_the_lac_inside_what_is_written_again_stays_where_recovery_began() -> None:
     """A competitor may close lower: a reader must not have been told otherwise."""
     harness = three(5)
@@ -83,33 +63,6 @@ def test_a_bookie_that_fails_is_replaced_in_the_same_close() -> None:
     assert [len(one.fragments) for one in harness.history] == [1, 1, 2]
     assert set(range(3, 10)) <= set(harness.bookies["s0"].entries)
     assert (procedure.stats.bookies_replaced, procedure.stats.copies_missing) == (1, 0)
-
-
-def test_a_bookie_that_fails_in_the_middle_starts_a_fragment_there() -> None:
-    harness = three(spare=1)
-    for entry_id in range(10):
-        harness.write(entry_id, lac=-1)
-    client, procedure = recoverer(harness, entries_max=1)
-    client.run(until=lambda: 6 in map(entry_asked, client.asks(AddEntry)))
-    harness.bookies["b2"].away = True
-    client.run()
-    assert procedure.error is None
-    assert is_closed_at(harness, 9)
-    first = harness.metadata.fragments[1]
-    assert first.first_entry_id in (6, 7)
-    assert first.ensemble == ("b0", "b1", "s0")
-
-
-def test_p13_one_index_is_replaced_as_often_as_it_fails() -> None:
-    """#4261: nobody is left waiting when the same index fails again, or nobody takes its place."""
-    harness = three(spare=2)
-    for entry_id in range(4):
-        harness.write(entry_id, lac=-1)
-    harness.bookies["b0"].add_status = harness.bookies["s0"].add_status = Status.READ_ONLY
-    procedure = recover(harness)
-    assert is_closed_at(harness, 3)
-    assert harness.metadata.fragments[-1].ensemble == ("s1", "b1", "b2")
-    assert procedure.stats.bookies_replaced == 2
 
 
 def test_without_a_replacement_the_ack_quorum_is_enough() -> None:

@@ -82,15 +82,6 @@ def test_it_is_replaced_before_entries_would_be_given_up() -> None:
     assert harness.writer.adds.under_replicated == [0, 0, 0]
 
 
-def test_it_is_replaced_at_once_when_the_ack_quorum_needs_it() -> None:
-    harness = WriterHarness(policy=ChangePolicy())
-    harness.add(1)
-    harness.lose("b2")
-    harness.lose("b1")
-    harness.change()
-    assert harness.writer.ensemble == ("b0", "s0", "s1")
-
-
 def test_a_bookie_that_takes_what_was_held_for_it_is_not_silent() -> None:
     harness = WriterHarness(policy=ChangePolicy())
     harness.lose("b2")
@@ -138,23 +129,6 @@ def test_the_replacement_is_named_for_what_it_was_given_and_nothing_else() -> No
     ]
     assert missing(harness) == set()
     assert harness.marks() == []
-
-
-def test_copies_count_for_nothing_under_the_old_fragment() -> None:
-    harness = WriterHarness()
-    harness.lose("b2")
-    harness.add(4)
-    harness.ack("b0", "b1")
-    harness.add(2)
-    harness.ack("b0")
-    harness.pass_time(1.0)
-    harness.change()
-    harness.connect("s0")
-    harness.ack("s0", first=0, count=4)
-    assert harness.writer.adds.head == 4
-    harness.ack("s0", first=4)
-    assert harness.writer.adds.head == 5, "from there on it is a member"
-    harness.check_acknowledged()
 
 
 @pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY, LedgerState.CLOSED])
@@ -234,25 +208,6 @@ def test_a_replacement_that_fails_is_named_for_what_it_has() -> None:
     assert [(first, names[2]) for first, names in harness.fragments()] == ensembles
     assert missing(harness) == set()
     assert harness.marks() == []
-
-
-def test_a_replacement_whose_data_is_lost_is_named_for_nothing() -> None:
-    harness = replaced()
-    harness.change()
-    harness.connect("s0")
-    harness.ack("s0", first=4, count=3)
-    harness.add(1)
-    harness.ack("b0", "b1")
-    harness.stored["s0"].clear()
-    harness.lose("s0", is_gone=True)
-    harness.change()
-    check(harness)
-    harness.connect("s1")
-    harness.ack("s1")
-    harness.pass_time(1.0)
-    harness.change()
-    check(harness)
-    assert missing(harness) <= {("b2", entry_id) for entry_id in range(4, 10)}
 
 
 def test_what_a_lost_bookie_had_and_nobody_holds_any_more_is_marked() -> None:

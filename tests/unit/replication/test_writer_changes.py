@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import (
+    Error,
     LedgerClosed,
     LedgerFenced,
     MetadataConflict,
@@ -33,29 +34,21 @@ def test_a_conflict_over_something_else_is_decided_anew() -> None:
     assert not harness.writer.is_changing
 
 
-def test_a_ledger_that_was_closed_meanwhile_ends_the_writer() -> None:
+@pytest.mark.parametrize(
+    ("state", "kind"), [(LedgerState.IN_RECOVERY, LedgerFenced), (LedgerState.CLOSED, LedgerClosed)]
+)
+def test_a_ledger_that_was_taken_over_ends_the_writer(state: LedgerState, kind: type[Error]) -> None:
     harness = WriterHarness()
     harness.add(3)
     harness.fail("b2")
-    harness.store.edit(harness.store.now.metadata.closed(-1, 0))
+    harness.store.edit(state=state)
     harness.change()
     harness.ack("b0", "b1")
-    assert isinstance(harness.writer.failure, LedgerClosed)
+    assert isinstance(harness.writer.failure, kind)
     assert harness.writer.failure.outcome == "unknown"
     assert harness.writer.adds.head == 0
     assert harness.writer.is_finished
     assert harness.writer.wake_s is None
-
-
-def test_a_ledger_in_recovery_ends_the_writer_as_fenced() -> None:
-    harness = WriterHarness()
-    harness.add(3)
-    harness.fail("b2")
-    harness.store.edit(state=LedgerState.IN_RECOVERY)
-    harness.change()
-    harness.ack("b0", "b1")
-    assert isinstance(harness.writer.failure, LedgerFenced)
-    assert harness.writer.adds.head == 0
 
 
 def test_a_deleted_ledger_ends_the_writer() -> None:
