@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
@@ -41,7 +40,6 @@ class Writing(Running[None]):
         ledger: Ledger,
         known: VersionedLedger,
         options: WriterOptions,
-        when_over: Callable[[Writing], None] | None = None,
     ) -> None:
         self.machine = WriterMachine(ledger.ledger_id, known, options)
         super().__init__(client, ledger, self.machine)
@@ -49,7 +47,6 @@ class Writing(Running[None]):
         self.is_closing = False
         self.is_over = False
         self.is_stopped = False
-        self._when_over = when_over
         self._subscribed: tuple[BookieId, ...] = ()
         self._version = -1
         self._head = 0
@@ -167,8 +164,6 @@ class Writing(Running[None]):
             self.client.unsubscribe(bookie_id, self)
         self._subscribed = ()
         self._leave()
-        if self._when_over is not None:
-            self._when_over(self)
 
     # --- what the channels tell --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.style.tree import ROOT
 
 CASES = """
 import asyncio
@@ -43,18 +43,23 @@ async def test_good(tmp_path):
 """
 
 
-def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest on `folder` with this project's plug-ins."""
-    plugins = ["-p", "tests.fixtures.skips", "-p", "tests.fixtures.aio", "-p", "no:cacheprovider"]
+def run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest, or our runner of it, on `folder`."""
+    words = ["-p", "no:cacheprovider", "--rootdir", str(folder), *arguments, str(folder)]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "-c", str(ROOT / "pyproject.toml"), *arguments]
-        + ["--rootdir", str(folder), str(folder)],
+        [sys.executable, "-m", module, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it with this project's plug-ins."""
+    plugins = ["-p", "tests.fixtures.skips", "-p", "tests.fixtures.aio"]
+    return run(folder, "pytest", *plugins, "-c", str(ROOT / "pyproject.toml"), *arguments)
 
 
 def test_unexcused_skips_and_faults_of_the_loop_fail(tmp_path: Path) -> None:
@@ -82,13 +87,5 @@ def test_skipped_module_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ["", "def test_x(): ...\n"])
 def test_an_empty_run_fails(tmp_path: Path, body: str) -> None:
     (tmp_path / "test_module.py").write_text(body)
-    result = subprocess.run(
-        [sys.executable, "-m", "tests", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-        + ["--confcutdir", str(tmp_path), str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    result = run(tmp_path, "tests", "--confcutdir", str(tmp_path))
     assert (result.returncode == 0) == bool(body), result.stdout

@@ -44,7 +44,7 @@ def wiped_before_the_close_names_it() -> None:
         s.write(2)
         s.client("c0").crash()
         # c1 takes another bookie in place of b0, in memory: metadata hears of it with the close.
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         close = s.keep("c1", "m", closes)
         running = s.recover("c1")
         s.until(lambda: any(one.rule is close for one in s.kept), "c1 is about to close")

@@ -44,8 +44,7 @@ def fence_on_every_recovery_read() -> None:
 def recovery_starts_at_the_last_fragment() -> None:
     with stage() as s:
         s.write(3)
-        for number in range(3):
-            s.bookie(number).crash(0.0, is_power_cut=False)
+        s.kill(0, 1, 2)
         s.until(
             lambda: set(s.metadata.fragments[-1].ensemble) == {"b3", "b4", "b5"}, "other bookies"
         )
@@ -69,7 +68,7 @@ def enough_bookies_say_no() -> None:
         s.client("c0").crash()
         s.drop(b2_lacks)
         # One holder of entry 1 is dead, the other slow; b2 says no.
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         slow = s.keep("c1", "b1", reads(1))
         running = s.recover("c1")
         s.run(1.0)
@@ -81,8 +80,8 @@ def enough_bookies_say_no() -> None:
         s.write(2)
         s.client("c0").crash()
         # Two dead bookies prove nothing; when one is back there is nothing to wait for the other for.
-        s.bookie(0).crash(0.0, is_power_cut=False)
-        s.bookie(1).crash(0.0, is_power_cut=False)
+        s.kill(0)
+        s.kill(1)
         running = s.recover("c1")
         s.until(lambda: running.procedure.is_finished, "it gives up")
         assert running.procedure.error is not None
@@ -160,8 +159,7 @@ def a_competitor_closed_lower() -> None:
         s.release(own_close)
         s.until(lambda: s.metadata.is_closed, "c1 closes")
         s.release(close)
-        for rule in (slow, *quick):
-            s.release(rule)
+        s.release(slow, *quick)
         s.until(lambda: second.procedure.is_finished and first.procedure.is_finished, "both end")
         assert s.metadata.last_entry_id == 0
         value: VersionedLedger = second.procedure.value()
@@ -173,12 +171,7 @@ def a_competitor_closed_lower() -> None:
 def a_recoverer_dies_half_way() -> None:
     with stage() as s:
         s.write()
-        only_b2 = [s.keep("c0", "b0", adds()), s.keep("c0", "b1", adds())]
-        s.append(2)
-        s.run()
-        s.client("c0").crash()
-        for rule in only_b2:
-            s.drop(rule)
+        s.leave_on_b2(2)
         # c1 hears b2 first; of what it writes again only entry 2 gets through, to b0.
         for number in (0, 1):
             for entry_id in (1, 2):
@@ -192,7 +185,7 @@ def a_recoverer_dies_half_way() -> None:
         reader.read_lac(True, None)
         s.run()
         s.client("c1").crash()
-        s.bookie(2).crash(0.0, is_power_cut=False)
+        s.kill(2)
         last = s.recovered("c2")
         assert last >= max(s.acked - 1, reader.lac)
         s.bookie(2).start()
@@ -208,7 +201,7 @@ def a_lac_without_a_digest_counts_for_nothing() -> None:
         s.client("c0").crash()
         # b0 says anything; b1 is away: b2 alone is not enough.
         s.bookie(0).answers.damaged[0, 0] = False
-        s.bookie(1).crash(0.0, is_power_cut=False)
+        s.kill(1)
         running = s.recover("c1")
         s.until(lambda: running.procedure.is_finished, "it gives up")
         assert not s.metadata.is_closed
@@ -251,8 +244,7 @@ def a_close_against_a_recovery() -> None:
         quick = [s.keep("c1", "b0", reads(1)), s.keep("c1", "b1", reads(1))]
         assert s.recovered("c1") == 1
         s.release(closing)
-        for rule in (*kept, *quick):
-            s.release(rule)
+        s.release(*kept, *quick)
         s.run(2.0)
         assert s.metadata.last_entry_id == 1
         s.read_all()

@@ -138,19 +138,20 @@ class Stage:
         self.rules.append(rule)
         return rule
 
-    def release(self, rule: Rule) -> None:
-        """Let the frames of a rule go, in order, and keep no more of them."""
-        self.rules.remove(rule)
-        mine = [one for one in self.kept if one.rule is rule]
-        self.kept = [one for one in self.kept if one.rule is not rule]
-        for number, one in enumerate(mine):
-            at_s = self.kernel.now_s + number * 1e-6
-            self.kernel.deliver(at_s, one.node, one.handler, *one.arguments)
+    def release(self, *rules: Rule) -> None:
+        """Let the frames of each rule go, in order, and keep no more of them."""
+        for rule in rules:
+            for number, one in enumerate(self.drop(rule)):
+                at_s = self.kernel.now_s + number * 1e-6
+                self.kernel.deliver(at_s, one.node, one.handler, *one.arguments)
 
-    def drop(self, rule: Rule) -> None:
-        """Lose what a rule has kept, and keep no more."""
-        self.rules.remove(rule)
-        self.kept = [one for one in self.kept if one.rule is not rule]
+    def drop(self, *rules: Rule) -> list[Kept]:
+        """Return what the rules have kept, and keep no more."""
+        for rule in rules:
+            self.rules.remove(rule)
+        dropped = [one for one in self.kept if one.rule in rules]
+        self.kept = [one for one in self.kept if one.rule not in rules]
+        return dropped
 
     def _passes(
         self, one: Node, other: Node, handler: Callable[..., object], arguments: tuple[Any, ...]
@@ -179,6 +180,19 @@ class Stage:
         """The writer adds entries, and all that were added are acknowledged."""
         self.append(count)
         self.until(lambda: self.acked == len(self.ledger.written), "an entry is not acknowledged")
+
+    def leave_on_b2(self, count: int = 1) -> None:
+        """The writer adds entries that reach b2 alone, and dies."""
+        rules = [self.keep("c0", name, adds()) for name in ("b0", "b1")]
+        self.append(count)
+        self.run()
+        self.client("c0").crash()
+        self.drop(*rules)
+
+    def kill(self, *numbers: int) -> None:
+        """Kill bookies; nothing that was synced is lost."""
+        for number in numbers:
+            self.bookie(number).crash(0.0, is_power_cut=False)
 
     @property
     def acked(self) -> int:

@@ -21,7 +21,7 @@ def metadata_first() -> None:
     with stage() as s:
         s.write()
         stalled = s.keep("c0", "m", named("update"))
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         s.until(lambda: bool(s.kept), "the writer wants other bookies")
         # The metadata does not answer; nothing is acknowledged, whatever b1 and b2 say.
         s.append(3)
@@ -30,7 +30,7 @@ def metadata_first() -> None:
         s.release(stalled)
         s.until(lambda: s.acked == 4, "they complete on the new ensemble")
         for number in (1, 2):
-            s.bookie(number).crash(0.0, is_power_cut=False)
+            s.kill(number)
             s.write()
         s.client("c0").crash()
         assert s.recovered("c1") == 5
@@ -45,7 +45,7 @@ def nobody_writes_blindly() -> None:
         with stage() as s:
             s.write()
             update = s.keep("c0", "m", named("update"))
-            s.bookie(0).crash(0.0, is_power_cut=False)
+            s.kill(0)
             s.until(lambda: bool(s.kept), "the writer wants another bookie")
             # Somebody else changes the ledger first; or the store never hears the writer.
             s.world.workload.edit(s.client("c2"), _EDIT)
@@ -77,11 +77,9 @@ def the_fragment_starts_where_completions_stopped() -> None:
         half_done = [s.keep("c0", "b1", adds()), s.keep("c0", "b2", adds())]
         s.append(5)
         s.run()
-        for number in (1, 2):
-            s.bookie(number).crash(0.0, is_power_cut=False)
+        s.kill(1, 2)
         s.until(lambda: s.acked == 7, "all of them, on other bookies")
-        for rule in half_done:
-            s.release(rule)
+        s.release(*half_done)
         s.run()
         assert s.metadata.fragments[-1].first_entry_id == 2
         s.client("c0").crash()
@@ -101,13 +99,12 @@ def an_ack_goes_with_its_bookie() -> None:
         s.run()
         assert s.acked == 0
         fresh = [s.keep("c0", f"b{number}", adds()) for number in (4, 5, 6)]
-        s.bookie(1).crash(0.0, is_power_cut=False)
+        s.kill(1)
         s.until(lambda: "b1" not in s.metadata.fragments[-1].ensemble, "another for b1")
         s.release(late)
         s.run(1.0)
         assert s.acked == 0
-        for rule in fresh:
-            s.release(rule)
+        s.release(*fresh)
         s.until(lambda: s.acked == 2, "on the new bookie")
         s.client("c0").crash()
         assert s.recovered("c1") == 1
@@ -118,12 +115,7 @@ def an_ack_goes_with_its_bookie() -> None:
 def an_ack_goes_with_its_bookie_in_recovery() -> None:
     with stage() as s:
         s.write()
-        only_b2 = [s.keep("c0", "b0", adds()), s.keep("c0", "b1", adds())]
-        s.append(2)
-        s.run()
-        s.client("c0").crash()
-        for rule in only_b2:
-            s.drop(rule)
+        s.leave_on_b2(2)
         # c1 finds entries 1 and 2 on b2. b0 takes entry 1 again, then fails over entry 2.
         for number in (0, 1):
             for entry_id in (1, 2):
@@ -134,14 +126,13 @@ def an_ack_goes_with_its_bookie_in_recovery() -> None:
         running = s.recover("c1")
         s.until(lambda: 1 in s.bookie(0).entries[0], "b0 has entry 1")
         s.run(0.1)
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         s.run()
         # b2 alone is no quorum of the ensemble that c1 is going to name.
         s.release(own)
         s.run(1.0)
         assert not running.procedure.is_finished
-        for rule in fresh:
-            s.release(rule)
+        s.release(*fresh)
         s.until(lambda: running.procedure.is_finished, "c1 closes")
         assert s.metadata.last_entry_id == 2
         s.bookie(0).start()
@@ -153,7 +144,7 @@ def nothing_left_to_replace() -> None:
     with stage() as s:
         s.write()
         update = s.keep("c0", "m", named("update"))
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         s.until(lambda: bool(s.kept), "the writer wants another bookie")
 
         def replaced(metadata: LedgerMetadata) -> LedgerMetadata:
@@ -170,13 +161,13 @@ def nothing_left_to_replace() -> None:
         # The successor fails at the same place, and its successor.
         for _ in range(2):
             number = int(s.writer.machine.ensemble[0][1:])
-            s.bookie(number).crash(0.0, is_power_cut=False)
+            s.kill(number)
             s.until(lambda number=number: f"b{number}" not in s.writer.machine.ensemble, "another")  # type: ignore[misc]
             s.write()
     # A bookie that is back before the metadata answered: the change is called off, or made; never half.
     with stage(replace_after_s=0.5) as s:
         probe = s.keep("m", "c0", named("told_metadata"))
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         s.append()
         s.run(0.8)
         s.bookie(0).start()
@@ -237,7 +228,7 @@ def deferred_sync_keeps_its_bookies() -> None:
         s.writer.force()
         s.until(lambda: s.facts.forced == 2, "they are forced")
         s.write()
-        s.bookie(0).crash(0.0, is_power_cut=False)
+        s.kill(0)
         s.append()
         s.run(3.0)
         assert s.writer.machine.failure is not None
