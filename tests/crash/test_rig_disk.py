@@ -1,7 +1,14 @@
-"""The rig `disk` in small: thousands of crashes lose nothing, and it notices when something is lost."""
+"""The rig `disk` in small: thousands of crashes lose nothing, and it notices when something is lost.
+
+The rig `flips`: one turned bit anywhere in a bookie's files is told, refused or harmless; never a wrong byte, never a
+wrong "no".
+"""
 
 from __future__ import annotations
 
+import os
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +17,7 @@ from fastbk.storage.checkpoint import Checkpoint
 from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.storage_harness import Life
 from tests.rigs import fake_disk
+from tests.rigs.flips import flip_case, image
 from tests.rigs.judge import Found, Known, judge
 from tests.rigs.report import Plan, Report
 
@@ -17,6 +25,7 @@ pytestmark = pytest.mark.fast
 
 CASES = 800
 CASES_OF_A_FAULT = 400
+FLIPS = 60 if os.environ.get("FASTBK_TIER", "fast") == "fast" else 120
 
 
 def run(seed: int, cases: int) -> Report:
@@ -88,3 +97,18 @@ def test_the_judge(found: Found, losses: list[str]) -> None:
     assert len(wrong) == len(losses)
     for line, part in zip(wrong, losses, strict=True):
         assert part in line
+
+
+def test_every_kind_of_file_has_its_turn() -> None:
+    assert {"log", "loc", "journal", "manifest", "json", "ids", "unclean"} <= set(image(0).files)
+
+
+def test_a_turned_bit_is_told_refused_or_harmless(rng: random.Random) -> None:
+    first = rng.randrange(1 << 40)
+    outcomes: Counter[str] = Counter()
+    for seed in range(first, first + FLIPS):
+        flip = flip_case(seed)
+        assert not flip.losses, (seed, flip)
+        outcomes[flip.outcome] += 1
+    assert outcomes["told"] > 2, outcomes
+    assert outcomes["refused"] > 2, outcomes

@@ -1,4 +1,4 @@
-"""Writers, readers and cursors of streams on real bookies: rolls, takeovers, names, searching; what lies in ledgers."""
+"""Writers and readers of streams on real bookies: rolls, takeovers, names, searching; what lies in the ledgers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import time
 import pytest
 
 import fastbk
-from fastbk.errors import ClientClosed, CursorFenced, StreamNotFound
+from fastbk.errors import StreamNotFound
 from fastbk.stream.context import StreamContext
-from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.reader import search
@@ -150,73 +149,6 @@ async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) ->
         with pytest.raises(StreamNotFound):
             async with other.namespace("shop/eu").stream("orders").reader() as reader:
                 await anext(reader)
-
-
-def test_what_is_written_without_await_is_read_by_records_chunks_and_from_anywhere(
-    space: SyncNamespace,
-) -> None:
-    stream = space.stream("a")
-    with stream.writer(create=True) as writer:
-        writer.append_many([b"%d" % at * 20 for at in range(1500)])
-        writer.roll()
-        writer.append_many([b"%d" % at * 20 for at in range(1500, 3000)])
-        assert writer.publish() == writer.last_dlsn
-    records = list(stream.reader(tail=False))
-    assert [one.seq for one in records] == list(range(3000))
-    assert [bytes(one.payload) for one in records] == [b"%d" % at * 20 for at in range(3000)]
-    assert stream.info().segments > 1
-    found = stream.find(seq=2000)
-    assert found == records[2000].dlsn == stream.find(txid=2000)
-    assert stream.get(AtSeq(7)).dlsn == records[7].dlsn
-    assert [one.seq for one in stream.get_many([records[9].dlsn, AtSeq(3)])] == [9, 3]
-    first, tail = stream.first(), stream.last_position()
-    assert first is not None and tail is not None
-    assert (first.seq, tail.seq) == (0, 2999)
-    with stream.reader(AtTxid(2990), tail=False) as reader:
-        assert reader.position == records[2990].dlsn
-        some = next(iter(reader))
-        assert some.seq == 2990 and reader.position == records[2991].dlsn
-        assert not reader.caught_up()
-        rest = [one for chunk in reader.chunks() if isinstance(chunk, Chunk) for one in chunk]
-        assert [one.seq for one in rest] == list(range(2991, 3000))
-        assert reader.lag.records == 0
-        reader.seek("earliest")
-        assert len(reader.read(max_records=5)) == 5  # type: ignore[arg-type]
-        assert reader.position == records[5].dlsn
-    with pytest.raises(ClientClosed):
-        _ = reader.position
-
-
-def test_a_cursor_without_await_goes_on_at_its_mark_and_the_former_holder_is_told(
-    space: SyncNamespace,
-) -> None:
-    stream = space.create_stream("billed")
-    with stream.writer() as writer:
-        writer.append_many([b"%d" % at for at in range(1000)])
-    with stream.cursor("billing", tail=False) as cursor:
-        for record in cursor:
-            cursor.ack(record, data={"last": record.seq})
-            if record.seq == 399:
-                break
-        cursor.ack_one(stream.get(AtSeq(401)))
-        assert (cursor.mark, cursor.data) == (stream.find(seq=400), {"last": 399})
-        assert cursor.backlog().records == 599
-    (info,) = stream.cursors()
-    assert (info.name, info.mark_seq) == ("billing", 400)
-    with stream.cursor("billing", tail=False) as old:
-        first = next(iter(old))
-        assert first.seq == 400
-        with stream.cursor("billing", tail=False) as new:
-            assert [one.seq for one in new] == [400, *range(402, 1000)]
-        old.ack(first)
-        with pytest.raises(CursorFenced):
-            old.flush()
-        old.abort()
-    with stream.cursor("billing", tail=False) as cursor:
-        cursor.reset(AtSeq(998))
-        assert [one.seq for one in cursor] == [998, 999]
-    assert stream.delete_cursor("billing") and not stream.delete_cursor("billing")
-    assert stream.cursors() == []
 
 
 @pytest.mark.alone
