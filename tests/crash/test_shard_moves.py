@@ -13,8 +13,6 @@ import msgspec
 import pytest
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.model.ids import BookieId
-from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.shard import shard_of
@@ -27,6 +25,7 @@ from fastbk.storage.identity_check import IdentityError
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.shard_move import COPYING, MOVED, Move
+from tests.fixtures.metadata import metadata
 from tests.fixtures.stopped_bookie import ME, StoppedBookie, killed_at, same
 
 pytestmark = pytest.mark.fast
@@ -265,11 +264,8 @@ def test_a_pair_s_wiped_missing_or_swapped_directory_ends_the_start(bookie: Stop
 
 def test_a_bookie_of_pairs_that_lost_all_is_born_again_in_limbo(bookie: StoppedBookie) -> None:
     """INV-X4: each pair is told of all; its index keeps those that live there."""
-    metadata = LedgerMetadata(
-        ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, (BookieId(ME),)),)
-    )
     for ledger_id in range(5):
-        bookie.store.create_ledger(ledger_id, metadata)
+        bookie.store.create_ledger(ledger_id, metadata(bookies=(ME,)))
     for directory in (*bookie.config.journal.directories, *bookie.config.ledgers.directories):
         shutil.rmtree(directory)
     bookie.mount()
