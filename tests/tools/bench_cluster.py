@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +15,6 @@ from fastbk.devcluster.metadata import LOCAL, DevMetadata
 from fastbk.errors import ConfigError
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.testing import LocalCluster
-from tests.live.proxy import FrameProxy
 
 T = TypeVar("T")
 STORES = ("sqlite", "zookeeper")
@@ -36,21 +34,6 @@ async def bench_cluster() -> AsyncIterator[LocalCluster]:
                 yield cluster
         finally:
             metadata.stop()
-
-
-@asynccontextmanager
-async def proxies(cluster: LocalCluster) -> AsyncIterator[tuple[list[FrameProxy], dict[str, int]]]:
-    """Give a proxy before each bookie, and their ports by the bookies' names (`proxied`)."""
-    made = []
-    for bookie in cluster.bookies:
-        made.append(FrameProxy(lambda bookie=bookie: bookie.port, random.Random(len(made))))  # type: ignore[misc]
-        await made[-1].start()
-    ports = {bookie.name: proxy.port for bookie, proxy in zip(cluster.bookies, made, strict=True)}
-    try:
-        yield made, ports
-    finally:
-        for proxy in made:
-            await proxy.stop()
 
 
 class MetadataCount:

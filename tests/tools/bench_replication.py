@@ -1,8 +1,7 @@
 """`./dev bench replication`: what replication costs beside the disk's own limit, measured in one run on a real cluster.
 
 1. `await append` at E=3 Qw=3 Qa=2, window 1, beside the commit of three writers at once on the same disk.
-2. The same with one of the three bookies slowed down by a proxy: neither p50 nor the client's memory may care.
-3. Recovery of open ledgers with one dead bookie, each by `open_ledger(recovery=True)`.
+2. Recovery of open ledgers with one dead bookie, each by `open_ledger(recovery=True)`.
 
 Environment: SECONDS_EACH=3, ROUNDS=3, LEDGERS=200, OUT=build/bench-replication.json.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,14 +21,10 @@ import uvloop
 import fastbk
 from fastbk.client import Client
 from fastbk.testing import LocalCluster
-from tests.live.proxied_store import proxied
-from tests.live.proxy import Direction
 from tests.style.tree import ROOT
-from tests.tools.bench_cluster import proxies
 from tests.tools.part import latencies_us, scratch, setting
 
 ENTRY = b"x" * 1024
-SLOW_S = 0.05
 _PROBE = """
 import json, sys
 from pathlib import Path
@@ -62,27 +56,6 @@ async def append_for(client: Client, seconds: float) -> list[float]:
             await writer.append(ENTRY)
             took.append((time.perf_counter() - began_s) * 1e6)
     return took
-
-
-async def slow_bookie(cluster: LocalCluster, seconds: float) -> dict[str, object]:
-    """Append with all proxies quick, then with one bookie 50 ms away; p50 of both, and the growth of memory."""
-    options = {"held_bytes_max": 4 * 1024 * 1024}
-    async with (
-        proxies(cluster) as (made, ports),
-        fastbk.connect(proxied(cluster.metadata_uri, ports), **options) as client,
-    ):
-        quick = latencies_us(await append_for(client, seconds))
-        made[0].set(Direction(delay_s=SLOW_S), Direction())
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        slow = latencies_us(await append_for(client, seconds))
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    ratio = slow["p50_us"] / quick["p50_us"]
-    return {
-        "quick_us": quick,
-        "one_slow_us": slow,
-        "p50_ratio": round(ratio, 3),
-        "memory_grown_kib": grown,
-    }
 
 
 async def recovery(cluster: LocalCluster, ledgers: int) -> dict[str, dict[str, float]]:
@@ -126,8 +99,6 @@ async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> di
             pairs.append({"disk_p50_us": round(disk_us, 1), "append_us": append, "ratio": ratio})
             print(f"append E=3 Qw=3 Qa=2, window 1: {pairs[-1]}", flush=True)
         figures["append"] = pairs
-        figures["slow_bookie"] = await slow_bookie(cluster, seconds)
-        print(f"one slow bookie of three: {figures['slow_bookie']}", flush=True)
         figures["recovery_us"] = await recovery(cluster, ledgers)
         print(f"recovery with one dead bookie: {figures['recovery_us']}", flush=True)
     return figures

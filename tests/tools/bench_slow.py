@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -16,8 +17,7 @@ from pathlib import Path
 import fastbk
 from fastbk.testing import LocalCluster
 from tests.live.proxied_store import proxied
-from tests.live.proxy import Direction
-from tests.tools.bench_cluster import proxies
+from tests.live.proxy import Direction, FrameProxy
 from tests.tools.part import percentile, rss_bytes, scratch, setting
 
 ENTRY = b"x" * 1024
@@ -61,11 +61,13 @@ async def client(uri: str, ports: dict[str, int], seconds: float, rate: float) -
 
 async def measure(folder: Path, seconds: float, rate: float) -> int:
     """Run it; return 0 if the memory of the last quarter is not above that of the second by more than 5 %."""
-    async with (
-        LocalCluster(3, data=folder / "cluster") as cluster,
-        proxies(cluster) as (made, ports),
-    ):
-        made[0].set(Direction(delay_s=SLOW_S), Direction())
+    async with LocalCluster(3, data=folder / "cluster") as cluster:
+        proxies = []
+        for bookie in cluster.bookies:
+            proxies.append(FrameProxy(lambda one=bookie: one.port, random.Random(len(proxies))))  # type: ignore[misc]
+            await proxies[-1].start()
+        proxies[0].set(Direction(delay_s=SLOW_S), Direction())
+        ports = {one.name: proxies[at].port for at, one in enumerate(cluster.bookies)}
         words = [cluster.metadata_uri, json.dumps(ports), str(seconds), str(rate)]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.tools.bench_slow", *words, stdout=asyncio.subprocess.PIPE
@@ -82,6 +84,8 @@ async def measure(folder: Path, seconds: float, rate: float) -> int:
                 flush=True,
             )
         code = await process.wait()
+        for proxy in proxies:
+            await proxy.stop()
     quarter = max(1, len(samples) // 4)
     early, late = max(samples[quarter : 2 * quarter] or samples), max(samples[-quarter:])
     print(
