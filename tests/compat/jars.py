@@ -81,11 +81,6 @@ def _argument_file(path: Path, class_path: str) -> str:
     return f"@{path}"
 
 
-def pulsar_programs(*, beside: Programs) -> Programs:
-    """Return the programs for Pulsar's library. Raises NotAvailable."""
-    return programs("pulsar-pom.xml", "java-pulsar", beside=beside)
-
-
 def _jars(pom: Path, kept: Path) -> str:
     stamp = kept.with_suffix(".pom")
     if not kept.exists() or not stamp.exists() or stamp.read_text() != pom.read_text():

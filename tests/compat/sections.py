@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tests.compat.autorecovery import autorecovery_cells
 from tests.compat.by_conf import conf_cells, limit_cells
 from tests.compat.full_disk import disk_full_cells
-from tests.compat.jars import NotAvailable, Programs, pulsar_programs
+from tests.compat.jars import NotAvailable, Programs, programs
 from tests.compat.java_cells import CELLS_MAIN, run_cells
 from tests.compat.kills import kill_rounds, python_kill_rounds
 from tests.compat.marks import mark_cells
@@ -90,17 +90,17 @@ def group(rig: Rig, only: list[str], name: str, *, kind: str) -> Iterator[Result
 def managed_ledgers(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
     """Pulsar's managed-ledger library, if Maven has its jars."""
     try:
-        programs = pulsar_programs(beside=rig.programs)
+        pulsar = programs("pulsar-pom.xml", "java-pulsar", beside=rig.programs)
     except NotAvailable as error:
         yield Result(
             f"pulsar > {kind}", "managed-ledger", "skip", 0.0, f"its jars cannot be had: {error}"
         )
         return
-    yield from _both_protocols(rig, programs, ["managed-ledger", *only], kind, PULSAR_MAIN)
+    yield from _both_protocols(rig, pulsar, ["managed-ledger", *only], kind, PULSAR_MAIN)
 
 
 def _both_protocols(
-    rig: Rig, programs: Programs, arguments: list[str], kind: str, main_class: str
+    rig: Rig, java: Programs, arguments: list[str], kind: str, main_class: str
 ) -> Iterator[Result]:
     counts = {"ours": (4, 0), "apache": (0, 4), "mixed": (2, 2)}[kind]
     with rig.cluster(
@@ -109,5 +109,5 @@ def _both_protocols(
         for protocol in PROTOCOLS:
             words = [cluster.metadata_uri, protocol, *arguments]
             yield from run_cells(
-                f"java {protocol} > {kind}", cluster, programs, words, main_class=main_class
+                f"java {protocol} > {kind}", cluster, java, words, main_class=main_class
             )

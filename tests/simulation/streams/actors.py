@@ -16,11 +16,11 @@ Life = Callable[[FakeClient], Coroutine[None, None, None]]
 class Actors:
     """Makes processes one behind the other, until the first phase of a world is over."""
 
-    def __init__(self, rng: random.Random, cluster: Cluster, check: Callable[[], None]) -> None:
-        """`check` raises what somebody found to be broken meanwhile."""
+    def __init__(self, rng: random.Random, cluster: Cluster) -> None:
         self._rng = rng
         self._cluster = cluster
-        self._check = check
+        self.broken: BaseException | None = None
+        """What was found first; some callers of the product pass by what one stream raises."""
         self._count = 0
         self.over = asyncio.Event()
         """Set: nobody makes another process."""
@@ -28,6 +28,20 @@ class Actors:
     def client(self) -> FakeClient:
         self._count += 1
         return self._cluster.client(f"r{self._count}")
+
+    def look(self, judge: Callable[[], None]) -> None:
+        """Judge an effect, until one is found to be wrong."""
+        if self.broken is None:
+            try:
+                judge()
+            except BaseException as error:
+                self.broken = error
+                raise
+
+    def check(self) -> None:
+        """Raise what was found to be broken meanwhile."""
+        if self.broken is not None:
+            raise self.broken
 
     async def again(
         self,
@@ -53,5 +67,5 @@ class Actors:
             await asyncio.wait([task])
             if not task.cancelled() and task.exception() is not None:
                 raise task.exception()  # type: ignore[misc]
-            self._check()
+            self.check()
             await asyncio.sleep(rng.choice(pauses_s))

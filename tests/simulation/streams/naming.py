@@ -121,22 +121,13 @@ class NamesWorld:
         self._verbs += rng.sample(list(COUNTS), rng.randint(1, 6))
         self._calls_left = rng.choice([50, 100, 300])
         self._pause_s = 0.0
-        self._broken: BaseException | None = None
-        self._processes = Actors(self.rng, self.cluster, self._check)
+        self._processes = Actors(self.rng, self.cluster)
 
     # --- watching -----------------------------------------------------------------------------------------------
 
     def _effect(self, client: FakeClient, what: str) -> None:
-        if self._broken is None and what == "metadata.change":
-            try:
-                self.judge.step(CALL.get())
-            except BaseException as error:
-                self._broken = error
-                raise
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+        if what == "metadata.change":
+            self._processes.look(lambda: self.judge.step(CALL.get()))
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -159,14 +150,14 @@ class NamesWorld:
                 async with asyncio.timeout(rng.choice([0.1, 1, 20])):
                     await self._processes.over.wait()
             self._begin_to_watch(watching)
-            self._check()
+            self._processes.check()
         self._processes.over.set()
         await asyncio.gather(*actors)
         self.cluster.plan = QuietPlan(self._effect)
         end_s = self.clock.monotonic() + CALMS_S
         while self.clock.monotonic() < end_s and self._wrong_watcher(watching):
             await asyncio.sleep(0.1)
-        self._check()
+        self._processes.check()
         wrong = self._wrong_watcher(watching)
         demand(not wrong, wrong)
         await self._settle()
@@ -285,7 +276,7 @@ class NamesWorld:
         there = {path: one.id for path, one in tree.by_path.items() if one.kind == "stream"}
         demand(listed == there, f"S12: {listed} are listed, there are {there}")
         counts = await Janitor(as_client(client), JanitorOptions(thorough_every=1)).pass_once()
-        self._check()
+        self._processes.check()
         demand(counts.errors == 0, "S18: the janitor could not work on a stream")
         values = self.cluster.records.values
         left = {path.split("/")[2] for path in values if path.startswith(f"{STREAMS}/")}

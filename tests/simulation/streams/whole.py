@@ -74,22 +74,12 @@ class WholeWorld(World):
             )
             for name in "pq"[: rng.randrange(3)]
         ]
-        self._broken: BaseException | None = None
-        self._processes = Actors(rng, self.cluster, self._check)
+        self._processes = Actors(rng, self.cluster)
 
     # --- watching -----------------------------------------------------------------------------------------------
 
     def _effect(self, client: FakeClient, what: str) -> None:
-        if self._broken is None:
-            try:
-                self.judge.step()
-            except BaseException as error:
-                self._broken = error  # some callers pass by what one stream raises
-                raise
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+        self._processes.look(self.judge.step)
 
     def warning(self, event: str, **facts: object) -> None:
         """A janitor tells of a stream that it could not work on: no bug may be passed by so."""
@@ -99,8 +89,8 @@ class WholeWorld(World):
             is_known = (
                 kind is not None and issubclass(kind, Error) and kind is not errors.StorageError
             )
-            if not is_known and self._broken is None:
-                self._broken = Broken(f"the janitor failed: {name}: {reason}")
+            if not is_known and self._processes.broken is None:
+                self._processes.broken = Broken(f"the janitor failed: {name}: {reason}")
 
     info = warning
 
@@ -128,7 +118,7 @@ class WholeWorld(World):
             for number in range(rng.randint(1, 6)):
                 await self._some_writers(number)
                 self._shift(rng.choice([0, 0, -100, 50]))
-                self._check()
+                self._processes.check()
             self._processes.over.set()
             await asyncio.gather(*actors)
             await self._heal(watchers)
@@ -203,7 +193,7 @@ class WholeWorld(World):
         context = self.context(self._processes.client())
         known = await open_stream(context.client, context.store, new_owner())
         await delete_pending(context, known)
-        self._check()
+        self._processes.check()
         self.judge.settle(self.told)
         records = self.judge.records()
         there = {one.dlsn for one in records}
@@ -219,7 +209,7 @@ class WholeWorld(World):
         await self._read_all([one.dlsn for one in records if one.dlsn >= chain.trim])
         for facts in self._cursors:
             await Holding(self, self._processes.client(), facts).drain(records)
-        self._check()
+        self._processes.check()
         left = set(self.cluster.ledgers) - {
             row.ledger_id for row in self.judge.rows(self.judge.chain)
         }
@@ -229,7 +219,7 @@ class WholeWorld(World):
         """One pass of a janitor, and nothing is left to be done (S9, S17, S18)."""
         janitor = Janitor(self._processes.client(), JanitorOptions(thorough_every=1))  # type: ignore[arg-type]
         counts = await janitor.pass_once()
-        self._check()
+        self._processes.check()
         demand(counts.errors == 0, "S18: the janitor could not work on the stream")
         judge, chain = self.judge, self.judge.chain
         for row in chain.open_rows:
