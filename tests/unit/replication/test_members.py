@@ -12,14 +12,19 @@ from tests.unit.replication.writer_harness import FRAME, WriterHarness
 B3 = ("b0", "b1", "b2")
 
 
-def without_a_member() -> WriterHarness:
-    """A writer that goes on for a minute while a member was never reached; nothing it does waits for that one."""
+def a_minute_without_a_member(*, is_read_only: bool = False) -> WriterHarness:
+    """A writer that goes on for a minute; a member was never reached or refuses every add. Nothing waits for it."""
     harness = WriterHarness(away=("b2",), spares=[])
-    harness.lose("b2")
+    if is_read_only:
+        harness.connect("b2")
+    else:
+        harness.lose("b2")
     tries = 0
     for at in range(600):
         harness.add()
         harness.ack("b0", "b1")
+        while harness.wire["b2"]:
+            assert harness.refuse("b2", Status.READ_ONLY)
         assert (harness.writer.adds.head, harness.writer.failure) == (at + 1, None)
         assert not harness.writer.adds.is_frozen
         harness.pass_time(0.1)
@@ -33,7 +38,7 @@ def without_a_member() -> WriterHarness:
 
 
 def test_a_close_marks_exactly_what_a_member_lacks_that_never_came() -> None:
-    harness = without_a_member()
+    harness = a_minute_without_a_member()
     harness.close()
     assert [one[0] for one in harness.marks()] == ["b2"]
     (mark,) = harness.store.marked
@@ -41,7 +46,7 @@ def test_a_close_marks_exactly_what_a_member_lacks_that_never_came() -> None:
 
 
 def test_a_member_that_comes_gets_what_is_held_and_a_close_removes_the_mark() -> None:
-    harness = without_a_member()
+    harness = a_minute_without_a_member()
     harness.connect("b2")
     assert harness.wire["b2"] == list(range(600))
     harness.ack("b2")
@@ -52,8 +57,11 @@ def test_a_member_that_comes_gets_what_is_held_and_a_close_removes_the_mark() ->
     assert harness.marks() == []
 
 
-def test_a_member_that_is_replaced_owes_nothing_once_its_replacement_has_all() -> None:
-    harness = without_a_member()
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_a_member_that_is_replaced_owes_nothing_once_its_replacement_has_all(
+    is_read_only: bool,
+) -> None:
+    harness = a_minute_without_a_member(is_read_only=is_read_only)
     harness.spares.append("s0")
     harness.writer.bookies_changed(harness.now_s)
     harness.take()
@@ -82,30 +90,8 @@ def test_a_member_that_is_replaced_before_the_first_entry_owes_nothing() -> None
     assert harness.marks() == []
 
 
-def with_a_read_only_member() -> WriterHarness:
-    """A writer that goes on for a minute while a member refuses every add; it looks for another one now and then."""
-    harness = WriterHarness(away=("b2",), spares=[])
-    harness.connect("b2")
-    tries = 0
-    for at in range(600):
-        harness.add()
-        harness.ack("b0", "b1")
-        while harness.wire["b2"]:
-            assert harness.refuse("b2", Status.READ_ONLY)
-        assert (harness.writer.adds.head, harness.writer.failure) == (at + 1, None)
-        assert not harness.writer.adds.is_frozen
-        harness.pass_time(0.1)
-        tries += len(harness.pending(Choose))
-        assert not harness.pending(UpdateMetadata)
-        harness.change()
-    assert tries <= 20
-    assert harness.fragments() == [(0, B3)]
-    assert harness.marks() == [("b2", 0, None)]
-    return harness
-
-
 def test_a_member_that_is_writable_again_gets_what_is_held_and_a_close_removes_the_mark() -> None:
-    harness = with_a_read_only_member()
+    harness = a_minute_without_a_member(is_read_only=True)
     assert not harness.writer.health.takes_adds(2)
     harness.writer.retry("b2")
     harness.pump()
@@ -120,23 +106,6 @@ def test_a_member_that_is_writable_again_gets_what_is_held_and_a_close_removes_t
     assert harness.marks() == [("b2", 0, None)]
     harness.close()
     assert harness.marks() == []
-
-
-def test_another_bookie_takes_the_place_of_a_read_only_member_and_its_copies() -> None:
-    harness = with_a_read_only_member()
-    harness.spares.append("s0")
-    harness.writer.bookies_changed(harness.now_s)
-    harness.take()
-    harness.change()
-    assert harness.fragments() == [(0, B3), (600, ("b0", "b1", "s0"))]
-    harness.connect("s0")
-    harness.ack("s0")
-    harness.check_acknowledged()
-    harness.pass_time(1.0)
-    harness.change()
-    harness.close()
-    assert harness.marks() == []
-    assert all("b2" not in ensemble for _, ensemble in harness.fragments())
 
 
 BATCH = 5

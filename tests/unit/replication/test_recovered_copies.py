@@ -101,13 +101,6 @@ def test_what_bookies_lack_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids(checked(harness, metadata), metadata) == lost
 
 
-def test_a_bookie_that_was_away_before_another_was_replaced_is_found_out() -> None:
-    """It lacks entries of an earlier fragment, too, and its writer waited for it until it died."""
-    harness, metadata = closed(40, 10)
-    del harness.bookies["b1"].entries[1]
-    assert ids(checked(harness, metadata), metadata) == {("b1", 1)}
-
-
 def test_a_bookie_that_is_away_may_lack_its_share() -> None:
     harness, metadata = closed(20)
     (one,) = checked(harness, metadata, away="b1")
