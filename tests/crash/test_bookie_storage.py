@@ -360,7 +360,7 @@ def test_the_checks_find_a_lost_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             check_restart(fake, book, "the mark lies")
 
 
-def test_the_checks_find_a_forgotten_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_find_a_forgotten_fence() -> None:
     with formatted() as fake:
         book = Book()
         life = Life(fake, book)

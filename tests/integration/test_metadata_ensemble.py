@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,14 +31,13 @@ from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.integration.test_metadata_rollback import (
     BOOKIES,
-    SESSION_S,
     SETTINGS,
     WAIT_S,
     World,
     is_held,
-    is_registered,
 )
 
+SESSION_S = 2.0
 AWAY_S = SESSION_S + 1.0
 
 
@@ -108,6 +108,11 @@ def is_up(world: World) -> bool:
         for page in world.pages("/readyz")
         for one in page["conditions"]
     )
+
+
+def is_registered(page: dict[str, Any]) -> bool:
+    """Whether nothing keeps a bookie from metadata; a hold does not."""
+    return not any(one["name"] == "metadata" for one in page["conditions"])
 
 
 def logs_of(world: World) -> str:

@@ -32,7 +32,6 @@ BOOKIES = 3
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 ENTRIES = 40
 WAIT_S = 60.0
-SESSION_S = 2.0
 
 
 class SqliteMetadata:
@@ -164,11 +163,6 @@ class World:
 
     def cli(self, *words: str) -> int:
         return main([*words, "--metadata", self.metadata.uri])
-
-
-def is_registered(page: dict[str, Any]) -> bool:
-    """Whether nothing keeps a bookie from metadata; a hold does not."""
-    return not any(one["name"] == "metadata" for one in page["conditions"])
 
 
 def is_held(page: dict[str, Any]) -> bool:

@@ -188,7 +188,6 @@ def test_what_is_written_is_there_once_and_wrong_writes_end_before_any_task(
 def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
     spark: SparkSession,
     cluster: LocalCluster,
-    client: fastbk.sync.Client,
     space: SyncNamespace,
     tmp_path: Path,
 ) -> None:
