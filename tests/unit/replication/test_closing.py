@@ -35,13 +35,6 @@ def test_a_close_is_one_update_that_says_where_the_ledger_ends() -> None:
     assert closing.value() == harness.store.now
 
 
-def test_an_empty_ledger_is_closed_before_its_first_entry() -> None:
-    harness = rig_with(0)
-    harness.close()
-    metadata = harness.store.now.metadata
-    assert (metadata.last_entry_id, metadata.length) == (-1, 0)
-
-
 @pytest.mark.parametrize(("last", "length"), [(1, 200), (2, 299), (5, 600)])
 def test_p27_a_ledger_that_was_closed_elsewhere_is_an_error_that_names_both_ends(
     last: int, length: int
