@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from fastbk.cli.options import add_metadata, metadata_uri
+from fastbk.cli.options import add_metadata, metadata_uri, opened_store
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.units import format_names
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 40.0
 """Longest wait for an answer; a bit more than a bookie allows itself."""
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
-METADATA_TIMEOUT_S = 10.0
 
 
 class BookieSilent(StorageError):
@@ -125,13 +124,8 @@ def admin_client(options: argparse.Namespace) -> AdminClient:
 
 def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:
     """Return the client of a bookie that is up, by its id, None: of the only one. Raises ConfigError, Error."""
-    from fastbk.meta import open_store
-
-    store = open_store(uri, METADATA_TIMEOUT_S, may_make=False)
-    try:
+    with opened_store(uri) as store:
         listed = store.list_bookies()
-    finally:
-        store.close()
     return _client_of(_chosen(listed, bookie_id, uri), uri)
 
 

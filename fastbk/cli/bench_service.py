@@ -86,23 +86,14 @@ def service_under_load(options: argparse.Namespace) -> Iterator[Service]:
 def _connected(uri: str) -> Iterator[Service]:
     from fastbk.meta.uri import open_store
 
-    store = open_store(uri, may_make=False)
-    try:
+    with contextlib.closing(open_store(uri, may_make=False)) as store:
         for registration in store.list_bookies():
-            endpoint = registration.service.endpoint()
+            bookie, endpoint = registration.service, registration.service.endpoint()
             if registration.writable and endpoint is not None:
-                yield Service(
-                    uri,
-                    store,
-                    registration.service.bookie_id,
-                    endpoint.host,
-                    endpoint.port,
-                    facts=dict(registration.service.properties),
-                )
+                where = (bookie.bookie_id, endpoint.host, endpoint.port)
+                yield Service(uri, store, *where, facts=dict(bookie.properties))
                 return
         raise StorageError(f"no writable bookie in {uri}: start one, e.g. `fastbk dev`")
-    finally:
-        store.close()
 
 
 def digest_type_of(options: argparse.Namespace) -> DigestType:

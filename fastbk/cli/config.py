@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastbk.cli.options import add_json, note, print_json
+from fastbk.cli.options import (
+    add_json,
+    add_verb,
+    add_verbs,
+    note,
+    print_answer,
+    print_json,
+    run_verb,
+)
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,41 +22,30 @@ if TYPE_CHECKING:
     from fastbk.apache.configuration.report import Report
     from fastbk.server.configuration.bookie_file import BookieFile
 
-VERBS = "check, show, explain, convert"
 WIDTH = 100
+run = run_verb
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    check = verbs.add_parser(
-        "check",
-        help="whether a bookie would start with a file, and what becomes of each of Apache's keys",
-    )
-    show = verbs.add_parser(
-        "show", help="every setting that holds with a file, and where it comes from"
-    )
-    convert = verbs.add_parser("convert", help="print a file of Apache's as our TOML")
-    for one, act in ((check, _check), (show, _show), (convert, _convert)):
+    verbs = add_verbs(parser)
+    text = "whether a bookie would start with a file, and what becomes of each of Apache's keys"
+    check = add_verb(verbs, "check", _check, text)
+    text = "every setting that holds with a file, and where it comes from"
+    show = add_verb(verbs, "show", _show, text)
+    convert = add_verb(verbs, "convert", _convert, "print a file of Apache's as our TOML")
+    for one in (check, show, convert):
         one.add_argument("file", type=Path, metavar="FILE", help="TOML, or Apache's format (.conf)")
-        one.set_defaults(act=act)
-    explain = verbs.add_parser(
-        "explain", help="what one of Apache's keys, or a setting of ours, means here"
-    )
+    text = "what one of Apache's keys, or a setting of ours, means here"
+    explain = add_verb(verbs, "explain", _explain, text)
     explain.add_argument(
         "key",
         metavar="KEY",
         nargs="?",
         help="like journalMaxSizeMB, or journal.file_size; without: all of Apache's",
     )
-    explain.set_defaults(act=_explain)
     for one in (check, show, explain):
         add_json(one)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the verb."""
-    return int(options.act(options))
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -192,19 +189,15 @@ def _list(options: argparse.Namespace) -> int:
     from fastbk.apache.configuration import key_table
 
     rows = sorted(key_table.KEYS.values(), key=lambda row: row.name.lower())
-    if options.json:
-        print_json(
-            [
-                {"key": row.name, "verdict": str(row.verdict), "apache_default": row.default}
-                for row in rows
-            ]
-        )
-    else:
-        for row in rows:
-            print(
-                f"{row.verdict:<10} {row.name:<56} {', '.join(map(_spelt, row.setting.split()))}".rstrip()
-            )
-    return 0
+    facts = [
+        {"key": row.name, "verdict": str(row.verdict), "apache_default": row.default}
+        for row in rows
+    ]
+    lines = (
+        f"{row.verdict:<10} {row.name:<56} {', '.join(map(_spelt, row.setting.split()))}".rstrip()
+        for row in rows
+    )
+    return print_answer(options, facts, *lines)
 
 
 def _own(name: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, note, print_json
+from fastbk.cli.options import add_json, note, print_answer
 from fastbk.errors import ConfigError, StorageError
 from fastbk.units import MIB, format_size
 
@@ -52,11 +52,7 @@ def run(options: argparse.Namespace) -> int:
     except LoadError as error:
         raise StorageError(str(error)) from error
     answer["backends"] = {name: _backend(directory, name, options.seconds) for name in BACKENDS}
-    if options.json:
-        print_json(answer)
-    else:
-        _print(answer)
-    return 0
+    return print_answer(options, answer, *_lines(answer))
 
 
 def _backend(directory: Path, name: str, seconds: float) -> dict[str, object]:
@@ -102,17 +98,20 @@ def _durations_us(disk: Disk, file: int, size_bytes: int, seconds: float) -> lis
     return sorted(found)
 
 
-def _print(answer: dict[str, object]) -> None:
+def _lines(answer: dict[str, object]) -> list[str]:
     commit, backends = answer["disk_commit_us"], answer["backends"]
     assert isinstance(commit, dict)
     assert isinstance(backends, dict)
     how = "O_DIRECT + RWF_DSYNC" if answer["direct"] else "RWF_DSYNC through the page cache"
-    print(f"4 KiB, {how}: {answer['commits_per_s']:,} commits/s")
-    print("  " + "  ".join(f"{name} {value} us" for name, value in commit.items()))
+    lines = [f"4 KiB, {how}: {answer['commits_per_s']:,} commits/s", f"  {_shares(commit)}"]
     for name, figures in backends.items():
         if "unavailable" in figures:
-            print(f"{name}: not available here: {figures['unavailable']}")
+            lines.append(f"{name}: not available here: {figures['unavailable']}")
             continue
-        shares = "  ".join(f"{key} {value} us" for key, value in figures["commit_us"].items())
-        rate = format_size(figures["bytes_per_s"])
-        print(f"{name} ({figures['sync_mode']}): 4 KiB {shares}; 1 MiB {rate}/s")
+        small, large = _shares(figures["commit_us"]), format_size(figures["bytes_per_s"])
+        lines.append(f"{name} ({figures['sync_mode']}): 4 KiB {small}; 1 MiB {large}/s")
+    return lines
+
+
+def _shares(durations_us: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value} us" for name, value in durations_us.items())

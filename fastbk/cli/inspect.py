@@ -34,6 +34,7 @@ SMALL = {
     "scrub": "how far a ledger directory's scrub is, and what it has in quarantine",
     "unclean": "what a life without a clean stop has left",
 }
+"""Kind -> text; `read_<kind>` of `fastbk.inspect.small_files` reads it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,18 +75,9 @@ def run(options: argparse.Namespace) -> int:
 def _small(options: argparse.Namespace) -> int:
     from fastbk.inspect import small_files
 
-    readers: dict[str, Callable[[str], Iterator[Item]]] = {
-        "manifest": small_files.read_manifest,
-        "mark": small_files.read_mark,
-        "identity": small_files.read_identity,
-        "cookie": small_files.read_cookie,
-        "audit": small_files.read_audit,
-        "limbo": small_files.read_limbo,
-        "scrub": small_files.read_scrub,
-        "unclean": small_files.read_unclean,
-    }
+    read: Callable[[str], Iterator[Item]] = getattr(small_files, f"read_{options.kind}")
     damaged = 0
-    for item in readers[options.kind](options.path):
+    for item in read(options.path):
         damaged += item.is_damage
         if options.json:
             print_json({"what": item.what, "offset_bytes": item.offset_bytes, **item.facts})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastbk.errors import ConfigError
@@ -78,6 +79,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="answer in JSON on stdout; messages go to stderr"
     )
+
+
+def add_config(
+    parser: argparse.ArgumentParser, text: str = "the bookie's file, as it was started with"
+) -> None:
+    """Add --config, which has to be given."""
+    parser.add_argument("--config", type=Path, metavar="FILE", required=True, help=text)
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,12 @@ stdout holds one document in each case; in the last one {"error": text}.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.cli.options import add_config, add_json, need_linux, note, print_json
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.rate_limit import RateLimit
@@ -62,7 +62,7 @@ class Pair:
 
 def add_check(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `check`."""
-    _add_config(parser)
+    add_config(parser)
     parser.add_argument(
         "--rate", metavar="SIZE", default="0", help="bytes read a second (no limit)"
     )
@@ -76,21 +76,11 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 def add_rebuild(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rebuild-locations`."""
-    _add_config(parser)
+    add_config(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="only say what is lost and would be in doubt"
     )
     add_json(parser)
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        required=True,
-        help="the bookie's file, as it was started with",
-    )
 
 
 def check(options: argparse.Namespace) -> int:
@@ -297,13 +287,9 @@ def _named(config: BookieConfig) -> list[int]:
     from fastbk.model.ids import BookieId
     from fastbk.server.identity import ledgers_of
 
-    store = open_store(config.metadata.uri, 30.0)
-    try:
-        return ledgers_of(
-            store, BookieId(config.bookie.id or config.bookie.listen), or_in_recovery=True
-        )
-    finally:
-        store.close()
+    bookie_id = BookieId(config.bookie.id or config.bookie.listen)
+    with closing(open_store(config.metadata.uri, 30.0)) as store:
+        return ledgers_of(store, bookie_id, or_in_recovery=True)
 
 
 def _mark(pair: Pair) -> int:

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from fastbk.cli import cluster
 from fastbk.cli.bookie import check, directories, gc, import_apache, info, recover, repair
-from fastbk.cli.options import add_json, add_metadata, need_linux
+from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
-
-    Verb: TypeAlias = Callable[[argparse.Namespace], int]
 
 VERBS = "list, info, disk, gc, check, rebuild-locations, expand, move-shards, import, repair, recover, decommission"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    verbs = parser.add_subparsers(
-        dest="verb", metavar="VERB", title="about a bookie, running or stopped"
-    )
-    for name, text, declare, act in _VERBS:
-        verb = verbs.add_parser(name, help=text)
-        declare(verb)
-        verb.set_defaults(act=act)
+    title = "about a bookie, running or stopped"
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title=title)
+    text = "every bookie: state, address, disk, why it is not up"
+    listing = add_verb(verbs, "list", cluster.print_bookies, text)
+    add_metadata(listing)
+    add_json(listing)
+    text = "copy what a lost bookie held to others"
+    recover.add_recover(add_verb(verbs, "recover", recover.recover, text))
+    text = "the same for a stopped bookie, then free its id in the metadata"
+    recover.add_decommission(add_verb(verbs, "decommission", recover.decommission, text))
+    text = "state, reasons, processes and disks of a running bookie"
+    info.add_arguments(add_verb(verbs, "info", info.info, text))
+    text = "the disks of a running bookie: state, space, what is refused"
+    info.add_arguments(add_verb(verbs, "disk", info.disk, text))
+    text = "garbage collection and compaction of a running bookie"
+    gc.add_arguments(add_verb(verbs, "gc", gc.run, text))
+    text = "heal damaged or lost copies of a running bookie"
+    repair.add_arguments(add_verb(verbs, "repair", repair.run, text))
+    text = "verify all that a stopped bookie has stored"
+    check.add_check(add_verb(verbs, "check", check.check, text))
+    text = "make a stopped bookie's locations files anew from its entry logs"
+    check.add_rebuild(add_verb(verbs, "rebuild-locations", check.rebuild, text))
+    text = "add the new directories of its file to a stopped bookie"
+    directories.add_expand(add_verb(verbs, "expand", directories.expand, text))
+    text = "move a part of a stopped bookie's ledgers to other directories of it"
+    directories.add_move(add_verb(verbs, "move-shards", directories.move, text))
+    text = "take over what a stopped bookie of Apache BookKeeper has stored, under its id"
+    import_apache.add_arguments(add_verb(verbs, "import", import_apache.run, text))
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--config",
@@ -53,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the bookie until it is stopped; errors are one log line on stderr."""
     if options.verb is not None:
-        return int(options.act(options))
+        return run_verb(options)
     need_linux("fastbk bookie")
     if options.config is None and not options.example:
         raise ConfigError(f"give --config FILE, --example, or one of: {VERBS}")
@@ -82,84 +100,3 @@ def _check(path: Path) -> int:
     total = format_size(process_table.memory_bytes(loaded))
     print(f"{'together':<36} {total:>10} of {format_size(process_table.memory_total_bytes(loaded))}")
     return 0
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    add_metadata(parser)
-    add_json(parser)
-
-
-_VERBS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None], Verb], ...] = (
-    (
-        "list",
-        "every bookie: state, address, disk, why it is not up",
-        _add_list,
-        cluster.print_bookies,
-    ),
-    (
-        "recover",
-        "copy what a lost bookie held to others",
-        recover.add_recover,
-        recover.recover,
-    ),
-    (
-        "decommission",
-        "the same for a stopped bookie, then free its id in the metadata",
-        recover.add_decommission,
-        recover.decommission,
-    ),
-    (
-        "info",
-        "state, reasons, processes and disks of a running bookie",
-        info.add_arguments,
-        info.info,
-    ),
-    (
-        "disk",
-        "the disks of a running bookie: state, space, what is refused",
-        info.add_arguments,
-        info.disk,
-    ),
-    (
-        "gc",
-        "garbage collection and compaction of a running bookie",
-        gc.add_arguments,
-        gc.run,
-    ),
-    (
-        "repair",
-        "heal damaged or lost copies of a running bookie",
-        repair.add_arguments,
-        repair.run,
-    ),
-    (
-        "check",
-        "verify all that a stopped bookie has stored",
-        check.add_check,
-        check.check,
-    ),
-    (
-        "rebuild-locations",
-        "make a stopped bookie's locations files anew from its entry logs",
-        check.add_rebuild,
-        check.rebuild,
-    ),
-    (
-        "expand",
-        "add the new directories of its file to a stopped bookie",
-        directories.add_expand,
-        directories.expand,
-    ),
-    (
-        "move-shards",
-        "move a part of a stopped bookie's ledgers to other directories of it",
-        directories.add_move,
-        directories.move,
-    ),
-    (
-        "import",
-        "take over what a stopped bookie of Apache BookKeeper has stored, under its id",
-        import_apache.add_arguments,
-        import_apache.run,
-    ),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from fastbk.server.supervision.digest_service import read_digests
@@ -49,8 +49,5 @@ def types_by(uri: str | None) -> Iterator[TypesOf | None]:
         return
     from fastbk.meta import open_store
 
-    store = open_store(uri, METADATA_TIMEOUT_S, may_make=False)
-    try:
+    with closing(open_store(uri, METADATA_TIMEOUT_S, may_make=False)) as store:
         yield MetadataTypes(store.read_ledgers)
-    finally:
-        store.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.cli.options import add_config, add_json, need_linux, note, print_answer, print_json
 from fastbk.cli.progress import ProgressLine
 from fastbk.errors import ConfigError
 from fastbk.units import format_size
@@ -24,13 +24,13 @@ SHARDS = 64
 
 def add_expand(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `expand`."""
-    _add_config(parser)
+    add_config(parser)
     add_json(parser)
 
 
 def add_move(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `move-shards`."""
-    _add_config(parser)
+    add_config(parser)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--even", action="store_true", help="as few as go, until all pairs have as many"
@@ -38,16 +38,6 @@ def add_move(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--to", type=int, metavar="PAIR", help="where the --shards go, from 0 on")
     parser.add_argument("--shards", metavar="LIST", help="of 0 to 63, such as 0,5,8-15")
     add_json(parser)
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        required=True,
-        help="the bookie's file, as it was started with",
-    )
 
 
 def expand(options: argparse.Namespace) -> int:
@@ -59,11 +49,8 @@ def expand(options: argparse.Namespace) -> int:
 
     with _locked(options.config) as config:
         end_move(config)
-        store = open_store(config.metadata.uri)
-        try:
-            added = expand_bookie(config, store, _bookie_id(config))
-        finally:
-            store.close()
+        with closing(open_store(config.metadata.uri)) as store:
+            added = expand_bookie(config, store, config.bookie.id or config.bookie.listen)
     if options.json:
         print_json({"added": added})
     elif added:
@@ -100,17 +87,12 @@ def move(options: argparse.Namespace) -> int:
         else:
             moved = move_shards(config, shards_of(options.shards), options.to, on_bytes)
     line.end()
-    if options.json:
-        print_json([asdict(one) for one in moved])
-        return 0
-    for one in moved:
-        print(
-            f"pair {one.source} to pair {one.target}: {len(one.shards)} shards, {one.ledgers} ledgers,"
-            f" {one.entries} entries"
-        )
-    if not moved:
-        print("nothing to move")
-    return 0
+    lines = [
+        f"pair {one.source} to pair {one.target}: {len(one.shards)} shards, {one.ledgers} ledgers,"
+        f" {one.entries} entries"
+        for one in moved
+    ]
+    return print_answer(options, [asdict(one) for one in moved], *(lines or ["nothing to move"]))
 
 
 def shards_of(text: str) -> list[int]:
@@ -131,23 +113,25 @@ def _locked(path: Path) -> Iterator[BookieConfig]:
     """Read the configuration and lock its directories. Raises ConfigError, StorageError: the bookie runs."""
     from fastbk.server.configuration import bookie_file
     from fastbk.server.configuration.checks import check
-    from fastbk.server.directories import lock_pairs
 
     config = bookie_file.load(path)
     check(config)
-    with ExitStack() as stack:
-        locks = lock_pairs(
-            config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S
-        )
+    with held(config):
+        yield config
+
+
+@contextmanager
+def held(config: BookieConfig) -> Iterator[None]:
+    """Make and lock a bookie's directories; where the block fails, take back what was made for that."""
+    from fastbk.server.directories import lock_pairs
+
+    locks = lock_pairs(config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S)
+    try:
+        yield
+    except BaseException:
+        for lock in reversed(locks.values()):
+            lock.take_back()
+        raise
+    finally:
         for lock in locks.values():
-            stack.callback(lock.close)
-        try:
-            yield config
-        except BaseException:
-            for lock in reversed(locks.values()):
-                lock.take_back()
-            raise
-
-
-def _bookie_id(config: BookieConfig) -> str:
-    return config.bookie.id or config.bookie.listen
+            lock.close()

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastbk.cli.admin_client import add_bookie, admin_client
-from fastbk.cli.options import add_json, note, print_json
+from fastbk.cli.options import add_json, note, print_answer
 from fastbk.errors import Error
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.units import format_count, format_size
@@ -57,16 +57,12 @@ def run(options: argparse.Namespace) -> int:
     """Do what the verb says. Returns 1 when a run was refused or did not end well."""
     client = admin_client(options)
     if options.gc_verb == "status":
-        _show(options, client.get("/gc"))
-        return 0
+        status = client.get("/gc")
+        return print_answer(options, status, *_lines(status))
     if options.gc_verb == "run":
         return _run(options, client)
     answer = client.post(f"/gc/{options.gc_verb}", {"what": _what(options)})
-    if options.json:
-        print_json(answer)
-    else:
-        print(f"suspended: {', '.join(answer['suspended']) or 'nothing'}")
-    return 0
+    return print_answer(options, answer, f"suspended: {', '.join(answer['suspended']) or 'nothing'}")
 
 
 def _what(options: argparse.Namespace) -> list[str]:
@@ -96,7 +92,7 @@ def _run(options: argparse.Namespace, client: AdminClient) -> int:
                 f"not done within {options.timeout:g} s; it goes on, see `fastbk bookie gc status`"
             )
         time.sleep(POLL_S)
-    _show(options, status)
+    print_answer(options, status, *_lines(status))
     return 0 if _went_well(status, what) else 1
 
 
@@ -108,14 +104,6 @@ def _went_well(status: dict[str, Any], what: list[str]) -> bool:
     )
 
 
-def _show(options: argparse.Namespace, status: dict[str, Any]) -> None:
-    if options.json:
-        print_json(status)
-        return
-    for line in _lines(status):
-        print(line)
-
-
 def _lines(status: dict[str, Any]) -> list[str]:
     """Return what people read."""
     if not status["running"]:
@@ -123,22 +111,18 @@ def _lines(status: dict[str, Any]) -> list[str]:
     lines = [f"doing:      {status.get('doing') or 'nothing'}"]
     if status["suspended"]:
         lines.append(f"suspended:  {', '.join(status['suspended'])}")
-    cycle = status.get("cycle")
-    if cycle:
+    if cycle := status.get("cycle"):
         lines.append(
             f"deleted:    {cycle['deleted']:,} of {format_count(cycle['local'], 'ledger')} in the last look;"
             f" {cycle['candidates']:,} not in metadata, which go once the next look says so, too"
         )
-        if cycle["stopped"]:
-            lines.append(f"            {cycle['stopped']}")
-    copies = status.get("copies")
-    if copies:
+        lines += _indented(cycle["stopped"])
+    if copies := status.get("copies"):
         lines.append(
             f"copies:     {copies['dropped']:,} dropped in the last look; {copies['candidates']:,} that metadata does"
             " not count on now"
         )
-        if copies["stopped"]:
-            lines.append(f"            {copies['stopped']}")
+        lines += _indented(copies["stopped"])
     for one in status.get("compactions", ()):
         state = "under way" if one["running"] else "done"
         lines.append(
@@ -146,6 +130,9 @@ def _lines(status: dict[str, Any]) -> list[str]:
             f" {format_size(one['moved_bytes'])} moved, {format_size(one['freed_bytes'])} won back,"
             f" {one['bad_runs']:,} damaged runs left"
         )
-        if one["error"]:
-            lines.append(f"            {one['error']}")
+        lines += _indented(one["error"])
     return lines
+
+
+def _indented(text: str) -> list[str]:
+    return [f"            {text}"] if text else []

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.cli.bookie.directories import held
+from fastbk.cli.options import add_config, add_json, need_linux, note, print_json
 from fastbk.cli.progress import ProgressLine
 from fastbk.errors import ConfigError
 from fastbk.units import format_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from fastbk.apache.importer.content import Counts
     from fastbk.apache.importer.directories import ApacheDirectories
     from fastbk.apache.importer.import_bookie import Imported
     from fastbk.server.configuration.bookie_config import BookieConfig
 
-LOCK_WAIT_S = 1.0
 SHOWN_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        required=True,
-        help="the file of the bookie that it becomes: same id, same metadata, directories of its own that are empty",
-    )
+    text = "the file of the bookie that it becomes: same id, same metadata, empty directories of its own"
+    add_config(parser, text)
     parser.add_argument(
         "--from-conf",
         type=Path,
@@ -110,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             done = import_bookie.survey(plan, store, on_bytes)
         else:
-            with _locked(config):
+            with held(config):
                 done = import_bookie.run(config, store, plan, on_bytes)
     finally:
         line.end()
@@ -149,25 +143,6 @@ def _check_apart(config: BookieConfig, apache: ApacheDirectories) -> None:
                     f"{name} is to be a directory of the new bookie, and {other} is one of Apache's: name others in the"
                     " new bookie's file, which are empty. Apache's stay as they are"
                 )
-
-
-@contextmanager
-def _locked(config: BookieConfig) -> Iterator[None]:
-    """Hold the new bookie's directories, which are made."""
-    from fastbk.server.directories import lock_pairs
-
-    with ExitStack() as stack:
-        locks = lock_pairs(
-            config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S
-        )
-        for lock in locks.values():
-            stack.callback(lock.close)
-        try:
-            yield
-        except BaseException:
-            for lock in reversed(locks.values()):
-                lock.take_back()
-            raise
 
 
 def _print_imported(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:

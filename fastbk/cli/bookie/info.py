@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastbk.cli.admin_client import add_bookie, admin_client
-from fastbk.cli.options import add_json, print_json
-from fastbk.units import format_size
+from fastbk.cli.options import add_json, print_answer, table
+from fastbk.units import format_age_s, format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -27,90 +27,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def info(options: argparse.Namespace) -> int:
     """Print state, reasons and disks. Returns 1 when the bookie does not take writes."""
     found = admin_client(options).get("/info")
-    if options.json:
-        print_json(found)
-    else:
-        _print_info(found)
+    print_answer(options, found, *_info_lines(found))
     return 0 if found["state"] == WRITABLE and not found["not_ready"] else 1
 
 
 def disk(options: argparse.Namespace) -> int:
     """Print every directory's disk. Returns 1 when one is worse than a warning, or slow."""
     disks = admin_client(options).get("/disks")["disks"]
-    if options.json:
-        print_json(disks)
-    else:
-        _print_disks(disks)
+    print_answer(options, disks, *_disk_lines(disks))
     is_well = all(each["state"] in WELL and not each["slow"] for each in disks)
     return 0 if is_well and disks else 1
 
 
-def _print_info(found: dict[str, Any]) -> None:
-    lines = {
-        "bookie": found["bookie_id"],
-        "software": found["software"],
-        "state": f"{found['state']} for {_duration(found['state_seconds'])}",
-        "address": found["address"],
-        "restarts": f"{found['restarts']} (epoch {found['epoch']})",
-        "processes": ", ".join(f"{name} {pid}" for name, pid in found["pids"].items()),
-    }
-    for name, text in lines.items():
-        print(f"{name + ':':<11} {text}")
+def _info_lines(found: dict[str, Any]) -> list[str]:
+    facts = [
+        ("bookie", found["bookie_id"]),
+        ("software", found["software"]),
+        ("state", f"{found['state']} for {format_age_s(found['state_seconds'])}"),
+        ("address", found["address"]),
+        ("restarts", f"{found['restarts']} (epoch {found['epoch']})"),
+        ("processes", ", ".join(f"{name} {pid}" for name, pid in found["pids"].items())),
+    ]
     if found["quarantined"] or found["limbo"]:
-        print(
-            f"{'damaged:':<11} {found['quarantined']:,} ranges of entries in quarantine, {found['limbo']:,} ledgers in"
-            f" limbo; `fastbk bookie repair {found['bookie_id']}` heals them"
+        text = (
+            f"{found['quarantined']:,} ranges of entries in quarantine, {found['limbo']:,} ledgers in limbo;"
+            f" `fastbk bookie repair {found['bookie_id']}` heals them"
         )
+        facts.append(("damaged", text))
     if found.get("bad_digests"):
-        print(
-            f"{'digests:':<11} {found['bad_digests']:,} ranges of entries came with a wrong digest; readers take other"
-            " bookies' copies (GET /scrub names them)"
+        text = (
+            f"{found['bad_digests']:,} ranges of entries came with a wrong digest; readers take other bookies' copies"
+            " (GET /scrub names them)"
         )
-    for reason in found["not_ready"]:
-        print(f"{'because:':<11} {reason}")
-    for one in found.get("conditions", ()):
-        if one["concerns"] != "data":
-            print(f"{one['concerns'] + ':':<11} {one['reason']}")
-    _print_slow(found.get("slow") or {})
-    _print_disks(found["disks"])
+        facts.append(("digests", text))
+    facts += [("because", reason) for reason in found["not_ready"]]
+    conditions = found.get("conditions", ())
+    facts += [(one["concerns"], one["reason"]) for one in conditions if one["concerns"] != "data"]
+    slow = found.get("slow") or {}
+    if slow.get("counts"):
+        causes = ", ".join(
+            f"{CAUSES.get(cause, cause)} {count:,} (longest {slow['longest_ms'][cause]:,.0f} ms)"
+            for cause, count in slow["counts"].items()
+        )
+        last = slow["last"]
+        facts.append(("slow", f"over 10 ms because of: {causes}; GET /slow has the stages"))
+        facts.append(("", f"last: {last['event']}, {last['took_ms']:,.0f} ms: {last['reason']}"))
+    lines = [f"{name + ':' if name else '':<11} {text}" for name, text in facts]
+    return lines + _disk_lines(found["disks"])
 
 
-def _print_slow(slow: dict[str, Any]) -> None:
-    """Print what slowed commits and answers since the bookie started; nothing if all were quick."""
-    if not slow.get("counts"):
-        return
-    causes = ", ".join(
-        f"{CAUSES.get(cause, cause)} {count:,} (longest {slow['longest_ms'][cause]:,.0f} ms)"
-        for cause, count in slow["counts"].items()
-    )
-    last = slow["last"]
-    print(f"{'slow:':<11} over 10 ms because of: {causes}; GET /slow has the stages")
-    print(f"{'':<11} last: {last['event']}, {last['took_ms']:,.0f} ms: {last['reason']}")
-
-
-def _print_disks(disks: list[dict[str, Any]]) -> None:
+def _disk_lines(disks: list[dict[str, Any]]) -> list[str]:
     if not disks:
-        print("nothing is known of the disks yet: the bookie is starting")
-        return
-    print(
-        f"{'directory':<10}  {'state':<10}  {'for':<8}  {'takes':<8}  {'used':>5}  {'free':>10}  path"
-    )
-    for each in disks:
-        lasted_s = time.time() - each["state_since_s"]
-        print(
-            f"{each['role'] + ' ' + str(each['pair']):<10}  {each['state']:<10}  {_duration(lasted_s):<8} "
-            f" {each['takes']:<8}  {each['used_ratio']:>5.0%}  {format_size(each['free_bytes']):>10} "
-            f" {each['directory']}"
-        )
-        for key in ("reason", "slow"):
-            if each[key]:
-                print(f"{'':<10}  {key if key == 'slow' else 'because'}: {each[key]}")
-        if each["errors"]:
-            print(f"{'':<10}  failed writes since the start: {each['errors']}")
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+        return ["nothing is known of the disks yet: the bookie is starting"]
+    rows = [("directory", "state", "for", "takes", "used", "free", "path")]
+    for one in disks:
+        lasted, free = format_age_s(time.time() - one["state_since_s"]), format_size(one["free_bytes"])
+        used = f"{one['used_ratio']:.0%}"
+        which = f"{one['role']} {one['pair']}"
+        rows.append((which, one["state"], lasted, one["takes"], used, free, one["directory"]))
+    lines: list[str] = []
+    for row, one in zip(table(rows, "<<<<>><"), [{}, *disks], strict=True):
+        lines.append(row)
+        for key, said in (
+            ("reason", "because"),
+            ("slow", "slow"),
+            ("errors", "failed writes since the start"),
+        ):
+            if one.get(key):
+                lines.append(f"{'':<10}  {said}: {one[key]}")
+    return lines

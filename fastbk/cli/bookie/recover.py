@@ -12,7 +12,7 @@ from fastbk.cli.options import (
     exit_without_consent,
     metadata_uri,
     note,
-    print_json,
+    print_answer,
 )
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
@@ -43,16 +43,6 @@ def add_decommission(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
-    parser.add_argument(
-        "--rate",
-        metavar="SIZE",
-        default="0",
-        help='bytes a second that are copied at most, as in "50MiB" (no limit)',
-    )
-    parser.add_argument(
-        "--ledgers-at-once", type=int, default=4, metavar="N", help="1..64 (4); each up to 8 MiB"
-    )
     parser.add_argument(
         "--open-ledgers",
         choices=("close", "skip"),
@@ -66,16 +56,17 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long their writers may take to replace the bookie themselves (20; longer than replace_after)",
     )
-    add_patience(parser)
+    add_work(parser, "copied")
+
+
+def add_work(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare which bookie's copies are worked on, and within which bounds. `what`: is done with limited bytes."""
+    parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
+    text = f'bytes a second that are {what} at most, as in "50MiB" (no limit)'
+    parser.add_argument("--rate", metavar="SIZE", default="0", help=text)
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
+        "--ledgers-at-once", type=int, default=4, metavar="N", help="1..64 (4); each up to 8 MiB"
     )
-    add_metadata(parser)
-    add_json(parser)
-
-
-def add_patience(parser: argparse.ArgumentParser) -> None:
-    """Declare --patience."""
     parser.add_argument(
         "--patience",
         type=float,
@@ -83,6 +74,11 @@ def add_patience(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to wait for bookies that do not answer before a ledger is parked (20)",
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
+    )
+    add_metadata(parser)
+    add_json(parser)
 
 
 def repair_options(options: argparse.Namespace) -> RepairOptions:
@@ -202,14 +198,8 @@ def exit_code_of(progress: Progress) -> int:
 
 def print_result(options: argparse.Namespace, answer: dict[str, int]) -> None:
     """Print what was done, as text or JSON."""
-    if options.json:
-        print_json(answer)
-        return
-    print(
-        ", ".join(
-            f"{name.replace('_', ' ')}: {_shown(name, value)}" for name, value in answer.items()
-        )
-    )
+    shown = (f"{name.replace('_', ' ')}: {_shown(name, value)}" for name, value in answer.items())
+    print_answer(options, answer, ", ".join(shown))
 
 
 def _shown(name: str, value: int) -> str:
@@ -219,12 +209,8 @@ def _shown(name: str, value: int) -> str:
 
 
 def _text(bookie_id: str, progress: Progress) -> str:
-    left_s = progress.left_s()
-    left = "" if left_s is None else f", about {left_s:,.0f} s left"
-    return (
-        f"recovering {bookie_id}: {ended_text(progress)},"
-        f" {format_size(progress.bytes_copied)} copied{left}"
-    )
+    copied = format_size(progress.bytes_copied)
+    return f"recovering {bookie_id}: {ended_text(progress)}, {copied} copied{left_text(progress)}"
 
 
 def ended_text(progress: Progress) -> str:
@@ -232,3 +218,9 @@ def ended_text(progress: Progress) -> str:
     waiting = progress.parked_count + progress.waiting
     parked = f" ({waiting:,} parked)" if waiting else ""
     return f"{progress.ended:,} of {format_count(progress.ledgers, 'ledger')}{parked}"
+
+
+def left_text(progress: Progress) -> str:
+    """Return about how long the rest takes; nothing where that is not known."""
+    left_s = progress.left_s()
+    return "" if left_s is None else f", about {left_s:,.0f} s left"

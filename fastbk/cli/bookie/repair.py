@@ -6,14 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastbk.cli.bookie.recover import (
-    add_patience,
+    add_work,
     ended_text,
     exit_code_of,
+    left_text,
     note_rest,
     print_result,
     repair_options,
 )
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, note
+from fastbk.cli.options import metadata_uri, note
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.units import format_size
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--quarantined",
@@ -39,21 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after", type=int, default=-1, metavar="N", help="go on behind this ledger"
     )
-    parser.add_argument(
-        "--rate",
-        metavar="SIZE",
-        default="0",
-        help='bytes a second that are read from it, and copied to it, at most, as in "50MiB" (no limit)',
-    )
-    parser.add_argument(
-        "--ledgers-at-once", type=int, default=4, metavar="N", help="1..64 (4); each up to 8 MiB"
-    )
-    add_patience(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
-    )
-    add_metadata(parser)
-    add_json(parser)
+    add_work(parser, "read from it, and copied to it,")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,10 +123,9 @@ def _say_done(options: argparse.Namespace, progress: RepairProgress) -> None:
 
 
 def _text(bookie_id: str, progress: RepairProgress) -> str:
-    left_s = progress.left_s()
-    left = "" if left_s is None else f", about {left_s:,.0f} s left"
     through = f", through ledger {progress.done_through}" if progress.done_through >= 0 else ""
     return (
         f"repairing {bookie_id}: {ended_text(progress)},"
-        f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied{through}{left}"
+        f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied{through}"
+        f"{left_text(progress)}"
     )

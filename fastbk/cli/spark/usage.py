@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import note, print_json
+from fastbk.cli.options import note, print_answer, table
 from fastbk.errors import ConfigError
 from fastbk.units import format_size, format_span_s
 
@@ -55,11 +55,7 @@ def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
 
         usage_chart.draw(found, options.chart)
         note(f"the chart is {options.chart}")
-    if options.json:
-        print_json(facts_of(found))
-    else:
-        print("\n".join(text_of(found)))
-    return 0
+    return print_answer(options, facts_of(found), *text_of(found))
 
 
 def facts_of(found: Usage) -> dict[str, object]:
@@ -83,10 +79,12 @@ def text_of(found: Usage) -> list[str]:
     counts = ["ledgers", "open", "entries", "bytes"]
     namespaces = [[one.name, *_counts(one), *_growth(one, list(spans))] for one in found.namespaces]
     total = [found.total.name, *_counts(found.total), *_growth(found.total, list(spans))]
-    lines = table([["namespace", *counts, *heads], *namespaces, total])
+    rows = [["namespace", *counts, *heads], *namespaces, total]
+    lines = table(rows, "<".ljust(len(rows[0]), ">"))
     for what, some in (("stream", found.streams), ("bookie", found.bookies)):
         if some:
-            lines += ["", *table([[what, *counts], *([one.name, *_counts(one)] for one in some)])]
+            rows = [[what, *counts], *([one.name, *_counts(one)] for one in some)]
+            lines += ["", *table(rows, "<>>>>")]
     lines += [
         "",
         "Bytes are of entries' data, of closed ledgers; those of bookies are estimated by entries.",
@@ -96,18 +94,6 @@ def text_of(found: Usage) -> list[str]:
             "Of open ledgers, bytes and the entries since their last change of bookies count when they close."
         )
     return lines
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns: the first one to the left, numbers to the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(
-            text.rjust(width) if at else text.ljust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _counts(one: UsageLine) -> list[str]:
