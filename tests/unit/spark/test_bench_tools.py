@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 from fastbk.arrow import stream_schema
+from fastbk.devcluster import memory_pss_bytes
 from tests.tools.bench_spark_memory import judged, slope
 from tests.tools.spark_memory_source import RECORD_BYTES, MemoryRows
-from tests.tools.spark_processes import cpu_s, processes, pss_bytes
+from tests.tools.spark_processes import cpu_s, processes
 
 
 def test_rows_of_memory_have_the_columns_of_a_stream_and_the_parts_that_were_asked_for() -> None:
@@ -43,7 +44,7 @@ def test_processes_below_this_one_are_found_with_their_memory() -> None:
         child.stdout.readline()
         after = processes()
         assert child.pid in {one.pid for one in after}
-        assert pss_bytes(child.pid) > 1_000_000
+        assert memory_pss_bytes([child.pid]) > 1_000_000
         assert cpu_s(before, after)["bookies"] > 0, "what is no JVM of Spark's counts as theirs"
         child.stdin.close()
-    assert pss_bytes(child.pid) == 0
+    assert memory_pss_bytes([child.pid]) == 0
