@@ -25,7 +25,7 @@ BY_TYPES = [
     {"fastbk.meta.zookeeper_calls", "fastbk.meta.zookeeper_session"},
     {
         "fastbk.server.network.connection",
-        "fastbk.server.network.connection_limits",
+        "fastbk.server.network.idle_connections",
         "fastbk.server.network.network",
     },
     {"fastbk.stream.writer.engine", "fastbk.stream.writer.rolling"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.apache.configuration import address, directories
+from fastbk.apache.configuration.config_builder import Translation
 from fastbk.apache.configuration.sizes import (
     apply_caches,
     apply_floors,
@@ -23,7 +24,6 @@ from fastbk.apache.configuration.sizes import (
     fit,
     fit_memory,
 )
-from fastbk.apache.configuration.translation import Translation
 from fastbk.errors import ConfigError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check

@@ -14,7 +14,7 @@ from fastbk.server.disks import space_thresholds
 from fastbk.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
-    from fastbk.apache.configuration.translation import Translation
+    from fastbk.apache.configuration.config_builder import Translation
 
 HEADER_BYTES = 4 * KIB
 """What a frame may have beside an entry that fills Apache's largest frame."""

@@ -14,8 +14,8 @@ from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.network.connection import Connection
-from fastbk.server.network.connection_limits import IdleConnections, keep_alive
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
+from fastbk.server.network.idle_connections import IdleConnections, keep_alive
 
 if TYPE_CHECKING:
     import socket

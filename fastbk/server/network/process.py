@@ -14,7 +14,7 @@ from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
 from fastbk.server.child import Child, SupervisorGone, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
-from fastbk.server.network.connection_limits import allow_descriptors
+from fastbk.server.network.idle_connections import allow_descriptors
 from fastbk.server.network.network import Network
 
 DRAIN_TIMEOUT_S_MAX = 5.0
