@@ -1,10 +1,9 @@
 """The bookie's supervisor: owns configuration, directories, identity, port and registration; no data path.
 
-It starts all children at once under a fresh epoch, leads them to readiness (`boot_order`), watches
-them, and ends them. A child that dies takes the rest with it: shared memory is thrown away,
-acknowledged entries are on disk, and the next boot replays them. A crash loop ends in a boot
-without journal and gc that serves reads only, until somebody restarts the bookie. If that fails
-too, the bookie is in state failed, with the reason.
+A *boot* is one life of all children, with an epoch and shared memory of its own; `boot_order` has its
+steps. When a child dies, the supervisor ends the others, and the next boot replays the journal, which
+has all acknowledged entries. When children die again and again, it boots without journal and gc:
+the bookie serves reads only until somebody restarts it. If that fails too, its state is failed.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Supervisor:
         self._metrics = Metrics(self._life, budget, config.metrics.names)
         self._disks = DiskReports(self._life)
         self._gc = GcAdmin()
-        self._read_only = ReadOnlyAdmin(config)
+        self._read_only_admin = ReadOnlyAdmin(config)
         self._monitor = Monitor(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
         self._metrics.add_source(self._monitor.metric_lines)
@@ -90,8 +89,8 @@ class Supervisor:
         self._watch: ChildEvents | None = None
         self._boot: Boot | None = None
         self._epoch = 0
-        self._reads_only = ""
-        """Why the boot under way has no journal."""
+        self._no_journal_reason = ""
+        """Why this boot has no journal and serves reads only; empty when it has one."""
         self._is_settled = False  # the directories were found to be this bookie's
 
     async def run(self) -> int:
@@ -107,7 +106,7 @@ class Supervisor:
             for lock in locks.values():
                 stack.callback(self._let_go, lock)
             self._locks = {of: lock.descriptor for of, lock in locks.items()}
-            await asyncio.to_thread(self._read_only.load)
+            await asyncio.to_thread(self._read_only_admin.load)
             self._disk_wait = DiskWait(
                 [
                     UsedDirectory(of.role, of.pair, str(lock.directory), lock.descriptor)
@@ -136,7 +135,7 @@ class Supervisor:
                 metrics=self._metrics,
                 disks=self._disks,
                 gc=self._gc,
-                read_only=self._read_only,
+                read_only=self._read_only_admin,
                 set_read_only=self._ask_read_only,
             )
             self._admin = await open_admin(stack, facts, self._info, self._monitor.slow.answer)
@@ -151,7 +150,7 @@ class Supervisor:
             stack.push_async_callback(self._membership.close)
             self._digests = DigestService(self._membership.read_ledgers)
             stack.push_async_callback(self._digests.close)
-            return await self._boots()
+            return await self._boot_until_stopped()
 
     def _let_go(self, lock: DirectoryLock) -> None:
         if not self._is_settled:  # a start that was refused leaves nothing behind
@@ -172,7 +171,7 @@ class Supervisor:
         if self._watch is not None:
             self._watch.stop(reason)
 
-    async def _boots(self) -> int:
+    async def _boot_until_stopped(self) -> int:
         """Boot until asked to stop. Raises Error for what only a person can mend."""
         while self._stop_reason is None:
             if self._epoch:  # a first start says itself what is wrong, and ends
@@ -180,14 +179,14 @@ class Supervisor:
                 if self._stop_asked.is_set():
                     break
             try:
-                await self._one_boot()
+                await self._boot_once()
             except ChildDied as error:
                 was_serving = self._life.state in (State.WRITABLE, State.READ_ONLY)
                 self._life.go(State.STARTING, str(error), time.monotonic())
                 self._membership.mark_not_writable()
                 kill_point("supervisor.before_restart")
                 self._lifeline.send({"type": "down", "reason": str(error)})
-                pause_s = await self._what_next(error, was_serving=was_serving)
+                pause_s = await self._pause_after_death(error, was_serving=was_serving)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._stop_asked.wait()
@@ -201,14 +200,14 @@ class Supervisor:
         logs.info("bookie.stopped", reason=self._stop_reason)
         return 0
 
-    async def _one_boot(self) -> None:
+    async def _boot_once(self) -> None:
         """Start, serve and drain once. Raises ChildDied, StopRequested, Error."""
         began_s = time.monotonic()
         self._epoch = max(self._epoch + 1, int(time.time()))
-        reads_only = self._restarts.reads_only_reason or self._disk_wait.reads_only
-        self._reads_only = reads_only
+        no_journal = self._restarts.reads_only_reason or self._disk_wait.no_journal_reason
+        self._no_journal_reason = no_journal
         self._boot = boot = Boot(
-            self._config, self._guard, self._locks, self._epoch, is_reads_only=bool(reads_only)
+            self._config, self._guard, self._locks, self._epoch, is_reads_only=bool(no_journal)
         )
         self._watch = watch = ChildEvents(boot)
         kill_point("supervisor.after_spawn")
@@ -223,8 +222,8 @@ class Supervisor:
                 host=self._guard.host,
                 port=self._guard.port,
                 shards=self._membership.shards,
-                reads_only_reason=reads_only,
-                refuses_adds=bool(self._read_only.reason),
+                reads_only_reason=no_journal,
+                refuses_adds=bool(self._read_only_admin.reason),
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status}
@@ -236,11 +235,11 @@ class Supervisor:
             kill_point("supervisor.before_start")
             replayed = await sequence.start()
             self._gc.attach(boot)
-            self._read_only.attach(boot)
+            self._read_only_admin.attach(boot)
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             properties = sequence.properties
-            refuses = reads_only or self._read_only.reason
+            refuses = no_journal or self._read_only_admin.reason
             await self._membership.announce(
                 writable=not refuses, properties=properties, reads_only_reason=refuses
             )
@@ -252,7 +251,7 @@ class Supervisor:
         finally:
             self._digests.detach()
             self._gc.detach()
-            self._read_only.detach()
+            self._read_only_admin.detach()
             self._metrics.detach()
             watch.close()
             self._watch = self._boot = None
@@ -280,7 +279,7 @@ class Supervisor:
                 "epoch": self._epoch,
                 "seconds": round(seconds, 3),
                 "pids": self.pids(),
-                "reads_only": self._reads_only,
+                "reads_only": self._no_journal_reason,
             }
         )
 
@@ -304,7 +303,7 @@ class Supervisor:
         timeout_ms = self._config.bookie.drain_timeout_ms
         timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS) if self._lifeline.is_cut else timeout_ms
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
-        if clean and not self._reads_only:  # then nothing was flushed, and may have to be replayed
+        if clean and not self._no_journal_reason:  # then nothing was flushed, and may have to be replayed
             await asyncio.to_thread(end_life, self._config.ledgers.all_directories)
         reason = "drained" if clean else "drain was cut short"
         self._life.go(State.STOPPED, reason, time.monotonic())
@@ -314,7 +313,7 @@ class Supervisor:
 
         Without a journal nothing of that changes: its disk may come back, and ends this boot; a crash loop does not.
         """
-        if self._reads_only:
+        if self._no_journal_reason:
             if not self._restarts.reads_only_reason and self._watch is not None:
                 await self._disk_wait.until_journal_is_back()
                 self._watch.stop(DISK_IS_BACK)
@@ -325,13 +324,13 @@ class Supervisor:
             await self._look_at_limits()
 
     async def _look_at_limits(self) -> None:
-        if self._reads_only or self._life.state not in (State.WRITABLE, State.READ_ONLY):
+        if self._no_journal_reason or self._life.state not in (State.WRITABLE, State.READ_ONLY):
             return
-        refused = self._metrics.reads_only()
+        refused = self._metrics.refuses_adds()
         state = State.READ_ONLY if refused else State.WRITABLE
         if state is self._life.state:
             return
-        why = self._read_only.reason or self._disks.refusing() or "a limit is reached"
+        why = self._read_only_admin.reason or self._disks.refusing() or "a limit is reached"
         reason = why if refused else "serving"
         logs.warning("bookie.became_" + state.value, reason=reason)
         self._life.go(state, reason, time.monotonic())
@@ -344,7 +343,7 @@ class Supervisor:
 
     async def _ask_read_only(self, read_only: bool) -> None:
         """Have normal adds refused, or taken again; returns when journals and metadata know, within a few seconds."""
-        await self._read_only.request(self._metrics, read_only=read_only)
+        await self._read_only_admin.request(self._metrics, read_only=read_only)
         await self._look_at_limits()
 
     def pids(self) -> dict[str, int]:
@@ -354,7 +353,7 @@ class Supervisor:
             found.update({p.name: child.pid for p, child in self._boot.children.items()})
         return found
 
-    async def _what_next(self, error: ChildDied, *, was_serving: bool) -> float:
+    async def _pause_after_death(self, error: ChildDied, *, was_serving: bool) -> float:
         """Return the pause before the next boot in seconds. Raises StorageError: there is none."""
         restarts = self._restarts
         if await self._disk_wait.explains(error.process.role, was_serving=was_serving):

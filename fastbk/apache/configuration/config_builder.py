@@ -1,4 +1,4 @@
-"""What the rules of `translate` work on: a file's keys, and the document of ours that grows from them."""
+"""Builds fastbk's configuration from the keys of Apache's file; `key_translation.py` has the rules."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ JOINED = ("metadataServiceUri",)
 """Its commas stand between servers."""
 
 
-class Translation:
-    """One translation under way."""
+class ConfigBuilder:
+    """The keys of one file, and the settings that the rules have set so far."""
 
     def __init__(self, source: KeySource) -> None:
         self.source = source

@@ -1,7 +1,7 @@
-"""A file of Apache's as a `BookieConfig`: what stands for itself by the table, what belongs together by a rule.
+"""Translates a file of Apache's into a `BookieConfig`: single keys by the table, keys that belong together by a rule.
 
-A key that the file does not set leaves fastbk's own default in place, not Apache's, but for the keys that say who the
-bookie is and where it listens. The file is itself the word that the bookie may listen beyond loopback.
+A key that the file does not set leaves fastbk's own default in place, not Apache's. Only the bookie's id and its
+address follow Apache's defaults. A bookie with such a file may listen beyond loopback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.apache.configuration import address, directories
-from fastbk.apache.configuration.config_builder import Translation
+from fastbk.apache.configuration.config_builder import ConfigBuilder
 from fastbk.apache.configuration.sizes import (
     apply_caches,
     apply_floors,
@@ -49,9 +49,9 @@ def translate(
     source: KeySource, network: Network | None = None
 ) -> tuple[BookieConfig | None, Report]:
     """Return the configuration, None where it has problems, and the report, which names all of them."""
-    work = Translation(source)
+    builder = ConfigBuilder(source)
 
-    def identify(_: Translation) -> None:
+    def identify(_: ConfigBuilder) -> None:
         settled = address.settle(source, network)
         who = (
             "bookiePort",
@@ -60,20 +60,20 @@ def translate(
             "listeningInterface",
             "useHostNameAsBookieID",
         )
-        work.put(
+        builder.put(
             "bookie.listen",
             settled.listen,
             "bookiePort",
             "listeningInterface",
             "allowEphemeralPorts",
         )
-        work.put("bookie.id", settled.bookie_id, *who, "useShortHostName")
-        work.put("bookie.advertised", settled.advertised, *who[2:], "useShortHostName")
-        work.put("bookie.allow_unauthenticated_remote", True)
+        builder.put("bookie.id", settled.bookie_id, *who, "useShortHostName")
+        builder.put("bookie.advertised", settled.advertised, *who[2:], "useShortHostName")
+        builder.put("bookie.allow_unauthenticated_remote", True)
 
-    rules: list[Callable[[Translation], None]] = [
-        Translation.simple,
-        Translation.refuse,
+    rules: list[Callable[[ConfigBuilder], None]] = [
+        ConfigBuilder.simple,
+        ConfigBuilder.refuse,
         identify,
         _users,
         _metadata,
@@ -95,18 +95,18 @@ def translate(
     ]
     for rule in rules:
         try:
-            rule(work)
+            rule(builder)
         except ConfigError as error:
-            work.report.problems.append(str(error))
+            builder.report.problems.append(str(error))
     for line in source.properties.unfinished:
-        work.report.remarks.append(
+        builder.report.remarks.append(
             f"line {line} ends in a backslash and nothing follows: ignored, as in Apache"
         )
-    report = work.finish()
+    report = builder.finish()
     if report.problems:
         return None, report
     try:
-        config = fit_memory(work, _convert(work.document))
+        config = fit_memory(builder, _convert(builder.document))
         check(config)
     except ConfigError as error:
         report.problems.append(str(error))
@@ -121,8 +121,8 @@ def _convert(document: dict[str, dict[str, Any]]) -> BookieConfig:
         raise ConfigError(str(error)) from error
 
 
-def _users(work: Translation) -> None:
-    allowed = work.source.items("permittedStartupUsers")
+def _users(builder: ConfigBuilder) -> None:
+    allowed = builder.source.items("permittedStartupUsers")
     if not allowed:
         return
     try:
@@ -130,19 +130,19 @@ def _users(work: Translation) -> None:
     except KeyError:
         user = str(os.geteuid())
     if user not in allowed:
-        raise work.source.fault(
+        raise builder.source.fault(
             "permittedStartupUsers", f"this is {user}, allowed are {', '.join(allowed)}"
         )
 
 
-def _metadata(work: Translation) -> None:
+def _metadata(builder: ConfigBuilder) -> None:
     keys: tuple[str, ...] = ("zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass")
-    uri = metadata_uri(work.source)
-    if work.source.text("metadataServiceUri") is not None:
-        if work.source.text(keys[-1]) is not None:
-            work.remark(keys[-1], "not used: metadataServiceUri goes before it")
+    uri = metadata_uri(builder.source)
+    if builder.source.text("metadataServiceUri") is not None:
+        if builder.source.text(keys[-1]) is not None:
+            builder.remark(keys[-1], "not used: metadataServiceUri goes before it")
         keys = ("metadataServiceUri",)
-    work.put("metadata.uri", uri, *keys)
+    builder.put("metadata.uri", uri, *keys)
 
 
 def metadata_uri(source: KeySource) -> str:
@@ -172,108 +172,108 @@ def _layout(source: KeySource) -> str:
     return "null"
 
 
-def _directories(work: Translation) -> None:
-    settled = directories.settle(work.source)
+def _directories(builder: ConfigBuilder) -> None:
+    settled = directories.settle(builder.source)
     for section, names, all_of_them in (
         ("journal", ("journalDirectories", "journalDirectory"), settled.journals),
         ("ledgers", ("ledgerDirectories",), settled.ledgers),
     ):
         if len(all_of_them) == 1:
-            work.put(f"{section}.directory", all_of_them[0], *names)
+            builder.put(f"{section}.directory", all_of_them[0], *names)
         else:
-            work.put(f"{section}.directories", all_of_them, *names)
-    work.report.remarks += settled.remarks
-    work.report.notes += settled.notes
+            builder.put(f"{section}.directories", all_of_them, *names)
+    builder.report.remarks += settled.remarks
+    builder.report.notes += settled.notes
 
 
-def _sync(work: Translation) -> None:
+def _sync(builder: ConfigBuilder) -> None:
     for key in ("journalSyncData", "journalWriteData"):
-        if work.source.boolean(key) is False:
-            work.put("journal.sync", "never", key)
-            work.report.remarks.append(
+        if builder.source.boolean(key) is False:
+            builder.put("journal.sync", "never", key)
+            builder.report.remarks.append(
                 f"{key}=false: acknowledged entries may be lost with a crash"
             )
 
 
-def _storage(work: Translation) -> None:
-    name = work.source.text("ledgerStorageClass")
+def _storage(builder: ConfigBuilder) -> None:
+    name = builder.source.text("ledgerStorageClass")
     if name is not None and (
         not name.startswith(APACHE) or name.rpartition(".")[2] not in APACHE_STORAGES
     ):
-        raise work.source.fault(
+        raise builder.source.fault(
             "ledgerStorageClass",
             f"{name} cannot run here; of Apache's there are {', '.join(APACHE_STORAGES)}",
         )
 
 
-def _missing(work: Translation) -> None:
+def _missing(builder: ConfigBuilder) -> None:
     """Say aloud what somebody may count on and has no counterpart here."""
-    if work.source.boolean("autoRecoveryDaemonEnabled"):
-        work.report.remarks.append(
+    if builder.source.boolean("autoRecoveryDaemonEnabled"):
+        builder.report.remarks.append(
             "autoRecoveryDaemonEnabled=true: bookies here repair no others' ledgers: run AutoRecovery,"
             " the daemon of Apache's, beside it, or `fastbk bookie recover` when one is lost"
         )
-    if components := work.source.items("extraServerComponents"):
-        work.report.remarks.append(f"extraServerComponents: not started: {', '.join(components)}")
+    if components := builder.source.items("extraServerComponents"):
+        builder.report.remarks.append(f"extraServerComponents: not started: {', '.join(components)}")
 
 
-def _compaction(work: Translation) -> None:
-    source = work.source
+def _compaction(builder: ConfigBuilder) -> None:
+    source = builder.source
     for kind in ("minor", "major"):
         threshold, interval = f"{kind}CompactionThreshold", f"{kind}CompactionInterval"
         ratio, seconds = source.ratio(threshold), source.integer(interval)
         if seconds is not None and seconds > 0:
-            work.put(f"gc.{kind}_interval_ms", work.integer(interval), interval)
+            builder.put(f"gc.{kind}_interval_ms", builder.integer(interval), interval)
         if (seconds is not None and seconds <= 0) or (ratio is not None and not 0 < ratio < 1):
-            work.put(f"gc.{kind}_ratio_max", 0.0, threshold, interval)  # off, as in Apache
+            builder.put(f"gc.{kind}_ratio_max", 0.0, threshold, interval)  # off, as in Apache
         elif ratio is not None:
-            work.put(f"gc.{kind}_ratio_max", ratio, threshold)
-    minor, major = work.get("gc.minor_ratio_max"), work.get("gc.major_ratio_max")
-    if minor > major and (major == 0 or not work.is_set("gc.major_ratio_max")):
+            builder.put(f"gc.{kind}_ratio_max", ratio, threshold)
+    minor, major = builder.get("gc.minor_ratio_max"), builder.get("gc.major_ratio_max")
+    if minor > major and (major == 0 or not builder.is_set("gc.major_ratio_max")):
         # Minor compaction goes on alone, or above our own default: major takes what minor takes.
-        work.put(
+        builder.put(
             "gc.major_ratio_max", minor, "minorCompactionThreshold", "majorCompactionThreshold"
         )
     limits = [
         (limit, key)
         for key in ("minorCompactionMaxTimeMillis", "majorCompactionMaxTimeMillis")
-        if (limit := work.integer(key)) is not None and limit > 0
+        if (limit := builder.integer(key)) is not None and limit > 0
     ]
     if limits:
-        work.put("gc.compaction_time_max_ms", max(limits)[0], *(key for _, key in limits))
-    rate = work.integer("compactionRateByBytes")
+        builder.put("gc.compaction_time_max_ms", max(limits)[0], *(key for _, key in limits))
+    rate = builder.integer("compactionRateByBytes")
     if source.boolean("isThrottleByBytes") and rate is not None:
-        work.put("gc.compaction_rate_bytes", rate, "compactionRateByBytes", "isThrottleByBytes")
+        builder.put("gc.compaction_rate_bytes", rate, "compactionRateByBytes", "isThrottleByBytes")
 
 
-def _scrub(work: Translation) -> None:
-    seconds = work.source.integer("localScrubInterval")
+def _scrub(builder: ConfigBuilder) -> None:
+    seconds = builder.source.integer("localScrubInterval")
     if seconds is None:
         return
     if seconds <= 0:
-        work.put("scrub.rate_bytes", 0, "localScrubInterval")
+        builder.put("scrub.rate_bytes", 0, "localScrubInterval")
     else:
-        work.put("scrub.cycle_ms", work.integer("localScrubInterval"), "localScrubInterval")
+        builder.put("scrub.cycle_ms", builder.integer("localScrubInterval"), "localScrubInterval")
 
 
-def _disk(work: Translation) -> None:
-    source = work.source
+def _disk(builder: ConfigBuilder) -> None:
+    source = builder.source
     full, warn, low = (source.ratio(f"diskUsage{which}Threshold") for which in ("", "Warn", "Lwm"))
     for key, value in (("", full), ("Warn", warn), ("Lwm", low)):
         if value is not None and not 0 < value < 1:
             raise source.fault(f"diskUsage{key}Threshold", f"{value:g} is not between 0 and 1")
     if full is not None:
-        work.put("disk.full_ratio", full, "diskUsageThreshold")
-    limit: float = work.get("disk.full_ratio")
-    if warn is not None or work.get("disk.warn_ratio") > limit:
-        work.put(
+        builder.put("disk.full_ratio", full, "diskUsageThreshold")
+    limit: float = builder.get("disk.full_ratio")
+    if warn is not None or builder.get("disk.warn_ratio") > limit:
+        builder.put(
             "disk.warn_ratio",
             min(limit, warn or limit),
             "diskUsageWarnThreshold",
             "diskUsageThreshold",
         )
     if low is not None or full is not None:
-        work.put(
+        builder.put(
             "disk.low_water_ratio",
             min(limit, low or limit),
             "diskUsageLwmThreshold",
@@ -281,8 +281,8 @@ def _disk(work: Translation) -> None:
         )
 
 
-def _http(work: Translation) -> None:
-    source = work.source
+def _http(builder: ConfigBuilder) -> None:
+    source = builder.source
     keys: tuple[str, ...]
     if source.boolean("httpServerEnabled"):
         keys = ("httpServerHost", "httpServerPort", "httpServerEnabled")
@@ -299,4 +299,4 @@ def _http(work: Translation) -> None:
         port = 8000 if port is None else port
     if not 0 <= port <= 65_535:
         raise source.fault(keys[1], f"{port} is not a port")
-    work.put("http.listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", *keys)
+    builder.put("http.listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", *keys)

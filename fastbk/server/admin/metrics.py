@@ -93,8 +93,8 @@ class Metrics:
         """Return how many journals refuse normal adds now."""
         return sum(value > 0 for value in self.values("FBK_C_JOURNAL_LIMIT"))
 
-    def reads_only(self) -> bool:
-        """Whether the index or the journal refuses normal adds now."""
+    def refuses_adds(self) -> bool:
+        """Return whether the index or the journal refuses normal adds now."""
         return any(self.value(name) for name in _REFUSING if name in SLOTS)
 
     def text(self, names: Names | None = None) -> str:

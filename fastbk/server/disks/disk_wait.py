@@ -51,7 +51,7 @@ class DiskWait:
             note: keeps a reason against readiness under a name, or takes it back.
             tell: shows how a directory is.
         """
-        self.reads_only = ""
+        self.no_journal_reason = ""
         """Why the next boot is to be one without a journal; empty: it is not."""
         self._directories = directories
         self._poll_s = poll_s
@@ -61,15 +61,15 @@ class DiskWait:
         self._was_well_s = -math.inf
 
     async def wait(self, stop: asyncio.Event) -> None:
-        """Return when a boot may begin, or `stop` is set; sets `reads_only`."""
+        """Return when a boot may begin, or `stop` is set; sets `no_journal_reason`."""
         told = ""
-        self.reads_only = ""
+        self.no_journal_reason = ""
         was_well = time.monotonic() - self._was_well_s < WELL_S
         while not stop.is_set():
             problems = () if was_well else await self._problems()
             reason = _said([each for each in problems if each.is_fatal])
             if not reason:
-                self.reads_only = _said(problems)
+                self.no_journal_reason = _said(problems)
                 break
             if reason != told:
                 told = reason
@@ -79,8 +79,8 @@ class DiskWait:
         if told and not stop.is_set():
             logs.info("bookie.disk_is_back", reason=told)
         self._note(WAIT_NAME, None)
-        if self.reads_only:
-            logs.error("bookie.reads_only_for_disk", reason=self.reads_only)
+        if self.no_journal_reason:
+            logs.error("bookie.reads_only_for_disk", reason=self.no_journal_reason)
 
     async def explains(self, role: str, *, was_serving: bool) -> bool:
         """Return whether a disk is why a child of `role` died: then it is not counted, and a pause is due."""
@@ -98,7 +98,7 @@ class DiskWait:
             if not await self._problems():
                 break
             await asyncio.sleep(self._poll_s)
-        logs.info("bookie.disk_is_back", reason=self.reads_only)
+        logs.info("bookie.disk_is_back", reason=self.no_journal_reason)
 
     @property
     def pause_s(self) -> float:

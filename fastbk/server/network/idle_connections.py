@@ -1,4 +1,4 @@
-"""How many connections a worker can have, and which silent ones are closed when most are in use.
+"""Closes silent connections when most are in use, and raises the limit of open files for their number.
 
 A connection may be silent for as long as it likes: Apache's clients open channels that they need later.
 Once three quarters of `[network] connections_max` are in use, silent connections are closed until no more

@@ -74,7 +74,7 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
 
 async def test_well_disks_let_everything_pass_and_keep_nothing(harness: Harness) -> None:
     await harness.gate.wait(harness.stop)
-    assert harness.gate.reads_only == ""
+    assert harness.gate.no_journal_reason == ""
     assert not await harness.gate.explains("journal", was_serving=True)
     assert {name.name for path in harness.paths.values() for name in path.iterdir()} == {LOCK_NAME}
 
@@ -103,7 +103,7 @@ async def test_a_stop_ends_the_wait(harness: Harness) -> None:
     await wait_until_async(lambda: bool(harness.board.reports()), "it is shown")
     harness.stop.set()
     await asyncio.wait_for(waiting, 10)
-    assert harness.gate.reads_only == ""
+    assert harness.gate.no_journal_reason == ""
     harness.come_back("ledger")
 
 
@@ -114,14 +114,14 @@ async def test_a_journal_that_fails_leaves_reads_and_is_looked_after(
     assert await harness.gate.explains("journal", was_serving=True)
     assert not await harness.gate.explains("worker", was_serving=True), "that has other reasons"
     await harness.gate.wait(harness.stop)
-    assert "cannot be written: Input/output error" in harness.gate.reads_only
+    assert "cannot be written: Input/output error" in harness.gate.no_journal_reason
     back = asyncio.create_task(harness.gate.until_journal_is_back())
     await asyncio.sleep(0)
     assert not back.done()
     monkeypatch.undo()
     await asyncio.wait_for(back, 10)
     await harness.gate.wait(harness.stop)
-    assert harness.gate.reads_only == ""
+    assert harness.gate.no_journal_reason == ""
 
 
 async def test_a_ledger_directory_that_fails_is_waited_for(

@@ -113,9 +113,9 @@ def test_without_children_only_the_supervisors_own_metrics_are_shown(metrics: Me
 def test_the_journals_limit_makes_the_bookie_read_only(metrics: Metrics) -> None:
     descriptor, stats = segment(JOURNAL)
     metrics.attach({JOURNAL: descriptor})
-    assert not metrics.reads_only()
+    assert not metrics.refuses_adds()
     stats.gauge(SLOTS["FBK_C_JOURNAL_LIMIT"], 1)
-    assert metrics.reads_only()
+    assert metrics.refuses_adds()
     metrics.detach()
     stats.segment.close()
     os.close(descriptor)
