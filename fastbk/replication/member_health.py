@@ -138,7 +138,10 @@ class MemberHealth:
 
 
 class Avoided:
-    """Bookies that a writer does not take for a while: those that it had to replace before."""
+    """Bookies that a writer does not take for a while: those that it had to replace before.
+
+    A pause has no jitter: nothing is sent at its end, the bookie may only be chosen again by a later change.
+    """
 
     def __init__(self) -> None:
         self._until_s: dict[BookieId, float] = {}

@@ -163,7 +163,8 @@ def _range(kind: inspect.Type, unit: str | None) -> str:
         return ""
     low = f"at least {value_text(kind.ge, unit)}" if kind.ge is not None else ""
     low = f"above {value_text(kind.gt, unit)}" if kind.gt is not None else low
-    high = f"at most {value_text(kind.le, unit)}" if kind.le is not None else ""
+    is_bounded = kind.le is not None and kind.le < 1 << 50  # what a size may be at most: no news
+    high = f"at most {value_text(kind.le, unit)}" if is_bounded else ""
     both = ", ".join(one.replace('"', "") for one in (low, high) if one)
     return f" ({both})" if both else ""
 

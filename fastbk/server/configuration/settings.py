@@ -113,8 +113,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Section [limits]: bounds that several processes must agree on (INV-B1)."""
 
     frame_size_bytes_max: Size = 5 * MIB + 4 * KIB
-    """Longest frame in either direction, its length field included. Rings must hold several.
-    """
+    """Longest frame in either direction, its length field included: 16KiB to 31MiB. Rings must hold several."""
 
     batch_entries_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
     """Entries in one AddBatch."""
@@ -259,7 +258,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Later files' size, zeroed ahead or recycled."""
 
     batch_size_bytes_max: Size = 1 * MIB
-    """A batch is written once it holds this much; at least one record, whatever its size."""
+    """A batch is written once it holds this much, at most 31MiB. It has at least one record, whatever its size."""
 
     second_batch_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 64 * KIB
     """A second batch is submitted behind the one under way once this much waits."""
