@@ -58,10 +58,10 @@ class ApacheTranslation:
 
     def lost(self) -> None:
         """The connection has ended: a bookie too old for reads of several entries ends it instead of answering one."""
-        lane = self.translation
-        if lane.has_answered_batches:
+        translation = self.translation
+        if translation.has_answered_batches:
             self._known.with_batches.add(self._bookie_id)
-        elif lane.has_unanswered_batches and self._bookie_id not in self._known.with_batches:
+        elif translation.has_unanswered_batches and self._bookie_id not in self._known.with_batches:
             self._known.without_batches.add(self._bookie_id)
 
 

@@ -1,5 +1,4 @@
-"""What fastbk asks of a metadata store. Ledgers, identities and registrations of bookies, and
-records for what is built on ledgers.
+"""The calls of a metadata store: ledgers, identities and registrations of bookies, and generic records.
 
 A store is plain blocking calls, usable from any thread; the asyncio client calls it in threads of its own.
 Everything changes by compare-and-set on the version that was read (INV-M1): a conflict means read again and
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
     from fastbk.meta.records import RecordStore
     from fastbk.meta.replica_marks import ReplicaMarks
 
-# Endpoints of bookies that speak fastbk's own protocol, and Apache's.
+# Endpoints of a registration: the protocols of fastbk and of Apache on the data port, and the HTTP server, which has
+# the name that Apache's bookies give theirs.
 FASTBK_PROTOCOL = "fastbk"
 APACHE_PROTOCOL = "bookie-rpc"
-# That of a bookie's page for machines and tools, under the name that Apache's bookies give theirs.
+HTTP_PROTOCOL = "http"
+HTTP_NAME = "httpserver"
 READS_ONLY_PROPERTY = "reads_only"
 """The property of a registration that says why the bookie takes no adds."""
 REASON_CHARACTERS_MAX = 500
 """Longest such reason."""
-HTTP_PROTOCOL = "http"
-HTTP_NAME = "httpserver"
 LIST_PAGE_COUNT = 1000
 
 

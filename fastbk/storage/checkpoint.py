@@ -1,10 +1,11 @@
 """The order of a checkpoint (INV-X2, INV-X3): a flush, its commit, and what follows.
 
-The flush thread calls `run`, which looks into new, synced files and commits a manifest. What comes back is a `Change`:
-the main loop installs it (`install`, memory work only), frees the write cache and publishes the mark; then the flush
-thread unlinks what no manifest names any more (`clean_up`). A failure before the commit abandons the new files, and
-the next try writes new ones; a commit whose outcome is unknown leaves them on disk until a later one succeeded, since
-the failed manifest may count after a restart. No thread here; crash tests call it step by step on the fake disk.
+The flush thread calls `run`, which writes and syncs new files, reads them back and commits a manifest. It returns a
+`Change`: the main loop installs it (`install`, memory work only), frees the write cache and publishes the mark; then
+the flush thread unlinks what no manifest names any more (`clean_up`). A failure before the commit abandons the new
+files, and the next try writes new ones; a commit whose outcome is unknown leaves them on disk until a later one
+succeeded, since the failed manifest may count after a restart. No thread here; crash tests call it step by step on the
+fake disk.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ class Checkpoint(Maintenance):
         offset_bytes: int,
         pause: Callable[[int], None],
     ) -> FlushResult:
-        """Steps 1 and 2 of a checkpoint, and the look into what was written."""
+        """Do steps 1 and 2 of a checkpoint, and read back what was written."""
         options = FlushOptions(
             log_id=log.log_id if log is not None else 0,
             log_offset_bytes=offset_bytes,
@@ -244,11 +245,11 @@ class Checkpoint(Maintenance):
             result = flush.end()
         finally:
             flush.abandon()
-        self._look_into(store, attempt)
+        self._read_back(store, attempt)
         return result
 
     @staticmethod
-    def _look_into(store: Store, attempt: Attempt) -> None:
+    def _read_back(store: Store, attempt: Attempt) -> None:
         attempt.prepared.append(attempt.file_id)
         if store.prepare(attempt.file_id):
             raise CorruptDataError("a locations file reads back damaged right after it was written")

@@ -1,8 +1,7 @@
-"""The supervisor's monitor: runs the watchdog, reads the flight recorders and watches the ledger limit.
+"""Checks a running bookie twice a second: frozen processes, slow commits and answers, the number of ledgers.
 
-The monitor sends `frozen` (reason) to the workers, and they answer it to clients:
-`fastbk cluster status` reaches bookies by their data port, not by HTTP.
-See `fastbk.server.supervision.watchdog` and `fastbk.server.supervision.slow_reports`.
+`watchdog.py` finds frozen processes, `slow_reports.py` reads the flight recorders. The monitor sends the
+workers the reason why the bookie is frozen, and they report it in Info, which `fastbk cluster status` reads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a cursor's states are kept: in its record of metadata, or, while they are many, in a ledger of its own.
 
-The record says where the latest state is (INV-S10), and no ledger is without a record that names it (INV-S8): see
-README.md, "Where states are stored".
+The record names the place of the latest state (INV-S10), and a record names each ledger of states (INV-S8).
+README.md, "Where states are stored", has the formats.
 """
 
 from __future__ import annotations

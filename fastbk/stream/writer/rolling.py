@@ -1,10 +1,10 @@
 """When a stream rolls to a new segment, and which segment a writer's next records go to.
 
-A segment rolls by its size, by its age, or when `StreamWriter.roll` is called: README.md, "The life of a segment".
+A segment rolls by its size, by its age, or by a call of `StreamWriter.roll`: README.md, "The life of a segment".
 `segment_lifecycle.py` creates the next one and ends the last one; `janitor/idle_rolling.py` rolls idle streams.
 
-By age each segment rolls in the last tenth of it, by its ledger's id: else thousands of streams that began together
-would be due in the same moment, again and again.
+A segment rolls when it has 90 to 100 percent of the policy's age. Its ledger's id decides when, so that thousands of
+streams that began together do not roll in the same moment.
 """
 
 from __future__ import annotations

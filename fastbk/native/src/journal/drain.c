@@ -1,5 +1,5 @@
-/* From the rings into a batch: copy once, check the copy, decide, seal.  The decision (journal/decide.c) about a record is final here, at
- * its place in the order: what a later record of the same ledger meets is the state that this one left. */
+/* Takes records from the rings into a batch: copies each once, checks the copy and decides about it (journal/decide.c).  A
+ * decision is final, and the next record of the same ledger is decided by the state that this one left. */
 
 #include "journal/journal.h"
 
