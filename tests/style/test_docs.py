@@ -26,13 +26,13 @@ def test_paths_that_pages_name_exist() -> None:
 
 
 def test_c_files_that_pages_name_exist() -> None:
-    sources = {path.name for path in (ROOT / "fastbk" / "native" / "src").rglob("fbk_*")}
+    native = ROOT / "fastbk" / "native"
     missing = [
         f"{relative}: {name}"
         for relative, path in walk((".md",))
         if relative != "CHANGELOG.md"
-        for name in re.findall(r"`(fbk_\w+\.[ch])`", path.read_text())
-        if name not in sources
+        for name in re.findall(r"`(\w+/\w+\.[ch])`", path.read_text())
+        if not any((one / name).exists() for one in (native, native / "src", ROOT / "tests"))
     ]
     assert missing == []
 
