@@ -15,7 +15,7 @@ from fastbk.model.entry import DigestType
 from fastbk.native import client_codec as codec
 from fastbk.native.apache_translation import FrameTranslation, v2_takes
 from fastbk.wire.statuses import Status
-from tests.fixtures.lane import (
+from tests.fixtures.apache_translation import (
     ADD,
     ENTRY,
     KEY,

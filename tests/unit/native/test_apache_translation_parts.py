@@ -14,7 +14,7 @@ from fastbk.errors import ProtocolError
 from fastbk.native import client_codec as codec
 from fastbk.native.apache_translation import FrameTranslation
 from fastbk.wire.statuses import Status
-from tests.fixtures.lane import (
+from tests.fixtures.apache_translation import (
     ENTRY,
     LEDGER,
     READ,
