@@ -23,11 +23,11 @@ from tests.fixtures.apache_translation import (
     READ,
     RECOVERY,
     add_frame,
-    lane,
     number_of,
     sent_v3,
     statuses,
     told,
+    translation,
     v2_reply,
     v3_reply,
 )
@@ -36,7 +36,7 @@ from tests.fixtures.apache_translation import (
 
 
 def test_version_2_frames_are_those_of_apaches_own_client() -> None:
-    one = lane(2)
+    one = translation(2)
     one.send(add_frame(9))
     assert one.output().hex() == "0000004102010000" + KEY.hex() + ENTRY.hex()
     one.send(codec.put_read(10, 5, 7))
@@ -48,7 +48,7 @@ def test_version_2_frames_are_those_of_apaches_own_client() -> None:
 
 
 def test_version_3_frames_have_what_apaches_bookies_look_at() -> None:
-    one = lane(3)
+    one = translation(3)
     request_id = (SLOT_MAX << SLOT_SHIFT) + 7
     one.send(add_frame(request_id) + add_frame(8, RECOVERY))
     plain_add, recovery = sent_v3(one)
@@ -101,7 +101,7 @@ def test_version_2_is_asked_only_what_its_answers_can_be_told_apart_for() -> Non
         b"junk": False,
     }
     assert {frame: v2_takes(frame) for frame in asked} == asked
-    one = lane(2)
+    one = translation(2)
     for frame in (codec.put_read(5, 5, -1, codec.FLAG_FENCE, KEY), codec.put_force(8, 5)):
         one.send(frame)
     assert one.output() == b""
@@ -111,7 +111,7 @@ def test_version_2_is_asked_only_what_its_answers_can_be_told_apart_for() -> Non
 def test_what_is_no_frame_of_ours_ends_the_connection() -> None:
     for junk in (b"x", b"\x04\0\0\0junk", add_frame(1)[:-1]):
         with pytest.raises(ProtocolError):
-            lane(3).send(junk)
+            translation(3).send(junk)
 
 
 def test_more_than_apaches_frame_holds_is_refused_here() -> None:
@@ -138,7 +138,7 @@ def test_statuses_of_both_versions_become_ours() -> None:
         507: Status.CANNOT_TELL,
     }
     for status, ours in expected.items():
-        one = lane(3)
+        one = translation(3)
         one.receive(v3_reply(ADD, 77, status))
         assert statuses(one) == [(77, ours)]
     for error, ours in zip(
@@ -146,7 +146,7 @@ def test_statuses_of_both_versions_become_ours() -> None:
         (*expected.values(), Status.IO_ERROR, Status.IO_ERROR),
         strict=True,
     ):
-        one = lane(2)
+        one = translation(2)
         one.send(add_frame(77))
         one.receive(v2_reply(1, error, 5, 7))
         assert statuses(one) == [(77, ours)]
@@ -159,13 +159,13 @@ def test_a_good_status_outside_does_not_hide_the_one_inside() -> None:
         10: {"forceLedgerResponse": {"status": 504, "ledgerId": 5}},
     }
     for operation, body in bodies.items():
-        one = lane(3)
+        one = translation(3)
         one.receive(v3_reply(operation, 77, **body))
         assert statuses(one) == [(77, Status.FENCED)]
 
 
 def test_answers_of_version_2_go_to_who_asked_first() -> None:
-    one = lane(2)
+    one = translation(2)
     for request_id in range(1, 201):
         one.send(codec.put_read(request_id, 5, request_id % 3 - 1))
     for _ in range(66):
@@ -178,7 +178,7 @@ def test_answers_of_version_2_go_to_who_asked_first() -> None:
 
 
 def test_an_entry_is_named_by_its_own_bytes() -> None:
-    one = lane(3)
+    one = translation(3)
     body = {"status": 0, "ledgerId": 5, "entryId": -1, "body": ENTRY, "maxLAC": 6}
     one.receive(v3_reply(READ, 9, readResponse=body))
     ((request_id, _, answer),) = told(one)
@@ -189,7 +189,7 @@ def test_an_entry_is_named_by_its_own_bytes() -> None:
 
 
 def test_a_poll_whose_number_says_more_than_its_entry_is_proven() -> None:
-    one = lane(3)
+    one = translation(3)
     one.send(codec.put_read_lac(12, 5, 6, 900))
     (poll,) = sent_v3(one)
     body = {"status": 0, "ledgerId": 5, "entryId": -1, "body": ENTRY, "maxLAC": 7}

@@ -1,4 +1,4 @@
-"""What a lane makes of several of Apache's answers: batches of single reads, lists; and of any bytes at all."""
+"""What the translation makes of several of Apache's answers: batches of single reads, lists; and of any bytes at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.fixtures.apache_translation import (
     LEDGER,
     READ,
     add_frame,
-    lane,
     number_of,
     sent_v3,
     statuses,
     told,
+    translation,
     v2_reply,
     v3_reply,
 )
@@ -59,7 +59,7 @@ def test_single_reads_add_up_to_an_answer_that_claims_nothing_false(
     seed: int, bad: dict[int, int]
 ) -> None:
     rng = random.Random(seed)
-    one, size = lane(3), rng.choice([20, 500])
+    one, size = translation(3), rng.choice([20, 500])
     wanted_bytes = rng.choice([100, 3000, 1 << 20])
     last = rng.randrange(100, 160)
     one.send(codec.put_read_batch(9, 5, 100, last, rng.randrange(1, 80), wanted_bytes))
@@ -80,7 +80,7 @@ def test_single_reads_add_up_to_an_answer_that_claims_nothing_false(
 
 
 def test_the_ends_of_the_ids_do_not_overflow() -> None:
-    one = lane(3)
+    one = translation(3)
     top = 2**63 - 1
     one.send(codec.put_read_batch(9, 5, top - 1, top, 50, 1000))
     assert len(sent_v3(one)) == 2
@@ -89,7 +89,7 @@ def test_the_ends_of_the_ids_do_not_overflow() -> None:
 
 
 def test_what_was_forgotten_is_never_told_and_its_number_waits_for_the_last_answer() -> None:
-    one = lane(3)
+    one = translation(3)
     one.send(codec.put_read_batch(9, 5, 0, 7, 8, 1 << 20))
     first = sent_v3(one)
     one.forget(9)
@@ -106,7 +106,7 @@ def test_what_was_forgotten_is_never_told_and_its_number_waits_for_the_last_answ
 
 
 def test_there_is_a_bound_to_what_may_be_under_way() -> None:
-    one = lane(3)
+    one = translation(3)
     for request_id in range(1, 5001):
         one.send(codec.put_read_lac(request_id, 5, 0, 100))
     refused = statuses(one)
@@ -121,7 +121,7 @@ def list_blob(*groups: tuple[int, int, int, int]) -> bytes:
 
 
 def listed(blob: bytes, first: int = 0, count_max: int = 100) -> tuple[int, list[int], int]:
-    one = lane(3)
+    one = translation(3)
     one.send(codec.put_list_entries(9, 5, first, count_max))
     (request,) = sent_v3(one)
     reply = {"status": 0, "ledgerId": 5, "availabilityOfEntriesOfLedger": blob}
@@ -167,9 +167,9 @@ def test_a_list_that_makes_no_sense_ends_the_connection(blob: bytes) -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 2**32))
-def test_whatever_a_bookie_sends_the_lane_stands(version: int, seed: int) -> None:
+def test_whatever_a_bookie_sends_the_translation_stands(version: int, seed: int) -> None:
     rng = random.Random(seed)
-    one = lane(version, takes_batches=rng.random() < 0.5)
+    one = translation(version, takes_batches=rng.random() < 0.5)
     frames = [
         add_frame(1),
         codec.put_hello(2, "x"),
