@@ -1,4 +1,4 @@
-"""What the translation makes of several of Apache's answers: batches of single reads, lists; and of any bytes at all."""
+"""How the translation reads several of Apache's answers: batches of single reads, lists; and of any bytes at all."""
 
 from __future__ import annotations
 
