@@ -37,6 +37,15 @@ def format_size(size_bytes: int) -> str:
     raise AssertionError("unreachable")
 
 
+def format_apache_size(size_bytes: int) -> str:
+    """Return bytes as Apache shows them, in thousands too, cut after three decimals: `1500000(1.5MB)`."""
+    step, thousandths = 0, size_bytes * 1000
+    while thousandths >= 1_000_000 and step < 4:
+        step, thousandths = step + 1, thousandths // 1000
+    text = f"{thousandths // 1000}.{thousandths % 1000:03}".rstrip("0").rstrip(".")
+    return f"{size_bytes}({text}{' KMGT'[step]}B)" if step else str(size_bytes)
+
+
 def format_amount(amount: float) -> str:
     """Return `amount` with three digits and the decimal prefix that keeps it short (`950`, `1.5 k`, `20 M`)."""
     for factor, prefix in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):

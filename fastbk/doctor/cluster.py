@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,23 +60,22 @@ class Cluster:
 
     def port(self) -> Finding:
         """The listener's."""
-        return self._bindable("port", "[bookie] listen", self._config.bookie.listen)
+        return self._bindable("[bookie] listen", self._config.bookie.listen)
 
     def http_port(self) -> Finding:
         """The admin page's."""
         listen = self._config.http.listen
         if not listen:
-            return ok("HTTP port", "no HTTP is configured")
-        return self._bindable("HTTP port", "[http] listen", listen)
+            return ok("no HTTP is configured")
+        return self._bindable("[http] listen", listen)
 
     def exposure(self) -> Finding:
         """Who can reach it: there is no authentication yet."""
         addresses = [self._config.bookie.listen, self._config.http.listen or "localhost:0"]
         hosts = [split_address(one, "listen")[0] for one in addresses]
         if all(is_loopback(host) for host in hosts):
-            return ok("exposure", "only this machine can reach it")
+            return ok("only this machine can reach it")
         return warn(
-            "exposure",
             f"{' and '.join(sorted(set(hosts)))}: whoever reaches it may read and write, there is no authentication",
             "let only trusted machines through the firewall",
         )
@@ -88,12 +88,8 @@ class Cluster:
         try:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError as error:
-            return fail(
-                "advertised host",
-                f"{host}: {error.strerror}",
-                "correct [bookie] advertised, or DNS",
-            )
-        return ok("advertised host", f"{host} is {found[0][4][0]}")
+            return fail(f"{host}: {error.strerror}", "correct [bookie] advertised, or DNS")
+        return ok(f"{host} is {found[0][4][0]}")
 
     def metadata(self) -> Iterator[Finding]:
         """Whether it answers, how fast, and whether it knows this bookie as its directories do."""
@@ -101,17 +97,15 @@ class Cluster:
         path = uri.removeprefix("sqlite:")
         if path != uri and not os.path.exists(path):
             if os.access(os.path.dirname(path) or ".", os.W_OK):
-                yield ok("metadata", f"{path} is not there yet; the first start makes it")
+                yield ok(f"{path} is not there yet; the first start makes it")
             else:
-                yield fail(
-                    "metadata", f"{path} is not there and cannot be made", "correct [metadata] uri"
-                )
+                yield fail(f"{path} is not there and cannot be made", "correct [metadata] uri")
             return
         began_s = time.monotonic()
         try:
             store = open_store(uri, METADATA_TIMEOUT_S)
         except Error as error:
-            yield fail("metadata", str(error), f"fastbk metadata show --metadata {uri}")
+            yield fail(str(error), f"fastbk metadata show --metadata {uri}")
             return
         try:
             instance_id = store.instance_id()
@@ -124,27 +118,27 @@ class Cluster:
                     "wait if it is starting; else read its log: ZooKeeper that was restored from an older copy answers"
                     " others, and refuses the session of a bookie that runs"
                 )
-                yield warn("metadata", f"{why}; but the bookie that runs here is not registered", fix)
+                yield warn(f"{why}; but the bookie that runs here is not registered", fix)
             elif took_s > SLOW_METADATA_S:
-                yield warn("metadata", why, "look at the load and disks of the metadata servers")
+                yield warn(why, "look at the load and disks of the metadata servers")
             else:
-                yield ok("metadata", why)
+                yield ok(why)
             read = store.read_identity(BookieId(bookie_id))
-            yield self._age(store)
-            yield self._identity(bookie_id, read, instance_id)
+            yield replace(self._age(store), name="metadata's age")
+            identity = self._identity(bookie_id, read, instance_id)
+            yield replace(identity, name="identity")
             if read is not None:
-                yield self._skew(read)
+                yield replace(self._skew(read), name="clock and metadata's")
         except Error as error:
-            yield fail("metadata", str(error), f"fastbk metadata show --metadata {uri}")
+            yield fail(str(error), f"fastbk metadata show --metadata {uri}")
         finally:
             store.close()
 
     def _age(self, store: MetadataStore) -> Finding:
         """Compare what the ledger directories store of metadata with what it is now (INV-M2)."""
-        name = "metadata's age"
         hold = read_hold(store)
         if hold is not None:
-            return fail(name, f"metadata is on hold since {when(hold)}: {hold}", NEXT_STEP)
+            return fail(f"metadata is on hold since {when(hold)}: {hold}", NEXT_STEP)
         with ExitStack() as stack:
             found = read_newest(
                 (stack.enter_context(Disk(Path(path), "plain")), path)
@@ -152,17 +146,16 @@ class Cluster:
                 if os.path.isdir(path)
             )
         if found is None:
-            return ok(name, "this bookie has stored nothing to compare it with yet")
+            return ok("this bookie has stored nothing to compare it with yet")
         stored = Mark(age=found.age, highest_id=found.highest_id)
         if why := evidence(stored, read_mark(store)):
-            return fail(name, f"{why}: it was restored from an older copy", NEXT_STEP)
-        return ok(name, f"it knows of all that this bookie has stored, ledger {found.highest_id}")
+            return fail(f"{why}: it was restored from an older copy", NEXT_STEP)
+        return ok(f"it knows of all that this bookie has stored, ledger {found.highest_id}")
 
     def _skew(self, read: VersionedIdentity) -> Finding:
         """Compare this machine's clock with the metadata servers': at the last start both wrote the count of starts."""
-        name = "clock and metadata's"
         if read.written_s is None:
-            return ok(name, "they are the same clock")
+            return ok("they are the same clock")
         written_s = []
         for directory, _ in places(self._config):
             path = f"{directory}/{IDENTITY_NAME}"
@@ -172,13 +165,13 @@ class Cluster:
                 if identity is not None and identity.starts == read.identity.starts:
                     written_s.append(os.stat(path).st_mtime)
         if not written_s:
-            return ok(name, "nothing to compare them by")
+            return ok("nothing to compare them by")
         skew_s = max(written_s) - read.written_s
         why = f"at the last start this machine's was {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
         if abs(skew_s) > SKEW_MAX_S:
             fix = "timedatectl on both; keep clocks synchronised (nothing, if the directories were copied since)"
-            return warn(name, why, fix)
-        return ok(name, why)
+            return warn(why, fix)
+        return ok(why)
 
     def _identity(
         self, bookie_id: str, read: VersionedIdentity | None, instance_id: str
@@ -189,11 +182,11 @@ class Cluster:
             verdict = judge(bookie_id, self._found(), known, instance_id=instance_id)
         except IdentityError as error:
             what, _, next_step = str(error).partition(" Likely ")
-            return fail("identity", what, f"Likely {next_step}" if next_step else "")
+            return fail(what, f"Likely {next_step}" if next_step else "")
         except StorageError as error:
-            return fail("identity", str(error), "restore that file from a backup of the directory")
+            return fail(str(error), "restore that file from a backup of the directory")
         starts = f", start {known.starts + 1} is the next" if known is not None else ""
-        return ok("identity", f"bookie {bookie_id!r}: {VERDICTS[verdict]}{starts}")
+        return ok(f"bookie {bookie_id!r}: {VERDICTS[verdict]}{starts}")
 
     def _found(self) -> list[DirectoryContent]:
         with ExitStack() as stack:
@@ -206,10 +199,10 @@ class Cluster:
                 found.append(content_of(Directory(path, place, disk)))
             return found
 
-    def _bindable(self, name: str, setting: str, address: str) -> Finding:
+    def _bindable(self, setting: str, address: str) -> Finding:
         host, port = split_address(address, setting)
         if not port:
-            return ok(name, f"{address}: any free one")
+            return ok(f"{address}: any free one")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -217,10 +210,10 @@ class Cluster:
                 tried.bind((host, port))
             except OSError as error:
                 if self._is_running:
-                    return ok(name, f"{address} is taken; the bookie of these directories runs")
+                    return ok(f"{address} is taken; the bookie of these directories runs")
                 fix = f"ss -ltnp 'sport = :{port}'; stop what has it, or change {setting}"
-                return fail(name, f"{address}: {error.strerror}", fix)
-        return ok(name, f"{address} is free")
+                return fail(f"{address}: {error.strerror}", fix)
+        return ok(f"{address} is free")
 
 
 def _is_registered(store: MetadataStore, bookie_id: str) -> bool:

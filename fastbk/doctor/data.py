@@ -79,10 +79,8 @@ class Data:
         """Whether a bookie has the directories now."""
         holders = {holder_of(directory) for directory in self._directories} - {None}
         if holders:
-            return ok(
-                "running", f"a bookie has the directories (process {', '.join(map(str, holders))})"
-            )
-        return ok("running", "nobody has the directories")
+            return ok(f"a bookie has the directories (process {', '.join(map(str, holders))})")
+        return ok("nobody has the directories")
 
     def manifest(self, directory: str) -> Iterator[Finding]:
         """Both slots, what they name, and damage on record."""
@@ -94,59 +92,53 @@ class Data:
         if manifest.damage:
             whats = "; ".join(one.what for one in manifest.damage[:3])
             yield fail(
-                "damage on record",
                 f'{directory}: {whats}: the bookie says "cannot tell" where it would say "no"',
                 "fastbk bookie recover ID --even-if-alive, then start it anew with empty directories",
+                "damage on record",
             )
         else:
-            yield ok("damage on record", f"none in {directory}")
+            yield ok(f"none in {directory}", "damage on record")
 
     def last_stop(self, directory: str) -> Finding:
         """How the last life ended."""
         if holder_of(directory) is not None:
-            return ok("last stop", "it runs")
+            return ok("it runs")
         if not os.path.isdir(directory):
-            return ok("last stop", "it was never started")
+            return ok("it was never started")
         if os.path.exists(f"{directory}/{LIMBO_NAME}"):
             return warn(
-                "last stop",
                 f"{directory}/{LIMBO_NAME}: a rebirth after lost data waits for its first start",
                 "start it; then fastbk bookie recover or repair brings back what it held",
             )
         with Disk(Path(directory), "plain") as disk:
             unclean = read_unclean(disk, directory)
         if unclean is None:
-            return ok("last stop", "it was a clean one")
+            return ok("it was a clean one")
         if unclean.has_lost:
             return warn(
-                "last stop",
                 "unclean, of a bookie that acknowledged before it had synced: its ledgers go into limbo at the start",
                 'start it; then fastbk bookie repair ID. For data that matters: [journal] sync = "always"',
             )
-        return ok("last stop", "not a clean one; what was acknowledged is replayed")
+        return ok("not a clean one; what was acknowledged is replayed")
 
     def quarantine(self, directory: str) -> Finding:
         """What the scrub has found damaged and nobody has healed, or has come with wrong digests."""
         path = f"{directory}/{SCRUB_NAME}"
         if not os.path.exists(path):
-            return ok("quarantine", f"nothing was scrubbed in {directory} yet")
+            return ok(f"nothing was scrubbed in {directory} yet")
         with Disk(Path(directory), "plain") as disk:
             state = small_files.decode(disk.read_file(path), ScrubState, SCRUB_FORMAT, path)
         if state.bad_digests and not state.quarantined:
             bad = state.bad_digests[0]
             return warn(
-                "quarantine",
                 f"{directory}: {format_count(len(state.bad_digests), 'range')} of entries came with a wrong digest, as"
                 f" of ledger {bad.ledger_id} from entry {bad.first}: no reader takes these copies",
                 "look for the client or network that sent them so: docs/damage.md",
             )
         if not state.quarantined:
-            return ok(
-                "quarantine", f"empty in {directory}, after {format_count(state.cycles, 'cycle')}"
-            )
+            return ok(f"empty in {directory}, after {format_count(state.cycles, 'cycle')}")
         first = state.quarantined[0]
         return warn(
-            "quarantine",
             f"{directory}: {format_count(len(state.quarantined), 'range')} of entries damaged, as of ledger"
             f" {first.ledger_id} from entry {first.first}: {first.reason}",
             "fastbk bookie repair ID while the bookie runs",
@@ -154,28 +146,24 @@ class Data:
 
     def replay(self, journal: str, ledgers: str) -> Finding:
         """What a start would read from the journal, and whether all of it is there."""
-        name = "journal to replay"
         manifest, _ = _manifest(ledgers)
         if manifest is None or not os.path.isdir(journal):
-            return ok(name, "none")
+            return ok("none")
         if holder_of(journal) is not None:
-            return ok(name, "it runs: not looked at")
+            return ok("it runs: not looked at")
         with Disk(Path(journal), "plain") as disk:
             identity = read_identity(disk, journal)
             if identity is None:
-                return ok(name, "none")
+                return ok("none")
             found = find_files(disk, journal, lock=False)
             plan = plan_replay(found, manifest.mark, identity.incarnation_number)
         if plan.damage:
             return fail(
-                name,
                 f"{journal}: {'; '.join(one.reason for one in plan.damage[:3])}",
                 f"fastbk inspect journal {journal} --summary; put missing files back before the bookie is started",
             )
         size_bytes = sum(plan.sizes[file.file_id] for file in plan.files)
-        return ok(
-            name, f"at most {format_size(size_bytes)} in {format_count(len(plan.files), 'file')}"
-        )
+        return ok(f"at most {format_size(size_bytes)} in {format_count(len(plan.files), 'file')}")
 
     def times(self) -> Finding:
         """Files from the future: the clock went back, or the disk comes from another machine."""
@@ -189,11 +177,10 @@ class Data:
                 ]
             if ahead:
                 return warn(
-                    "times of files",
                     f"{directory}/{ahead[0]} was written in the future: the clock went back",
                     "timedatectl; set the clock before the bookie is started",
                 )
-        return ok("times of files", "none is in the future")
+        return ok("none is in the future")
 
 
     def rights(self) -> Finding:
@@ -203,17 +190,16 @@ class Data:
             with contextlib.suppress(OSError):
                 if is_open_to_others(path):
                     return warn(
-                        "rights",
                         f"every user of this machine may read or list {path}",
                         f"chmod o-rwx {path}; a bookie does so when it starts, if it owns it",
                     )
-        return ok("rights", "directories and metadata are closed to other users")
+        return ok("directories and metadata are closed to other users")
 
 
 def _manifest(directory: str) -> tuple[Manifest | None, Finding]:
     """Return the manifest that counts, if any, and what is to be said of it."""
     if not os.path.isdir(directory):
-        return None, ok("manifest", f"none: {directory} is not there yet")
+        return None, ok(f"none: {directory} is not there yet")
     with Disk(Path(directory), "plain") as disk:
         slots = ManifestSlots(disk, directory)
         try:
@@ -221,17 +207,15 @@ def _manifest(directory: str) -> tuple[Manifest | None, Finding]:
         except ManifestMissing:
             if held := data_in(disk, directory):
                 why = f"none in {directory}, which holds {', '.join(held[:2])}: the bookie can't start"
-                return None, fail("manifest", why, _NO_MANIFEST_FIX)
-            return None, ok(
-                "manifest", f"none in {directory}: never started, or wiped (see `identity`)"
-            )
+                return None, fail(why, _NO_MANIFEST_FIX)
+            return None, ok(f"none in {directory}: never started, or wiped (see `identity`)")
         except ManifestLost as error:
-            return None, fail("manifest", str(error), _NO_MANIFEST_FIX)
+            return None, fail(str(error), _NO_MANIFEST_FIX)
     generation = f"generation {manifest.generation}"
     if slots.complaints:
         why = f"{generation}; {'; '.join(slots.complaints)}"
-        return manifest, warn("manifest", why, "nothing after a crash: the next flush writes both")
-    return manifest, ok("manifest", f"{generation} in both slots of {directory}")
+        return manifest, warn(why, "nothing after a crash: the next flush writes both")
+    return manifest, ok(f"{generation} in both slots of {directory}")
 
 
 def _named_files(directory: str, manifest: Manifest) -> Iterator[Finding]:
@@ -252,9 +236,9 @@ def _named_files(directory: str, manifest: Manifest) -> Iterator[Finding]:
     if bad:
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         yield fail(
-            "files of the manifest",
             f'{"; ".join(bad[:3])}{more}: entries in them are answered "cannot tell"',
             "put the files back while the bookie is stopped; else fastbk bookie repair ID",
+            "files of the manifest",
         )
     else:
-        yield ok("files of the manifest", f"all {len(wanted)} are there")
+        yield ok(f"all {len(wanted)} are there", "files of the manifest")

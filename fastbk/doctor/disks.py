@@ -48,57 +48,51 @@ class Disks:
 
     def directory(self, directory: str, place: DirectoryPlace) -> Finding:
         """Whether it is there, or can be made."""
-        name = str(place)
         if os.path.isdir(directory):
             if os.access(directory, os.W_OK | os.X_OK):
-                return ok(name, f"{directory} is there")
+                return ok(f"{directory} is there")
             owner = os.stat(directory).st_uid
             return fail(
-                name,
                 f"{directory} may not be written by this user (it belongs to user {owner})",
                 f"run the doctor as the bookie's user, or chown -R BOOKIE_USER {directory}",
             )
         if os.path.exists(directory):
-            return fail(name, f"{directory} is no directory", "configure another path")
+            return fail(f"{directory} is no directory", "configure another path")
         parent = existing_parent(directory)
         if os.access(parent, os.W_OK | os.X_OK):
-            return ok(name, f"{directory} is not there yet; the first start makes it in {parent}")
+            return ok(f"{directory} is not there yet; the first start makes it in {parent}")
         return fail(
-            name,
             f"{directory} is not there, and {parent} may not be written by this user",
             f"install -d -o BOOKIE_USER {directory}",
         )
 
     def mount(self, directory: str, place: DirectoryPlace) -> Finding:
         """A file system that keeps what it says it has synced."""
-        name = f"file system of the {place}"
         mount = mount_of(existing_parent(directory))
         why = f"{mount.kind} on {mount.source}, mounted at {mount.point}"
         if "ro" in mount.options:
             return fail(
-                name, f"{why}, read-only", f"look at dmesg, then mount -o remount,rw {mount.point}"
+                f"{why}, read-only", f"look at dmesg, then mount -o remount,rw {mount.point}"
             )
         if mount.kind in MEMORY_KINDS:
-            return warn(
-                name, f"{why}: in memory, gone at the next boot", "choose a directory on a disk"
-            )
+            return warn(f"{why}: in memory, gone at the next boot", "choose a directory on a disk")
         weak = mount.options & NO_BARRIER
         if weak:
             return fail(
-                name,
                 f"{why} with {', '.join(sorted(weak))}: a synced write may be lost at a power cut",
                 f"mount -o remount,barrier=1 {mount.point}, and the same in /etc/fstab",
             )
         if mount.kind in NETWORK_KINDS:
-            return warn(name, f"{why}: over a network; locks and syncs are only as good as its server",
-                        "choose a directory on a local disk")  # fmt: skip
+            return warn(
+                f"{why}: over a network; locks and syncs are only as good as its server",
+                "choose a directory on a local disk",
+            )  # fmt: skip
         if mount.kind not in GOOD_KINDS:
-            return warn(name, f"{why}: ext4 and xfs are what is tested", "use ext4 or xfs")
-        return ok(name, why)
+            return warn(f"{why}: ext4 and xfs are what is tested", "use ext4 or xfs")
+        return ok(why)
 
     def writes(self, directory: str, place: DirectoryPlace) -> Finding:
         """What real operations show: io_uring, O_DIRECT, RWF_DSYNC."""
-        name = f"writes to the {place}"
         probed = existing_parent(directory)
         backend = self._config.journal.backend if place.role == "journal" else "plain"
         try:
@@ -108,22 +102,20 @@ class Disks:
                 is_direct = "O_DIRECT" in disk.sync_mode
         except OSError as error:
             fix = f"df {probed}; mount | grep {probed}; ls -ld {probed}"
-            return fail(name, f"a small write in {probed} fails: {error.strerror or error}", fix)
+            return fail(f"a small write in {probed} fails: {error.strerror or error}", fix)
         if reason:
             return warn(
-                name,
                 f"{how}; io_uring does not work here: {reason}",
                 "in Docker: --security-opt seccomp=PROFILE with io_uring_* allowed; else see `io_uring allowed`",
             )
         if place.role == "journal" and not is_direct:
             return warn(
-                name, f"{how}: through the page cache", "a file system with O_DIRECT: ext4 or xfs"
+                f"{how}: through the page cache", "a file system with O_DIRECT: ext4 or xfs"
             )
-        return ok(name, how)
+        return ok(how)
 
     def room(self, directory: str, place: DirectoryPlace) -> Iterator[Finding]:
         """Free space against what the configuration may need there, and free inodes."""
-        name = f"room in the {place}"
         status = os.statvfs(existing_parent(directory))
         free_bytes = status.f_bavail * status.f_frsize
         if place.role == "journal":
@@ -135,16 +127,15 @@ class Disks:
             what = "the reserves (below them normal adds are refused)"
             fix = "make room, or lower [journal] limit and [disk] free_min"
         why = f"{format_size(free_bytes)} free, {format_size(needed_bytes)} for {what}"
-        yield fail(name, why, fix) if free_bytes < needed_bytes else ok(name, why)
+        yield fail(why, fix) if free_bytes < needed_bytes else ok(why)
         if status.f_files and status.f_favail < INODES_MIN:
             text = f"{status.f_favail} inodes are free"
             yield warn(
-                name, text, f"remove small files from {mount_of(existing_parent(directory)).point}"
+                text, f"remove small files from {mount_of(existing_parent(directory)).point}"
             )
 
     def sharing(self) -> Finding:
         """Journals commit all the time; whatever else their disk does, they wait for."""
-        name = "a disk for each directory"
         by_device: dict[int, list[str]] = {}
         for directory, place in self._places:
             device = os.stat(existing_parent(directory)).st_dev
@@ -152,11 +143,10 @@ class Disks:
         shared = [names for names in by_device.values() if len(names) > 1]
         if shared:
             return warn(
-                name,
                 f"{' and '.join(shared[0])} share one: flushes and reads disturb commits",
                 "put the journal on a disk of its own where latency matters",
             )
-        return ok(name, "no two share one")
+        return ok("no two share one")
 
 
 def existing_parent(directory: str) -> str:

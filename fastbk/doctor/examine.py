@@ -35,10 +35,10 @@ def examine(path: Path | None) -> Iterator[Finding]:
         cure = "fastbk bookie --example prints a file with every key"
         if source.is_apache(path):
             cure = f"fastbk config check {path} says what becomes of each of its keys"
-        yield fail("configuration", str(error), cure)
+        yield fail(str(error), cure, "configuration")
         yield from run_checks(System(BookieConfig()).checks())
         return
-    yield ok("configuration", f"{path} makes sense")
+    yield ok(f"{path} makes sense", "configuration")
     parts = (System(config), Tradeoffs(config), Disks(config), Data(config), Cluster(config))
     yield from run_checks(chain.from_iterable(part.checks() for part in parts))
 
@@ -58,19 +58,17 @@ class Tradeoffs:
         """Whether an acknowledged entry survives a power cut here (INV-J1)."""
         if self._config.journal.sync == "never":
             return warn(
-                "durability",
                 "[journal] sync = never: what was acknowledged may be gone after a power cut",
                 'sync = "always", unless this is a test or the data can be made again',
             )
-        return ok("durability", "acknowledged after the sync")
+        return ok("acknowledged after the sync")
 
     def deletions(self) -> Finding:
         """Whether a wrong metadata store could have everything deleted."""
         share = self._config.gc.delete_ratio_max
         if share >= 1.0:
             return warn(
-                "deletions",
                 "[gc] delete_ratio_max = 1.0: with an empty metadata store all ledgers here would be deleted",
                 "take it out again; `fastbk bookie gc run --force` allows it once",
             )
-        return ok("deletions", f"at most {share:.0%} of the ledgers in one cycle")
+        return ok(f"at most {share:.0%} of the ledgers in one cycle")

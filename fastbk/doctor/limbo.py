@@ -19,7 +19,6 @@ from fastbk.units import format_count
 if TYPE_CHECKING:
     from fastbk.storage.manifest import Manifest
 
-_NAME = "limbo"
 _STORE_BYTES = 1 << 20
 """Of caches that nothing is read into."""
 
@@ -27,15 +26,15 @@ _STORE_BYTES = 1 << 20
 def limbo(directory: str, bookie_id: str) -> Finding:
     """Count the ledgers in limbo in one ledger directory, with what ends it. Raises StorageError, OSError."""
     if not os.path.isdir(directory):
-        return ok(_NAME, "it was never started")
+        return ok("it was never started")
     with Disk(Path(directory), "plain", only_reads=True) as disk:
         identity = read_identity(disk, directory)
         if identity is None:
-            return ok(_NAME, "it was never started")
+            return ok("it was never started")
         try:
             manifest = ManifestSlots(disk, directory).load()
         except ManifestLost:
-            return ok(_NAME, f"not looked at: the manifest in {directory} is lost")
+            return ok(f"not looked at: the manifest in {directory} is lost")
         incarnation = identity.incarnation_number
         ids, since_s = _flushed(disk, directory, incarnation, identity.pair, manifest)
         if os.path.exists(f"{directory}/{NAME}"):
@@ -44,11 +43,10 @@ def limbo(directory: str, bookie_id: str) -> Finding:
             if waiting:
                 since_s = min(since_s or time.time(), os.stat(f"{directory}/{NAME}").st_mtime)
     if not ids or since_s is None:
-        return ok(_NAME, f"no ledger in {directory}")
+        return ok(f"no ledger in {directory}")
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(since_s))
     few = ", ".join(map(str, sorted(ids)[:3]))
     return warn(
-        _NAME,
         f"{directory}: {format_count(len(ids), 'ledger')} in limbo ({few}{', ...' if len(ids) > 3 else ''}), since"
         f" {since} or longer: the bookie may have lost entries or a fence of them. It ends for each when it is closed"
         " and whole here, when metadata names others in this bookie's place, or when it is deleted",

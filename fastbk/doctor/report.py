@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastbk.errors import Error
 
@@ -29,17 +29,17 @@ class Finding:
     fix: str = ""
 
 
-def ok(name: str, why: str) -> Finding:
-    """Return a finding of nothing wrong."""
+def ok(why: str, name: str = "") -> Finding:
+    """Return a finding of nothing wrong. `name`: of what was looked at, where it is not the check's."""
     return Finding(name, Status.OK, why)
 
 
-def warn(name: str, why: str, fix: str) -> Finding:
+def warn(why: str, fix: str, name: str = "") -> Finding:
     """Return a finding of something that could be better."""
     return Finding(name, Status.WARN, why, fix)
 
 
-def fail(name: str, why: str, fix: str) -> Finding:
+def fail(why: str, fix: str, name: str = "") -> Finding:
     """Return a finding of something that has to be mended."""
     return Finding(name, Status.FAIL, why, fix)
 
@@ -53,9 +53,9 @@ def run_checks(checks: Iterable[Check]) -> Iterator[Finding]:
     for name, look in checks:
         try:
             found = look()
-            yield from [found] if isinstance(found, Finding) else found
+            for one in [found] if isinstance(found, Finding) else found:
+                yield replace(one, name=one.name or name)
         except (Error, OSError, ValueError) as error:
             text = " ".join(str(error).split())
-            yield warn(
-                name, f"could not be looked at: {text}", "run it as the bookie's user or root"
-            )
+            fix = "run it as the bookie's user or root"
+            yield warn(f"could not be looked at: {text}", fix, name)

@@ -67,7 +67,7 @@ class System:
         """Of everything that takes part, for whoever is asked for help; a library that is missing is told of."""
         words = [f"fastbk {fastbk.__version__}", f"Python {platform.python_version()}"]
         words += [f"{name} {metadata.version(name)}" for name in LIBRARIES]
-        return ok("versions", ", ".join(words))
+        return ok(", ".join(words))
 
     def kernel(self) -> Finding:
         """Linux, and which."""
@@ -75,25 +75,22 @@ class System:
         version = _version(release)
         if version < KERNEL_MIN:
             wanted = ".".join(map(str, KERNEL_MIN))
-            return warn("kernel", f"Linux {release}", f"{wanted} or newer: Debian 11's or later")
-        return ok("kernel", f"Linux {release}")
+            return warn(f"Linux {release}", f"{wanted} or newer: Debian 11's or later")
+        return ok(f"Linux {release}")
 
     def io_uring(self) -> Finding:
         """What forbids io_uring, if anything does; whether it works is tried in each directory."""
-        name = "io_uring allowed"
         disabled = self._read("sys/kernel/io_uring_disabled", "0")
         if disabled == "2" or (disabled == "1" and os.geteuid() != 0):
             return warn(
-                name,
                 f"kernel.io_uring_disabled = {disabled}: commits wait in system calls instead",
                 "sysctl -w kernel.io_uring_disabled=0, and the same in /etc/sysctl.d",
             )
         if re.search(r"^Seccomp:\s*2", self._read("self/status", ""), re.MULTILINE):
             return ok(
-                name,
-                "by the kernel; a seccomp filter is active, as in containers, and may forbid it",
+                "by the kernel; a seccomp filter is active, as in containers, and may forbid it"
             )
-        return ok(name, "by the kernel, and no seccomp filter is active")
+        return ok("by the kernel, and no seccomp filter is active")
 
     def open_files(self) -> Finding:
         """Room for every connection that the configuration allows."""
@@ -102,19 +99,16 @@ class System:
         why = f"up to {hard} a process (soft limit {soft}, raised at start), {wanted} are needed"
         if hard not in (resource.RLIM_INFINITY, -1) and hard < wanted:
             return warn(
-                "open files",
                 f"{why}: fewer connections are taken",
                 f"ulimit -n {wanted}; for a service LimitNOFILE={wanted}",
             )
-        return ok("open files", why)
+        return ok(why)
 
     def sealed_memory(self) -> Finding:
         """Whether a process that only reads shared memory can be kept from writing to it."""
-        name = "sealed memory"
         if can_seal():
-            return ok(name, "the kernel refuses writable mappings of shared memory that is sealed")
+            return ok("the kernel refuses writable mappings of shared memory that is sealed")
         return warn(
-            name,
             "the kernel cannot seal shared memory: a compromised network worker could write to that of others",
             "Linux 5.1 or newer, outside of sandboxes that lack F_SEAL_FUTURE_WRITE",
         )
@@ -125,14 +119,13 @@ class System:
         is_unlimited = soft in (resource.RLIM_INFINITY, -1)
         text = "unlimited" if is_unlimited else format_size(soft)
         if _version(self._read("sys/kernel/osrelease")) >= KERNEL_MEMLOCK_FREE:
-            return ok("locked memory", f"{text}; this kernel's io_uring needs none")
+            return ok(f"{text}; this kernel's io_uring needs none")
         if not is_unlimited and soft < MEMLOCK_BYTES_MIN:
             return warn(
-                "locked memory",
                 f"{text}: too little for io_uring on this kernel",
                 f"ulimit -l {MEMLOCK_BYTES_MIN // 1024}; for a service LimitMEMLOCK={MEMLOCK_BYTES_MIN}",
             )
-        return ok("locked memory", text)
+        return ok(text)
 
     def memory(self) -> Iterator[Finding]:
         """The memory table against what the machine, and a container's limit, have."""
@@ -144,11 +137,11 @@ class System:
         why = f"{format_size(needed_bytes)} by the memory table, {format_size(allowed_bytes)} there"
         fix = "shrink rings and caches (`fastbk bookie --config FILE --check` lists them)"
         if needed_bytes > allowed_bytes:
-            yield fail("memory", why, f"{fix}, or give it more")
+            yield fail(why, f"{fix}, or give it more")
         elif needed_bytes > available_bytes:
-            yield warn("memory", f"{why}, {format_size(available_bytes)} free now", fix)
+            yield warn(f"{why}, {format_size(available_bytes)} free now", fix)
         else:
-            yield ok("memory", why)
+            yield ok(why)
 
     def swap(self) -> Finding:
         """A bookie whose rings are swapped out is slower than its disks."""
@@ -156,11 +149,10 @@ class System:
         swappiness = int(self._read("sys/vm/swappiness", "60"))
         if total_bytes and swappiness > SWAPPINESS_MAX:
             return warn(
-                "swap",
                 f"{format_size(total_bytes)} of swap, vm.swappiness = {swappiness}: rings and caches may leave memory",
                 "sysctl -w vm.swappiness=1, or swapoff -a",
             )
-        return ok("swap", "none" if not total_bytes else f"vm.swappiness = {swappiness}")
+        return ok("none" if not total_bytes else f"vm.swappiness = {swappiness}")
 
     def huge_pages(self) -> Finding:
         """Compacting memory for transparent huge pages stops processes for milliseconds."""
@@ -169,11 +161,10 @@ class System:
         chosen = found[1] if found else "unknown"
         if chosen == "always":
             return warn(
-                "huge pages",
                 "transparent huge pages are `always`: pauses of milliseconds when memory is compacted",
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
             )
-        return ok("huge pages", f"transparent ones: {chosen}")
+        return ok(f"transparent ones: {chosen}")
 
     def clock(self) -> Finding:
         """Whether something keeps the clock: leases, retention and logs go by it."""
@@ -181,23 +172,20 @@ class System:
             libc = ctypes.CDLL(None, use_errno=True)
             state = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
         except (OSError, AttributeError) as error:
-            return warn("clock", f"the kernel cannot be asked: {error}", "look at `timedatectl`")
+            return warn(f"the kernel cannot be asked: {error}", "look at `timedatectl`")
         if state == CLOCK_UNSYNCHRONISED or state < 0:
             return warn(
-                "clock",
                 "the kernel says that nothing keeps it synchronised",
                 "apt-get install chrony; in a container that is the host's business",
             )
-        return ok("clock", "synchronised")
+        return ok("synchronised")
 
     def checksums(self) -> Finding:
         """Whether the processor computes CRC32C itself."""
         if is_hardware():
-            return ok("checksums", "by the processor's instructions")
+            return ok("by the processor's instructions")
         return warn(
-            "checksums",
-            "from tables: each byte costs several times as much",
-            "a processor with SSE4.2 or CRC",
+            "from tables: each byte costs several times as much", "a processor with SSE4.2 or CRC"
         )
 
     def processors(self) -> Finding:
@@ -206,8 +194,8 @@ class System:
         workers = process_table.worker_count(self._config)
         why = f"{count} usable, {workers} worker{'s' if workers > 1 else ''} and a journal and an index a pair"
         if count < 2:
-            return warn("processors", why, "give the bookie two cores at least")
-        return ok("processors", why)
+            return warn(why, "give the bookie two cores at least")
+        return ok(why)
 
     # ---- what is read
 

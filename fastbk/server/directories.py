@@ -19,7 +19,7 @@ from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, tighten
 from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 LOCK_NAME = "lock"
 LOCK_WAIT_S = 10.0
@@ -87,6 +87,23 @@ def lock_pairs(
     owners = [Lock("journal", pair) for pair in range(len(journals))]
     owners += [Lock("ledgers", pair) for pair in range(len(ledgers))]
     return dict(zip(owners, lock_all([*journals, *ledgers], wait_s), strict=True))
+
+
+@contextlib.contextmanager
+def locked_pairs(
+    journals: Sequence[str], ledgers: Sequence[str], wait_s: float = LOCK_WAIT_S
+) -> Iterator[None]:
+    """Hold the directories of all pairs; where the block fails, take back what was made for that."""
+    locks = lock_pairs(journals, ledgers, wait_s).values()
+    try:
+        yield
+    except BaseException:
+        for lock in reversed(locks):
+            lock.take_back()
+        raise
+    finally:
+        for lock in locks:
+            lock.close()
 
 
 def disk_bytes(directories: Iterable[str]) -> tuple[int, int]:

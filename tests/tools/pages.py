@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import inspect
 
-from fastbk.apache.configuration.reference import BEGIN, END, reference
+from fastbk.apache.configuration import keys_ignored, keys_settings
 from fastbk.cli.completion import whole_parser
 from fastbk.config import key_of
 from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
@@ -24,6 +24,8 @@ from fastbk.server.configuration.example import setting_texts, value_text
 from tests.style.tree import ROOT
 
 WIDTH = 100
+BEGIN = "<!-- written by ./dev docs -->"
+END = "<!-- end -->"
 
 SETTINGS_INTRODUCTION = """\
 # Settings of a bookie
@@ -128,11 +130,43 @@ def commands() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _reference() -> str:
+    """Return the Markdown between the two marks, marks included."""
+    lines = [BEGIN, "", "| Apache's key | its default | | ours | |", "|---|---|---|---|---|"]
+    for row in keys_settings.KEYS:
+        ours = ", ".join(f"`{_spelt(each)}`" for each in row.setting.split())
+        lines.append(
+            f"| `{row.name}` | {_code(row.default)} | {row.verdict} | {ours} | {row.note} |"
+        )
+    lines += [
+        "",
+        "Refused, unless the value asks for nothing:",
+        "",
+        "| key | because |",
+        "|---|---|",
+    ]
+    lines += [f"| `{row.name}` | {row.note} |" for row in keys_ignored.REFUSED]
+    lines += ["", "Ignored, and reported when they are set:", "", "| keys | because |", "|---|---|"]
+    for reason, names in keys_ignored.IGNORED:
+        keys = ", ".join(f"`{each.partition('=')[0]}`" for each in names.split())
+        lines.append(f"| {keys} | {reason} |")
+    return "\n".join([*lines, "", END])
+
+
+def _spelt(setting: str) -> str:
+    section, _, field = setting.partition(".")
+    return f"[{section}] {key_of(field)[0]}"
+
+
+def _code(default: str) -> str:
+    return f"`{default}`" if default and " " not in default else default
+
+
 def configuration() -> str:
     """Return docs/configuration.md with the table of Apache's keys as the code has it."""
     page = (ROOT / "docs" / "configuration.md").read_text()
     before, _, rest = page.partition(BEGIN)
-    return before + reference() + rest.partition(END)[2]
+    return before + _reference() + rest.partition(END)[2]
 
 
 PAGES = {

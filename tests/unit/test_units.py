@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.units import format_amount, format_names, format_span_s, parse_duration_us
+from fastbk.units import (
+    format_amount,
+    format_apache_size,
+    format_names,
+    format_span_s,
+    parse_duration_us,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +43,18 @@ def test_of_many_names_the_first_are_told() -> None:
     assert format_names(["b", "a"]) == "a, b"
     many = format_names(f"b{number:04}" for number in range(1000))
     assert many.startswith("b0000, b0001, ") and many.endswith("b0019, and 980 more")
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1000(1KB)"),
+        (1_234_567, "1234567(1.234MB)"),
+        (73_333_276_672, "73333276672(73.333GB)"),
+        (5 * 10**15, "5000000000000000(5000TB)"),
+    ],
+)
+def test_apaches_sizes_have_a_unit_of_thousands(count_bytes: int, text: str) -> None:
+    assert format_apache_size(count_bytes) == text

@@ -15,7 +15,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.config import is_loopback
 from fastbk.errors import ConfigError
@@ -30,28 +30,8 @@ _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR
 _ID = re.compile(r"[a-zA-Z0-9:\-_.]+")
 
 
-class Network(Protocol):
-    """What this machine's names and interfaces are."""
-
-    def own_address(self) -> str:
-        """Return the address that the host's own name has. Raises OSError."""
-        ...
-
-    def interface_address(self, name: str) -> str:
-        """Return an interface's address, IPv4 if it has one. Raises OSError."""
-        ...
-
-    def name_of(self, address: str) -> str:
-        """Return the full name of an address, or the address where it has none. Raises OSError."""
-        ...
-
-    def address_of(self, host: str) -> str:
-        """Return the first address that a name stands for. Raises OSError."""
-        ...
-
-
 class Machine:
-    """The network of this machine."""
+    """The names and interfaces of this machine."""
 
     def own_address(self) -> str:
         """Return the address that the host's own name has. Raises OSError."""
@@ -90,7 +70,7 @@ class Address:
     advertised: str
 
 
-def settle(source: KeySource, network: Network | None = None) -> Address:
+def settle(source: KeySource, network: Machine | None = None) -> Address:
     """Return who the bookie is. Raises ConfigError for what Apache's bookie would refuse, too."""
     network = network or Machine()
     port = source.integer("bookiePort")
@@ -137,7 +117,7 @@ def _check_reachable(source: KeySource, host: str, address: str) -> None:
         )
 
 
-def _own_host(source: KeySource, network: Network, address: str) -> str:
+def _own_host(source: KeySource, network: Machine, address: str) -> str:
     if not source.boolean("useHostNameAsBookieID"):
         return address
     name = network.name_of(address)

@@ -31,7 +31,7 @@ from fastbk.server.configuration.checks import check
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.apache.configuration.address import Network
+    from fastbk.apache.configuration.address import Machine
     from fastbk.apache.configuration.report import Report
     from fastbk.apache.configuration.source import KeySource
 
@@ -46,7 +46,7 @@ APACHE = "org.apache.bookkeeper."
 
 
 def translate(
-    source: KeySource, network: Network | None = None
+    source: KeySource, network: Machine | None = None
 ) -> tuple[BookieConfig | None, Report]:
     """Return the configuration, None where it has problems, and the report, which names all of them."""
     builder = ConfigBuilder(source)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
 
 NOT_GET = "Not found method. Should be GET method"
+NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
+NO_PAIRS = "Request body not found. should contains k-v pairs"
 FILES_NAMED_MAX = 20_000
 """Of each kind, in the answer of `list_disk_file`."""
 
@@ -101,6 +103,12 @@ class BookiePages:
         if self._is_running:
             return text(200, "OK")
         return text(503, "Bookie is not fully started yet")
+
+    async def settings(self, request: Request) -> Response:
+        """Answer what the settings are."""
+        if request.method == "GET":
+            return answer(settings_of(self._facts.config))
+        return text(400, NO_PUT) if request.method == "PUT" else text(404, NO_PAIRS)
 
     # --- disks
 
@@ -282,24 +290,6 @@ def _named(directories: list[str], id_of: Callable[[str], int | None]) -> str:
         with os.scandir(directory) as found:
             names += [one.name for one in found if id_of(one.name) is not None]
     return "".join(f"{name}\t" for name in sorted(names)[:FILES_NAMED_MAX])
-
-
-NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
-
-
-class SettingsPage:
-    """One bookie's."""
-
-    def __init__(self, facts: BookieFacts) -> None:
-        self._facts = facts
-
-    async def answer(self, request: Request) -> Response:
-        """Answer a request."""
-        if request.method == "GET":
-            return answer(settings_of(self._facts.config))
-        if request.method == "PUT":
-            return text(400, NO_PUT)
-        return text(404, "Request body not found. should contains k-v pairs")
 
 
 def settings_of(config: BookieConfig) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import msgspec
 from fastbk.apache.http.answers import answer, integer, text
 from fastbk.errors import StorageError
 from fastbk.server.admin.http import Request, Response
+from fastbk.units import format_apache_size
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts
@@ -111,20 +112,5 @@ class ClientPages:
 
 
 def _space(free_bytes: int, total_bytes: int) -> str:
-    free, total = (f"{size}{_readable(size)}" for size in (free_bytes, total_bytes))
+    free, total = map(format_apache_size, (free_bytes, total_bytes))
     return f"{{Free: {free}, Total: {total}}}"
-
-
-def _readable(size: int) -> str:
-    """Return bytes as Apache puts them behind the number: thousands, cut to three digits, without zeros at the end."""
-    step = 0
-    while size >= 1000 ** (step + 1) and step < len(_UNITS) - 1:
-        step += 1
-    if not step:
-        return ""
-    thousandths = size * 1000 // 1000**step
-    digits = f"{thousandths // 1000}.{thousandths % 1000:03}".rstrip("0").rstrip(".")
-    return f"({digits}{_UNITS[step]})"
-
-
-_UNITS = ("", "KB", "MB", "GB", "TB")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.http.answers import guarded, text
 from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
-from fastbk.apache.http.bookie_pages import BookiePages, SettingsPage
+from fastbk.apache.http.bookie_pages import BookiePages
 from fastbk.apache.http.client_pages import ClientPages
 from fastbk.apache.http.cluster_pages import ClusterPages
 from fastbk.apache.http.ledger_pages import LedgerPages
@@ -25,11 +25,11 @@ CHANGING = "sanity"
 def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
     """Have `server` answer Apache's paths for this bookie."""
     recovery = AutoRecoveryPages(facts.config.metadata.uri)
-    by_client = ClientPages(facts)
+    bookie, by_client = BookiePages(facts), ClientPages(facts)
     server.add_page("/heartbeat", guarded(_heartbeat))
-    server.add_page("/api/v1/config/server_config", guarded(SettingsPage(facts).answer))
+    server.add_page("/api/v1/config/server_config", guarded(bookie.settings))
     for prefix, pages in (
-        (BOOKIE, BookiePages(facts).pages()),
+        (BOOKIE, bookie.pages()),
         (BOOKIE, ClusterPages(metadata, recovery).pages()),
         (BOOKIE, by_client.bookie_pages()),
         (LEDGER, by_client.ledger_pages()),

@@ -26,7 +26,8 @@ from fastbk.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.apache.importer.records import Check, Record, Report
+    from fastbk.apache.importer.ledger_table import LedgerTable
+    from fastbk.apache.importer.records import Record, Report
     from fastbk.inspect.file_reader import FileReader
 
 MAGIC = b"BKLO"
@@ -38,7 +39,7 @@ _BLOCK_BYTES = 4096
 _FILLER = b"\xf0"
 
 
-def read_entry_log(source: FileReader, check: Check, report: Report) -> Iterator[Record]:
+def read_entry_log(source: FileReader, known: LedgerTable, report: Report) -> Iterator[Record]:
     """Yield the entries of an entry log in the order in which they were written.
 
     Entries are not checked, but for those that come first behind damage: reading goes on there with one that is
@@ -46,7 +47,7 @@ def read_entry_log(source: FileReader, check: Check, report: Report) -> Iterator
 
     Args:
         source: the file.
-        check: whether bytes are an entry of a ledger.
+        known: the ledgers, which say whether bytes are an entry.
         report: told of damage; at the end of a log that was not closed it is what a crash leaves.
 
     Raises StorageError: a format that is not known.
@@ -64,7 +65,7 @@ def read_entry_log(source: FileReader, check: Check, report: Report) -> Iterator
                 source.path, 0, min(HEADER_BYTES, source.size_bytes), "no header of an entry log"
             )
         )
-    resync = Resync(source, check, report)
+    resync = Resync(source, known, report)
     at, before = HEADER_BYTES, -1
     while (head := source.read(at, LENGTH.size)) and len(head) == LENGTH.size:
         (size_bytes,) = LENGTH.unpack(head)

@@ -25,7 +25,8 @@ from fastbk.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.apache.importer.records import Check, Record, Report
+    from fastbk.apache.importer.ledger_table import LedgerTable
+    from fastbk.apache.importer.records import Record, Report
     from fastbk.inspect.file_reader import FileReader
 
 MAGIC = b"BKLG"
@@ -37,7 +38,7 @@ MASTER_KEY, FENCE, FORCE, EXPLICIT_LAC = -0x1000, -0x2000, -0x4000, -0x8000
 
 
 def read_journal(
-    source: FileReader, from_bytes: int, check: Check, report: Report
+    source: FileReader, from_bytes: int, known: LedgerTable, report: Report
 ) -> Iterator[Record]:
     """Yield the records of a journal file in order, those that are no entries included.
 
@@ -47,7 +48,7 @@ def read_journal(
     Args:
         source: the file.
         from_bytes: where the bookie's mark says that replay begins; 0 for the beginning.
-        check: whether bytes are an entry of a ledger.
+        known: the ledgers, which say whether bytes are an entry.
         report: told of damage.
 
     A damaged header is reported, and the records behind it are read. Raises StorageError: a format that is not known.
@@ -63,9 +64,9 @@ def read_journal(
         size_bytes = min(HEADER_BYTES, source.size_bytes)
         report(Damage(source.path, 0, size_bytes, "no header of a journal"))
     elif version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        raise StorageError(f"{source.path} is a journal of format {version}, {known} are known")
-    resync = Resync(source, check, report)
+        versions = " and ".join(map(str, VERSIONS))
+        raise StorageError(f"{source.path} is a journal of format {version}, {versions} are known")
+    resync = Resync(source, known, report)
     at, before = max(from_bytes, HEADER_BYTES), -1
     while (head := source.read(at, LENGTH.size)) and len(head) == LENGTH.size:
         (size_bytes,) = LENGTH.unpack(head)

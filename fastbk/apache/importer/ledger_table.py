@@ -110,12 +110,12 @@ class LedgerTable:
         return [ledger_id for ledger_id, known in self._known.items() if known.is_named]
 
     def is_provable(self, ledger_id: int) -> bool:
-        """Return whether entries of this ledger have digests that can be checked (`records.Check`)."""
+        """Return whether entries of this ledger have digests that can be checked."""
         known = self._known.get(ledger_id)
         return known is not None and known.is_provable
 
     def is_whole(self, ledger_id: int, raw: bytes) -> bool:
-        """Return whether bytes are certainly an entry of this ledger (`records.Check`)."""
+        """Return whether bytes are certainly an entry of this ledger."""
         known = self._known.get(ledger_id)
         return known is not None and known.is_provable and known.is_right(raw)
 

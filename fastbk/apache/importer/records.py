@@ -13,12 +13,13 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastbk.model.entry import HEADER_BYTES
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
+    from fastbk.apache.importer.ledger_table import LedgerTable
     from fastbk.inspect.file_reader import FileReader
 
 RECORD_BYTES_MAX = 64 * MIB
@@ -55,18 +56,6 @@ class Damage:
         return f"{self.path} at {self.offset_bytes}: {self.reason}; {self.size_bytes} bytes are passed over"
 
 
-class Check(Protocol):
-    """What is known of ledgers."""
-
-    def is_provable(self, ledger_id: int) -> bool:
-        """Return whether it can be certain that something is an entry of that ledger."""
-        ...
-
-    def is_whole(self, ledger_id: int, raw: bytes) -> bool:
-        """Return whether these bytes are certainly a whole entry of that ledger."""
-        ...
-
-
 Report = Callable[[Damage], None]
 
 
@@ -77,10 +66,10 @@ class Resync:
     passed: 8 bytes a byte, and 128 MiB. Beyond it a candidate counts as none.
     """
 
-    def __init__(self, source: FileReader, check: Check, report: Report) -> None:
+    def __init__(self, source: FileReader, known: LedgerTable, report: Report) -> None:
         """`report`: told of damage."""
         self._source = source
-        self._check = check
+        self._known = known
         self._report = report
         self._reached = 0
         self._spent = 0
@@ -98,7 +87,7 @@ class Resync:
         if before >= 0 and self._may_read(at, at - before):
             raw = self._source.read(before + LENGTH.size, at - before - LENGTH.size)
             ledger_id, entry_id = IDS.unpack_from(raw)
-            if min(ledger_id, entry_id) < 0 or not self._check.is_whole(ledger_id, raw):
+            if min(ledger_id, entry_id) < 0 or not self._known.is_whole(ledger_id, raw):
                 start = before
         found = self._find_record(start + 1)
         end = self._source.size_bytes if found < 0 else found
@@ -141,11 +130,11 @@ class Resync:
         if not HEADER_BYTES <= size_bytes <= source.size_bytes - offset_bytes - LENGTH.size:
             return False
         ledger_id, entry_id = IDS.unpack_from(window, at + LENGTH.size)
-        if ledger_id < 0 or entry_id < 0 or not self._check.is_provable(ledger_id):
+        if ledger_id < 0 or entry_id < 0 or not self._known.is_provable(ledger_id):
             return False
         if not self._may_read(offset_bytes, size_bytes):
             return False
-        return self._check.is_whole(ledger_id, source.read(offset_bytes + LENGTH.size, size_bytes))
+        return self._known.is_whole(ledger_id, source.read(offset_bytes + LENGTH.size, size_bytes))
 
 
 def _past_zeros(window: bytes, at: int) -> int:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import address_line, fail
 from fastbk.errors import Error
+from fastbk.units import format_apache_size
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context
     from fastbk.meta.api import BookieRegistration, BookieService, MetadataStore
 
 INFO_TIMEOUT_S = 5.0
-_UNITS = ("", "KB", "MB", "GB", "TB")
 
 
 def known_services(store: MetadataStore, zookeeper_cookies: list[str]) -> list[BookieService]:
@@ -107,22 +107,10 @@ async def _ask_all(context: Context) -> int:
         return 0
     print("Free disk space info:")
     for service, free, total in found:
-        print(f"{address_line(service)}: \tFree: {_readable(free)}\tTotal: {_readable(total)}")
-    print(f"Total free disk space in the cluster:\t{_readable(sum(free for _, free, _ in found))}")
-    print(f"Total disk capacity in the cluster:\t{_readable(sum(total for _, _, total in found))}")
+        print(f"{address_line(service)}: \tFree: {format_apache_size(free)}\tTotal: {format_apache_size(total)}")
+    print(f"Total free disk space in the cluster:\t{format_apache_size(sum(free for _, free, _ in found))}")
+    print(f"Total disk capacity in the cluster:\t{format_apache_size(sum(total for _, _, total in found))}")
     return 0
-
-
-def _readable(count_bytes: int) -> str:
-    """Return a number of bytes, behind it the same in a unit of thousands with up to three decimals, cut off."""
-    unit, thousandths = 0, count_bytes * 1000
-    while thousandths >= 1_000_000 and unit < len(_UNITS) - 1:
-        thousandths //= 1000
-        unit += 1
-    if not unit:
-        return str(count_bytes)
-    text = f"{thousandths // 1000}.{thousandths % 1000:03d}".rstrip("0").rstrip(".")
-    return f"{count_bytes}({text}{_UNITS[unit]})"
 
 
 def _cluster_info(context: Context, _: CommandLine) -> int:

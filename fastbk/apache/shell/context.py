@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,16 +66,11 @@ class Context:
             return key_translation.metadata_uri(source.read(path, os.environ))
         return bookie_file.load(path).metadata.uri
 
-    @contextmanager
-    def store(self) -> Iterator[MetadataStore]:
+    def store(self) -> closing[MetadataStore]:
         """Open the metadata store for a while."""
         from fastbk.meta import open_store
 
-        store = open_store(self.uri, TIMEOUT_S, may_make=False)
-        try:
-            yield store
-        finally:
-            store.close()
+        return closing(open_store(self.uri, TIMEOUT_S, may_make=False))
 
     def client(self, config: ClientConfig | None = None) -> Client:
         """Return a client of the cluster, to be entered."""

@@ -52,22 +52,14 @@ def _list(context: Context) -> int:
 
 
 def _rename(context: Context, words: CommandLine) -> int:
-    from fastbk.server.directories import lock_pairs
+    from fastbk.server.directories import locked_pairs
     from fastbk.server.offline.renaming import rename
 
     old, new = ids_before_and_now(context, words)
     config = context.bookie()
-    locks = lock_pairs(config.journal.all_directories, config.ledgers.all_directories, 0.0)
-    try:
-        with context.store() as store:
-            is_changed = rename(config, store, old, new)
-    except BaseException:
-        for lock in reversed(locks.values()):
-            lock.take_back()
-        raise
-    finally:
-        for lock in locks.values():
-            lock.close()
+    journals, ledgers = config.journal.all_directories, config.ledgers.all_directories
+    with locked_pairs(journals, ledgers, 0.0), context.store() as store:
+        is_changed = rename(config, store, old, new)
     if not is_changed:
         print(f"Cookies of {new} are up to date")
         return 0

@@ -113,25 +113,9 @@ def _locked(path: Path) -> Iterator[BookieConfig]:
     """Read the configuration and lock its directories. Raises ConfigError, StorageError: the bookie runs."""
     from fastbk.server.configuration import bookie_file
     from fastbk.server.configuration.checks import check
+    from fastbk.server.directories import locked_pairs
 
     config = bookie_file.load(path)
     check(config)
-    with held(config):
+    with locked_pairs(config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S):
         yield config
-
-
-@contextmanager
-def held(config: BookieConfig) -> Iterator[None]:
-    """Make and lock a bookie's directories; where the block fails, take back what was made for that."""
-    from fastbk.server.directories import lock_pairs
-
-    locks = lock_pairs(config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S)
-    try:
-        yield
-    except BaseException:
-        for lock in reversed(locks.values()):
-            lock.take_back()
-        raise
-    finally:
-        for lock in locks.values():
-            lock.close()

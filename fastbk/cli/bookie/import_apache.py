@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.bookie.directories import held
+from fastbk.cli.bookie.directories import LOCK_WAIT_S
 from fastbk.cli.options import add_config, add_json, need_linux, note, print_json
 from fastbk.cli.progress import ProgressLine
 from fastbk.errors import ConfigError
@@ -82,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     from fastbk.model.ids import BookieId
     from fastbk.server.configuration import bookie_file
     from fastbk.server.configuration.checks import check
+    from fastbk.server.directories import locked_pairs
 
     apache = _source(options)
     config = bookie_file.load(options.config)
@@ -104,7 +105,8 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             done = import_bookie.survey(plan, store, on_bytes)
         else:
-            with held(config):
+            journals, ledgers = config.journal.all_directories, config.ledgers.all_directories
+            with locked_pairs(journals, ledgers, LOCK_WAIT_S):
                 done = import_bookie.run(config, store, plan, on_bytes)
     finally:
         line.end()

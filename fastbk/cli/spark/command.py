@@ -1,47 +1,46 @@
-"""`fastbk spark ...`: jobs over the whole data of a cluster, on Spark. Each is a module of this folder."""
+"""`fastbk spark JOB`: jobs over the whole data of a cluster, on Spark: their options, and what is printed of each."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-from typing import TYPE_CHECKING, Protocol, cast
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fastbk.cli.options import add_json, add_metadata, metadata_uri
+from fastbk.cli.ledger.audit import print_audited, progress_of
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_answer
+from fastbk.cli.progress import ProgressLine, rate_of, size_of
+from fastbk.cli.spark import usage
 from fastbk.errors import ConfigError
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOBS = {
-    "archive": "what streams hold as Parquet by stream and day, verified; then only what is new",
-    "audit": "read every copy of every entry from every bookie, and compare them",
-    "ingest": "files into a stream, each once, in their order; then only those that are new",
-    "rebuild": "a stream of changes, replayed into the current state by key as a table; then only what is new",
-    "restore": "an archived stream into a new one, compared with the archive at the end",
-    "usage": "how much namespaces, streams and bookies hold, and how it grows: tables and a chart",
-}
-"""Each is a module `fastbk.cli.spark.JOB`, which has what Job says."""
+Run: TypeAlias = "Callable[[SparkSession, str], int]"
+"""Does a job on the cluster whose metadata is at the URI; returns the exit code."""
 
 
-class Job(Protocol):
-    """What the module of a job has."""
+class Job(NamedTuple):
+    """One job.
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare its own options; --metadata, --master and --json are there."""
+    Attributes:
+        prepare: says what is wrong before Spark, which takes seconds, is started (ConfigError); returns the job.
+    """
 
-    def check(self, options: argparse.Namespace) -> None:
-        """Say what is wrong before Spark, which takes seconds, is started. Raises ConfigError."""
-
-    def run(self, spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
-        """Do it on the cluster whose metadata is at `uri`; return the exit code."""
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    prepare: Callable[[argparse.Namespace], Run]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the jobs."""
     jobs = parser.add_subparsers(dest="verb", required=True, metavar="JOB")
-    for name, text in JOBS.items():
-        one = jobs.add_parser(name, help=text, description=text)
-        _module_of(name).add_arguments(one)
+    for name, job in JOBS.items():
+        one = jobs.add_parser(name, help=job.text, description=job.text)
+        job.add_arguments(one)
         one.add_argument("--master", metavar="URL", help="Spark's (spark-submit's, else local[*])")
         add_metadata(one)
         add_json(one)
@@ -58,16 +57,14 @@ def run(options: argparse.Namespace) -> int:
     from fastbk.meta import open_store
 
     uri = metadata_uri(options)
-    job = _module_of(options.verb)
-    job.check(options)
-    open_store(
-        uri, may_make=False
-    ).close()  # a wrong URI is told in a moment, where Spark takes seconds to start
+    prepared = JOBS[options.verb].prepare(options)
+    # A wrong URI is told in a moment, where Spark takes seconds to start.
+    open_store(uri, may_make=False).close()
     try:
         spark = session(options.verb, options.master)
         try:
             spark.sparkContext.setLogLevel("ERROR")  # a place that is not there yet is no news
-            return job.run(spark, uri, options)
+            return prepared(spark, uri)
         finally:
             spark.stop()
     except Exception as error:
@@ -76,5 +73,204 @@ def run(options: argparse.Namespace) -> int:
         raise told from error
 
 
-def _module_of(job: str) -> Job:
-    return cast(Job, importlib.import_module(f"fastbk.cli.spark.{job}"))
+def _add_take_over(parser: argparse.ArgumentParser, what: str) -> None:
+    text = f"the run that has the {what} is dead: take its place"
+    parser.add_argument("--take-over", action="store_true", help=text)
+
+
+def _add_archive(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--stream", metavar="PATH[,PATH]", help="these streams")
+    text = "streams whose whole paths match: shop/.*"
+    which.add_argument("--pattern", metavar="REGEX", help=text)
+    parser.add_argument("to", metavar="PLACE", help="the archive, wherever Spark can write")
+    _add_take_over(parser, "archive")
+
+
+def _archive(options: argparse.Namespace) -> Run:
+    from fastbk.spark.jobs import archive
+
+    def act(spark: SparkSession, uri: str) -> int:
+        which = {"streams": options.stream, "pattern": options.pattern}
+        found = archive.run(spark, uri, options.to, **which, take_over=options.take_over, say=note)
+        lines = [
+            f"{one.stream}: {one.first} up to {one.end}, {one.records:,} records, {format_size(one.bytes)}"
+            for one in found
+        ]
+        facts = {"streams": [asdict(one) for one in found]}
+        return print_answer(options, facts, *(lines or ["nothing is new"]))
+
+    return act
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ledger_id", type=int, nargs="*", metavar="ID", help="default: all ledgers")
+    text = 'bytes a second of each bookie for each part that is read, as in "50MiB" (no limit)'
+    parser.add_argument("--rate", metavar="SIZE", default="0", help=text)
+    text = "a row for each part as Parquet, wherever Spark can write"
+    parser.add_argument("--to", metavar="PATH", help=text)
+    text = "says how far it is; run again with the same file, it goes on from there"
+    parser.add_argument("--progress", type=Path, metavar="FILE", help=text)
+
+
+def _audit(options: argparse.Namespace) -> Run:
+    from fastbk.spark.jobs import audit
+
+    plan = audit.AuditPlan(
+        ledgers=options.ledger_id or None,
+        bytes_per_s=rate_of(options.rate),
+        to=options.to,
+        progress=options.progress,
+    )
+
+    def act(spark: SparkSession, uri: str) -> int:
+        began_s, line = time.monotonic(), ProgressLine()
+        try:
+            audited = audit.run(spark, uri, plan, lambda found: line.at(lambda: progress_of(found)))
+        finally:
+            line.end()
+        print_audited(audited, time.monotonic() - began_s, as_json=options.json)
+        return 0 if audited.is_whole else 1
+
+    return act
+
+
+def _add_ingest(parser: argparse.ArgumentParser) -> None:
+    text = "files, folders, patterns, wherever Spark can read"
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=text)
+    parser.add_argument("--to", required=True, metavar="STREAM", help="namespace and name")
+    text = "says which files are in the stream; run again with the same, it goes on from there"
+    parser.add_argument("--manifest", required=True, metavar="PLACE", help=text)
+    text = "lines, json, csv, parquet, or binary: a file a record (lines)"
+    parser.add_argument("--format", default="lines", help=text)
+    parser.add_argument("--key", metavar="COLUMN", help="what becomes the records' keys")
+    text = "what becomes the payload (all columns, as JSON)"
+    parser.add_argument("--value", metavar="COLUMN", help=text)
+    parser.add_argument("--create", action="store_true", help="make the stream if it is not there")
+    text = "end a writer that has the stream open (refuse)"
+    parser.add_argument("--fence", action="store_true", help=text)
+    text = "of a file that changed after it was taken: refuse, take all of it again, or skip it"
+    parser.add_argument("--changed", default="refuse", help=text)
+    text = "of files that appear in the stream together (1GiB)"
+    parser.add_argument("--group", default="1GiB", metavar="SIZE", help=text)
+    _add_take_over(parser, "manifest")
+
+
+def _ingest(options: argparse.Namespace) -> Run:
+    from fastbk.spark.jobs import ingest
+    from fastbk.spark.jobs.ingest_plan import IngestPlan
+
+    plan = IngestPlan(
+        stream=options.to,
+        manifest=options.manifest.rstrip("/"),
+        format=options.format,
+        key=options.key,
+        value=options.value,
+        create=options.create,
+        is_fencing=options.fence,
+        changed=options.changed,
+        group_bytes=size_of("--group", options.group),
+    )
+
+    def act(spark: SparkSession, uri: str) -> int:
+        taking = {"take_over": options.take_over, "say": note}
+        found = ingest.run(spark, uri, options.paths, plan, **taking)
+        text = (
+            f"{options.to}: {format_count(found.new_files, 'file')} taken, {found.new_records:,} records;"
+            f" in all {format_count(found.files, 'file')}, {found.records:,} records, {format_size(found.bytes)}"
+        )
+        return print_answer(options, asdict(found), text)
+
+    return act
+
+
+def _add_rebuild(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stream", metavar="STREAM", help="the stream of changes")
+    text = "the state, wherever Spark can write"
+    parser.add_argument("--to", required=True, metavar="PLACE", help=text)
+    text = "of the files: parquet or orc (parquet)"
+    parser.add_argument("--format", default="parquet", help=text)
+    text = "read in at least so many parts, written in at most so many files (Spark's choice)"
+    parser.add_argument("--partitions", type=int, metavar="N", help=text)
+    text = "values are JSON of these columns: 'id long, name string'"
+    parser.add_argument("--schema", metavar="DDL", help=text)
+    text = "the JSON column that is the key (record's)"
+    parser.add_argument("--key", metavar="COLUMN", help=text)
+    text = "the JSON column whose greatest value is the last change (the stream's own order)"
+    parser.add_argument("--sequence", metavar="COLUMN", help=text)
+    text = "an empty value deletes its key (null); so does that value of a JSON column, as op=d"
+    parser.add_argument("--deletes", default="null", metavar="null|COLUMN=VALUE", help=text)
+    text = "records without a key (error)"
+    parser.add_argument("--no-key", choices=("error", "skip"), default="error", help=text)
+    text = "replay all that the stream has, whatever was made of it before"
+    parser.add_argument("--from-scratch", action="store_true", help=text)
+    _add_take_over(parser, "place")
+
+
+def _rebuild(options: argparse.Namespace) -> Run:
+    from fastbk.spark.jobs import rebuild
+    from fastbk.spark.jobs.rebuild_plan import RebuildPlan
+
+    same = ("stream", "to", "format", "partitions", "schema", "key", "sequence", "deletes", "from_scratch")
+    given = {name: getattr(options, name) for name in same}
+    plan = RebuildPlan(**given, skip_keyless=options.no_key == "skip")
+
+    def act(spark: SparkSession, uri: str) -> int:
+        line = rebuild.run(spark, uri, plan, take_over=options.take_over, say=note)
+        text = f"{line.stream} has no records yet"
+        if line.version:
+            passed_by = f", {line.keyless:,} without a key" if line.keyless else ""
+            text = (
+                f"{line.stream}: version {line.version} has {line.keys:,} keys as of record {line.end_seq:,};"
+                f" {line.records:,} records were replayed for it, {line.deletes_seen:,} of them delete{passed_by}"
+            )
+        return print_answer(options, asdict(line), text)
+
+    return act
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("archive", metavar="PLACE", help="the archive")
+    parser.add_argument("stream", metavar="PATH", help="the stream as it was called")
+    parser.add_argument("to", metavar="NEW", help="the new stream")
+
+
+def _restore(options: argparse.Namespace) -> Run:
+    from fastbk.spark.jobs import restore
+
+    def act(spark: SparkSession, uri: str) -> int:
+        found = restore.run(spark, uri, options.archive, options.stream, options.to, say=note)
+        facts = {"stream": options.to, "records": found.records, "bytes": found.size_bytes}
+        size = format_size(found.size_bytes)
+        return print_answer(
+            options, facts, f"{options.to}: {found.records:,} records, {size}, as archived"
+        )
+
+    return act
+
+
+JOBS = {
+    "archive": Job(
+        "what streams hold as Parquet by stream and day, verified; then only what is new",
+        _add_archive, _archive,
+    ),
+    "audit": Job(
+        "read every copy of every entry from every bookie, and compare them", _add_audit, _audit
+    ),
+    "ingest": Job(
+        "files into a stream, each once, in their order; then only those that are new",
+        _add_ingest, _ingest,
+    ),
+    "rebuild": Job(
+        "a stream of changes, replayed into the current state by key as a table; then only what is new",
+        _add_rebuild, _rebuild,
+    ),
+    "restore": Job(
+        "an archived stream into a new one, compared with the archive at the end",
+        _add_restore, _restore,
+    ),
+    "usage": Job(
+        "how much namespaces, streams and bookies hold, and how it grows: tables and a chart",
+        usage.add_arguments, usage.prepare,
+    ),
+}  # fmt: skip

@@ -12,7 +12,7 @@ from fastbk.units import format_size, format_span_s
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def check(options: argparse.Namespace) -> None:
-    """Refuse a chart that cannot be made, and a --top of nothing."""
+def prepare(options: argparse.Namespace) -> Callable[[SparkSession, str], int]:
+    """Refuse a chart that cannot be made, and a --top of nothing; return the job, which counts and tells."""
     if options.top < 1:
         raise ConfigError(f"--top {options.top} must be 1 or more")
     if options.chart is not None:
@@ -43,19 +43,18 @@ def check(options: argparse.Namespace) -> None:
             raise ConfigError(f"--chart {options.chart} must end in .png")
         if not options.chart.absolute().parent.is_dir():
             raise ConfigError(f"--chart {options.chart}: there is no folder {options.chart.parent}")
-
-
-def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
-    """Count, and tell."""
     from fastbk.spark.jobs import usage
 
-    found = usage.run(spark, uri, to=options.to, top=options.top, say=note)
-    if options.chart is not None:
-        from fastbk.spark.jobs import usage_chart
+    def act(spark: SparkSession, uri: str) -> int:
+        found = usage.run(spark, uri, to=options.to, top=options.top, say=note)
+        if options.chart is not None:
+            from fastbk.spark.jobs import usage_chart
 
-        usage_chart.draw(found, options.chart)
-        note(f"the chart is {options.chart}")
-    return print_answer(options, facts_of(found), *text_of(found))
+            usage_chart.draw(found, options.chart)
+            note(f"the chart is {options.chart}")
+        return print_answer(options, facts_of(found), *text_of(found))
+
+    return act
 
 
 def facts_of(found: Usage) -> dict[str, object]:

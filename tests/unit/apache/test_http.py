@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fastbk.apache.http import client_pages, ledger_pages
+from fastbk.apache.http import ledger_pages
 from fastbk.apache.http.answers import guarded, json_object, pretty, text
 from fastbk.errors import ConfigError
 from fastbk.meta.sqlite import MemoryStore
@@ -79,18 +79,3 @@ def test_a_ledgers_password_is_not_told() -> None:
     assert "secret" not in json.dumps(shown)
     assert "c2VjcmV0" not in json.dumps(shown)
     assert shown["allEnsembles"] == {"0": [{"id": "b"}]}
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"),
-    [
-        (0, ""),
-        (999, ""),
-        (1000, "(1KB)"),
-        (1234567, "(1.234MB)"),
-        (97793294336, "(97.793GB)"),
-        (5 * 10**15, "(5000TB)"),
-    ],
-)
-def test_sizes_are_cut_to_thousandths(size: int, shown: str) -> None:
-    assert client_pages._readable(size) == shown

@@ -10,11 +10,11 @@ import pytest
 
 from fastbk.apache.importer.entry_log import read_entry_log
 from fastbk.apache.importer.journal import read_journal
-from fastbk.apache.importer.records import Check, Record
+from fastbk.apache.importer.records import Record
 from fastbk.inspect.file_reader import FileReader
 from fastbk.units import KIB, MIB
 from tests.fixtures import apache_disk
-from tests.fixtures.apache_disk import WHOLE, Reports, entry, record
+from tests.fixtures.apache_disk import WHOLE, Crc32c, Reports, entry, record
 
 READERS = {
     "log": (apache_disk.entry_log, lambda source, check, to: read_entry_log(source, check, to)),
@@ -36,7 +36,7 @@ class Counted(FileReader):
         return found
 
 
-def work_of(path: Path, kind: str, records: list[bytes], check: Check = WHOLE) -> tuple[float, int]:
+def work_of(path: Path, kind: str, records: list[bytes], check: Crc32c = WHOLE) -> tuple[float, int]:
     """Return how many bytes were asked for a byte of the file, and how many records were found."""
     wrap, read = READERS[kind]
     path.write_bytes(wrap(*records))

@@ -7,7 +7,6 @@ import io
 import pytest
 
 from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
-from fastbk.apache.shell.cluster import _readable
 from fastbk.apache.shell.context import Context
 from fastbk.cli.shell import _verbs
 from fastbk.errors import ConfigError
@@ -91,20 +90,6 @@ def test_a_question_is_asked_until_it_is_answered(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     assert Context.confirmed("Sure?") is is_yes
-
-
-@pytest.mark.parametrize(
-    ("count_bytes", "text"),
-    [
-        (999, "999"),
-        (1000, "1000(1KB)"),
-        (1_234_567, "1234567(1.234MB)"),
-        (73_333_276_672, "73333276672(73.333GB)"),
-        (5 * 10**15, "5000000000000000(5000TB)"),
-    ],
-)
-def test_sizes_have_a_unit_of_thousands(count_bytes: int, text: str) -> None:
-    assert _readable(count_bytes) == text
 
 
 def test_every_verb_of_apaches_shell_is_known() -> None:

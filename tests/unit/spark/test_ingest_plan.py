@@ -123,6 +123,6 @@ def test_the_command_tells_what_is_wrong_before_spark_is_started(
     monkeypatch.setattr("fastbk.spark.session.session", lambda *_: pytest.fail("Spark was started"))
     command = ["spark", "ingest", "/in", "--metadata=sqlite:/x", "--to=a/b", "--manifest=/m"]
     assert cli.main([*command, "--group", "many"]) == 2
-    assert '--group: "many" is not a size' in capsys.readouterr().err
+    assert '--group many: "many" is not a size' in capsys.readouterr().err
     assert cli.main([*command, "--format", "xml"]) == 2
     assert "format xml is none of" in capsys.readouterr().err

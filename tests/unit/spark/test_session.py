@@ -69,9 +69,9 @@ def test_a_job_that_spark_ends_tells_so_and_ends_spark(
     def run(*_: object) -> int:
         raise AnalysisException("no such place")
 
-    job = SimpleNamespace(check=lambda _: None, run=run)
+    job = SimpleNamespace(prepare=lambda _: run)
     monkeypatch.setattr("fastbk.spark.session.session", lambda *_: spark)
-    monkeypatch.setattr(cli, "_module_of", lambda _: job)
+    monkeypatch.setitem(cli.JOBS, "usage", job)
     uri = new_cluster(tmp_path / "m.sqlite")
     options = argparse.Namespace(verb="usage", metadata=uri, master=None)
     with pytest.raises(Error, match="Spark: no such place"):
@@ -90,7 +90,7 @@ def test_a_wrong_cluster_is_told_before_spark_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("fastbk.spark.session.session", lambda *_: pytest.fail("Spark was started"))
-    monkeypatch.setattr(cli, "_module_of", lambda _: SimpleNamespace(check=lambda _: None))
+    monkeypatch.setitem(cli.JOBS, "usage", SimpleNamespace(prepare=lambda _: None))
     options = argparse.Namespace(verb="usage", metadata=f"sqlite:{tmp_path}/m", master=None)
     with pytest.raises(ConfigError, match="there is no cluster"):
         cli.run(options)
