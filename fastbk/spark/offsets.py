@@ -9,7 +9,7 @@ Everything before it was read. Numbers of 64 bits are text, so that no reader of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from fastbk.errors import ConfigError
@@ -190,8 +190,3 @@ def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
         name: min(backlog, max(1, backlog * limit // total)) if backlog else 0
         for name, backlog in backlogs.items()
     }
-
-
-def moved(at: At, dlsn: DLSN, seq: int) -> At:
-    """Return the same stream, read further."""
-    return replace(at, dlsn=dlsn, seq=seq)

@@ -152,11 +152,11 @@ class Values:
             raise self.error(name, "no whole number of 1 or more")
         return int(value)
 
-    def number_or_0(self, name: str, default: int, most: int) -> int:
-        """Return a number from 0 to `most`. Raises ConfigError."""
+    def number_or_0(self, name: str, most: int) -> int | None:
+        """Return a number from 0 to `most`, None if it is not given. Raises ConfigError."""
         value = self._found.get(name)
         if value is None:
-            return default
+            return None
         if not (_is_whole(value) and int(value) <= most):
             raise self.error(name, f"no whole number from 0 to {most}")
         return int(value)
@@ -282,6 +282,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
                 raise values.error(name, "only streams have that, and ledgers are read")
     elif "ledgerPassword" in values or "ledgerDigest" in values:
         raise ConfigError("ledgerPassword and ledgerDigest are for ledgers, and streams are read")
+    speculative_ms = values.number_or_0("speculativeReadMs", 86_400_000)
     return ReadOptions(
         # Tasks have other environments than the driver.
         values.text("metadata") or os.environ.get(URI_VARIABLE) or None,
@@ -303,10 +304,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         values.size("maxBytesPerTrigger"),
         values.text("readerName"),
         values.seconds("readTimeout"),
-        values.number_or_0("speculativeReadMs", 0, 86_400_000) / 1000
-        if "speculativeReadMs" in values
-        else None,
-        values.number_or_0("retries", 0, 1000) if "retries" in values else None,
+        None if speculative_ms is None else speculative_ms / 1000,
+        values.number_or_0("retries", 1000),
     )
 
 
@@ -375,10 +374,7 @@ def _edge(values: Values, side: str, default: str) -> str | Mapping[str, object]
     except (ValueError, RecursionError) as error:
         raise values.error(offsets, f"neither earliest nor latest nor JSON ({error})") from error
     if not isinstance(found, dict):
-        raise values.error(
-            offsets,
-            f"not a JSON object such as {EXAMPLE}",
-        )
+        raise values.error(offsets, f"not a JSON object such as {EXAMPLE}")
     return found
 
 

@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from fastbk.arrow import ledger_schema, stream_schema
 from fastbk.errors import ConfigError
@@ -25,11 +15,6 @@ from fastbk.spark.options import ReadOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-_HEADERS = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-)
-
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     """Return the columns that a read of these options has."""
@@ -40,20 +25,7 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 
 def spark_schema(options: ReadOptions) -> StructType:
     """Return the same as Spark's types."""
-    return StructType([StructField(one.name, _type(one.type)) for one in arrow_schema(options)])
-
-
-def _type(given: pa.DataType) -> DataType:
-    if pa.types.is_list(given):
-        return _HEADERS
-    plain: list[tuple[pa.DataType, DataType]] = [
-        (pa.string(), StringType()),
-        (pa.binary(), BinaryType()),
-        (pa.int32(), IntegerType()),
-        (pa.int64(), LongType()),
-        (pa.timestamp("us", tz="UTC"), TimestampType()),
-    ]
-    return next(ours for theirs, ours in plain if theirs.equals(given))
+    return from_arrow_schema(arrow_schema(options))
 
 
 def check_schema(given: StructType, options: ReadOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pyspark import TaskContext
@@ -15,14 +15,13 @@ from pyspark.sql.datasource import (
 
 from fastbk.errors import ConfigError
 from fastbk.spark.commit import Committer, prepare_patiently
-from fastbk.spark.sink_options import WriteOptions, write_options
+from fastbk.spark.sink_options import WriteOptions
 from fastbk.spark.task_attempt import AttemptWriter, CommitMessage, TaskAttempt
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.chain.chain import ONCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from fastbk.sync import Client
 
@@ -108,17 +107,3 @@ def _place_of_task() -> TaskAttempt:
 
 def _written(messages: Messages) -> list[CommitMessage | None]:
     return [cast("CommitMessage | None", one) for one in messages]
-
-
-def batch_writer(
-    given: Mapping[str, str], schema: StructType, overwrite: bool
-) -> FastbkBatchWriter:
-    """Return what `DataSource.writer` returns. Raises ConfigError, StreamBusy, and what metadata raises."""
-    return FastbkBatchWriter(write_options(given, schema, streaming=False, overwrite=overwrite))
-
-
-def stream_writer(
-    given: Mapping[str, str], schema: StructType, overwrite: bool
-) -> FastbkStreamWriter:
-    """Return what `DataSource.streamWriter` returns. Raises ConfigError, StreamBusy, and what metadata raises."""
-    return FastbkStreamWriter(write_options(given, schema, streaming=True, overwrite=overwrite))

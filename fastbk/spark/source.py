@@ -66,12 +66,16 @@ class FastbkSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a writer of a DataFrame to a stream. Raises ConfigError, StreamBusy."""
-        from fastbk.spark.sink import batch_writer
+        from fastbk.spark.sink import FastbkBatchWriter
+        from fastbk.spark.sink_options import write_options
 
-        return batch_writer(self.options, schema, overwrite)
+        options = write_options(self.options, schema, streaming=False, overwrite=overwrite)
+        return FastbkBatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return a writer of a query's batches to a stream. Raises ConfigError, StreamBusy."""
-        from fastbk.spark.sink import stream_writer
+        from fastbk.spark.sink import FastbkStreamWriter
+        from fastbk.spark.sink_options import write_options
 
-        return stream_writer(self.options, schema, overwrite)
+        options = write_options(self.options, schema, streaming=True, overwrite=overwrite)
+        return FastbkStreamWriter(options)

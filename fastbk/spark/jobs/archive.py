@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -58,22 +58,10 @@ class ArchivedStream:
     first_seq: int
     end: str
     end_seq: int
-    records: int
-    bytes: int
-    hashes: str
-    archived_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """What a run takes of one stream."""
-
-    path: str
-    stream_id: str
-    first: DLSN
-    first_seq: int
-    end: DLSN
-    end_seq: int
+    records: int = 0
+    bytes: int = 0
+    hashes: str = "0"
+    archived_at: str = ""
 
 
 def run(
@@ -123,7 +111,7 @@ def _run(
     ]
     if not stretches:
         return []
-    if any(one.path == NO_VALUE for one in stretches):
+    if any(one.stream == NO_VALUE for one in stretches):
         raise ConfigError(f"a stream that is called {NO_VALUE} cannot be archived: rename it")
     claim.check()
     number, counted = claim.number, {number for number, _ in lines_before}
@@ -134,10 +122,10 @@ def _run(
     say(f"run {number}: {records:,} records of {len(stretches)} streams")
     # Both ends are positions, not "latest": a run is what it was planned to be.
     source = {
-        **reading_of(uri, *(one.path for one in stretches)),
+        **reading_of(uri, *(one.stream for one in stretches)),
         "includeHeaders": "true",
-        "startingOffsets": json.dumps({one.path: str(one.first) for one in stretches}),
-        "endingOffsets": json.dumps({one.path: str(one.end) for one in stretches}),
+        "startingOffsets": json.dumps({one.stream: one.first for one in stretches}),
+        "endingOffsets": json.dumps({one.stream: one.end for one in stretches}),
     }
     rows = spark.read.format("fastbk").options(**source).load()
     place = f"{to}/records/{RUN}{number:06}"
@@ -158,47 +146,35 @@ def _last_run(spark: SparkSession, to: str) -> int:
     return max((number_of(one, RUN) for one in names), default=0)
 
 
-def stretch_of(path: str, now: Now, done: ArchivedStream | None) -> Stretch:
-    """Return what is new of a stream: all of it, if another one had the name before. Raises DataLost."""
+def stretch_of(path: str, now: Now, done: ArchivedStream | None) -> ArchivedStream:
+    """Return what is new of a stream, uncounted: all of it, if another one had the name before. Raises DataLost."""
     first, end = now.first, now.end
+    at, first_seq = first.dlsn, first.seq
     if done is not None and done.id == end.stream_id:
         if done.end_seq < first.seq:
             raise DataLost(
                 f"{path}: records {done.end_seq}..{first.seq - 1} were truncated before they were archived; archive to"
                 " another place, or more often, or hold them with a cursor"
             )
-        at = max(DLSN.parse(done.end), first.dlsn)
-        return Stretch(path, end.stream_id, at, done.end_seq, end.dlsn, end.seq)
-    return Stretch(path, end.stream_id, first.dlsn, first.seq, end.dlsn, end.seq)
+        at, first_seq = max(DLSN.parse(done.end), first.dlsn), done.end_seq
+    return ArchivedStream(path, end.stream_id, str(at), first_seq, str(end.dlsn), end.seq)
 
 
 def _verified(
-    stretches: list[Stretch], written: Mapping[str, Sums], read: Mapping[str, Sums]
+    stretches: list[ArchivedStream], written: Mapping[str, Sums], read: Mapping[str, Sums]
 ) -> list[ArchivedStream]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lines = []
     for one in stretches:
-        there, source = written.get(one.path, Sums()), read.get(one.path, Sums())
+        there, source = written.get(one.stream, Sums()), read.get(one.stream, Sums())
         wanted = one.end_seq - one.first_seq
         if there != source or there.records != wanted or there.has_holes:
             raise StorageError(
-                f"{one.path}: {wanted} records were to be archived, {there} were written and {source} read; this run"
+                f"{one.stream}: {wanted} records were to be archived, {there} were written and {source} read; this run"
                 " does not count: run it again"
             )
-        lines.append(
-            ArchivedStream(
-                one.path,
-                one.stream_id,
-                str(one.first),
-                one.first_seq,
-                str(one.end),
-                one.end_seq,
-                there.records,
-                there.size_bytes,
-                there.hashes,
-                now,
-            )
-        )
+        line = replace(one, records=there.records, bytes=there.size_bytes, hashes=there.hashes)
+        lines.append(replace(line, archived_at=now))
     return lines
 
 

@@ -21,12 +21,10 @@ from pyspark.sql import functions as f
 import fastbk.sync
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
-from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId
 from fastbk.spark.jobs.folders import check_place, names_in
 from fastbk.spark.jobs.usage_totals import DAY_S, ROWS, WEEK_S, Clock, rows_of
 from fastbk.spark.worker_client import client_of
-from fastbk.stream.namespace.listing import StreamInfo
 from fastbk.stream.paths import split_stream_path
 
 if TYPE_CHECKING:
@@ -100,7 +98,10 @@ def run(
     taken = datetime.now(UTC).replace(microsecond=0)
     with fastbk.sync.connect(uri) as client:
         ranges = ranges_of(client, RANGE_LEDGERS)
-        streams = [(one.id, _namespace_of(one.path), one.path) for one in _streams(client)]
+        streams = [
+            (one.id, split_stream_path(one.path)[0] or ROOT, one.path)
+            for one in client.namespace("").streams(recursive=True)
+        ]
         clock = Clock.over(int(taken.timestamp()), _first_made_s(client))
     say(f"{len(streams):,} streams, about {len(ranges) * RANGE_LEDGERS:,} ledgers at most")
     counted = _counted(spark, uri, ranges, streams, clock).persist()
@@ -126,7 +127,7 @@ def infos_in(client: fastbk.sync.Client, after: LedgerId, last: LedgerId) -> Ite
     """Yield the ledgers of a range; those that were deleted meanwhile are not there."""
     while after < last:
         page = _page(client, after, RANGE_LEDGERS)
-        found = _read(client, page)
+        found = client.call_store(lambda store: store.read_ledgers(page))  # noqa: B023 -- at once
         for ledger_id, read in zip(page, found, strict=True):
             if ledger_id > last:
                 return
@@ -139,18 +140,6 @@ def infos_in(client: fastbk.sync.Client, after: LedgerId, last: LedgerId) -> Ite
 
 def _page(client: fastbk.sync.Client, after: LedgerId, count: int) -> list[LedgerId]:
     return client.call_store(lambda store: store.list_ledgers(after, count))
-
-
-def _read(client: fastbk.sync.Client, page: list[LedgerId]) -> list[VersionedLedger | None]:
-    return client.call_store(lambda store: store.read_ledgers(page))
-
-
-def _streams(client: fastbk.sync.Client) -> Iterator[StreamInfo]:
-    return client.namespace("").streams(recursive=True)
-
-
-def _namespace_of(path: str) -> str:
-    return split_stream_path(path)[0] or ROOT
 
 
 def _first_made_s(client: fastbk.sync.Client) -> int:

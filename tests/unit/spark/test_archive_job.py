@@ -32,13 +32,13 @@ def line(end: DLSN, end_seq: int, stream_id: str = "s1") -> ArchivedStream:
 
 def test_a_run_goes_on_where_the_last_one_ended() -> None:
     found = stretch_of("a/b", now(0, 25), line(DLSN(2, 3, 0), 13))
-    assert (found.first, found.first_seq, found.end_seq) == (DLSN(2, 3, 0), 13, 25)
+    assert (found.first, found.first_seq, found.end_seq) == (str(DLSN(2, 3, 0)), 13, 25)
 
 
 def test_what_was_truncated_behind_the_archive_is_not_missed() -> None:
     """A run's end can lie at the end of a segment, and the next record in the next one."""
     found = stretch_of("a/b", now(20, 25), line(DLSN(2, 10, 0), 20))
-    assert (found.first, found.first_seq) == (DLSN(3, 0, 0), 20)
+    assert (found.first, found.first_seq) == (str(DLSN(3, 0, 0)), 20)
 
 
 def test_what_was_truncated_before_it_was_archived_is_an_error_that_says_which() -> None:
@@ -48,7 +48,7 @@ def test_what_was_truncated_before_it_was_archived_is_an_error_that_says_which()
 
 def test_another_stream_of_the_same_name_is_taken_from_its_beginning() -> None:
     found = stretch_of("a/b", now(0, 25, "s2"), line(DLSN(2, 3, 0), 13))
-    assert (found.first, found.first_seq, found.stream_id) == (DLSN(1, 0, 0), 0, "s2")
+    assert (found.first, found.first_seq, found.id) == (str(DLSN(1, 0, 0)), 0, "s2")
 
 
 def test_of_two_runs_with_the_same_records_the_later_one_counts() -> None:
