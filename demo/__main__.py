@@ -295,11 +295,11 @@ def _check_space(source: Dataset) -> None:
         )
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+def first_of(error: BaseException) -> BaseException:
+    """Return the first error of a group that is none itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _look_with_spark(cluster: DevCluster, written: AppendTotals, screen: Screen) -> None:
@@ -372,7 +372,7 @@ def main() -> int:
             _look_with_spark(cluster, job.written, screen)
             agreed = True
     except* Error as errors:
-        verdict = f"FAILED: {_first(errors)}"
+        verdict = f"FAILED: {first_of(errors)}"
     except* KeyboardInterrupt:
         verdict = "FAILED: interrupted"
     finally:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import fastbk
-from demo.__main__ import DATA, Screen
+from demo.__main__ import DATA, Screen, first_of
 from demo.packages import ChainedDigest, Item, checksums, digest_of, packages
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, PositionTruncated, StorageError
@@ -253,12 +253,6 @@ class Demo:
         return is_same
 
 
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def main() -> int:
     """Run the demo once; return the exit code."""
     screen = Screen()
@@ -272,7 +266,7 @@ def main() -> int:
         screen.say(f"{BOOKIES} bookies ready, data in {DATA}; E=3 Qw=3 Qa=2")
         agreed = asyncio.run(Demo(cluster, screen).run())
     except* (Error, TimeoutError) as errors:
-        verdict = f"FAILED: {_first(errors) or 'not done in time'}"
+        verdict = f"FAILED: {first_of(errors) or 'not done in time'}"
     except* KeyboardInterrupt:
         verdict = "FAILED: interrupted"
     finally:

@@ -149,45 +149,32 @@ __all__ = [
     "connect",
 ]
 _HOMES = {
-    "StreamWriterOptions": "fastbk.stream.writer.options",
-    "ReaderOptions": "fastbk.stream.reader.options",
-    "CursorOptions": "fastbk.stream.reader.options",
-    "ClientConfig": "fastbk.client.config",
-    "ClientOptions": "fastbk.client.config",
-    "Batch": "fastbk.client.entries",
-    "Entry": "fastbk.client.entries",
-    "LedgerInfo": "fastbk.client.entries",
-    "LedgerReader": "fastbk.client.ledger_reader",
-    "LedgerWriter": "fastbk.client.ledger_writer",
-    "WriterStats": "fastbk.client.writer_stats",
-    "BookieRegistration": "fastbk.meta.api",
-    "LedgerMetadata": "fastbk.model.ledger",
-    "PlacementConfig": "fastbk.placement.values",
-    "Client": "fastbk.stream.client",
-    "connect": "fastbk.stream.client",
-    "Cursor": "fastbk.stream.cursor.cursor",
-    "Backlog": "fastbk.stream.cursor.backlog",
-    "CursorInfo": "fastbk.stream.cursor.store",
-    "Lag": "fastbk.stream.reader.stream_reader",
-    "StreamInfo": "fastbk.stream.namespace.listing",
-    "Namespace": "fastbk.stream.namespace.namespace",
-    "NamespaceEvent": "fastbk.stream.namespace.events",
-    "PolicyPatch": "fastbk.stream.policy",
-    "StreamPolicy": "fastbk.stream.policy",
-    "AtSeq": "fastbk.stream.positions",
-    "AtTime": "fastbk.stream.positions",
-    "AtTxid": "fastbk.stream.positions",
-    "DLSN": "fastbk.stream.positions",
-    "Start": "fastbk.stream.positions",
-    "StreamReader": "fastbk.stream.reader.stream_reader",
-    "Chunk": "fastbk.stream.records",
-    "Gap": "fastbk.stream.records",
-    "Record": "fastbk.stream.records",
-    "Position": "fastbk.stream.reader.search",
-    "SegmentInfo": "fastbk.stream.reader.search",
-    "Stream": "fastbk.stream.stream",
-    "StreamWriter": "fastbk.stream.writer.stream_writer",
+    "client.config": "ClientConfig ClientOptions",
+    "client.entries": "Batch Entry LedgerInfo",
+    "client.ledger_reader": "LedgerReader",
+    "client.ledger_writer": "LedgerWriter",
+    "client.writer_stats": "WriterStats",
+    "meta.api": "BookieRegistration",
+    "model.ledger": "LedgerMetadata",
+    "placement.values": "PlacementConfig",
+    "stream.client": "Client connect",
+    "stream.cursor.backlog": "Backlog",
+    "stream.cursor.cursor": "Cursor",
+    "stream.cursor.store": "CursorInfo",
+    "stream.namespace.events": "NamespaceEvent",
+    "stream.namespace.listing": "StreamInfo",
+    "stream.namespace.namespace": "Namespace",
+    "stream.policy": "PolicyPatch StreamPolicy",
+    "stream.positions": "AtSeq AtTime AtTxid DLSN Start",
+    "stream.reader.options": "CursorOptions ReaderOptions",
+    "stream.reader.search": "Position SegmentInfo",
+    "stream.reader.stream_reader": "Lag StreamReader",
+    "stream.records": "Chunk Gap Record",
+    "stream.stream": "Stream",
+    "stream.writer.options": "StreamWriterOptions",
+    "stream.writer.stream_writer": "StreamWriter",
 }
+"""Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""
 
 
 def __getattr__(name: str) -> object:
@@ -195,7 +182,8 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES.get(name, "fastbk.errors")), name)
+        home = next((home for home, names in _HOMES.items() if name in names.split()), "errors")
+        return getattr(import_module(f"fastbk.{home}"), name)
     raise AttributeError(f"module 'fastbk' has no attribute {name!r}")
 
 

@@ -10,17 +10,18 @@ A ledger whose other holders do not answer is parked, with the reason; the next 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
 from fastbk.admin.ledger_references import (
     fragments_naming,
+    infos_of,
     remove_outdated_marks,
     share_bytes,
     verified_copies,
 )
-from fastbk.client import Client, LedgerInfo
+from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
@@ -78,18 +79,10 @@ class BookieRecovery:
     async def find(self) -> list[tuple[LedgerId, int]]:
         """Return (id, estimated bytes) of all ledgers that name the bookie: 100 bytes of memory a ledger."""
         found = []
-        async for info in self._ledgers():
+        async for info in infos_of(self._client, self._plan.ledger_ids):
             if fragments_naming(info.metadata, self._bookie_id):
                 found.append((info.ledger_id, share_bytes(info.metadata, self._bookie_id)))
         return sorted(found)
-
-    async def _ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
-        if self._plan.ledger_ids is None:
-            async for info in self._client.list_ledgers():
-                yield info
-        else:
-            for ledger_id in self._plan.ledger_ids:
-                yield await self._client.ledger_info(ledger_id)
 
     async def run(self) -> Progress:
         """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,13 +86,10 @@ def check_known(uri: str, bookie_id: BookieId) -> None:
     """
     from fastbk.meta.uri import open_store
 
-    store = open_store(uri, may_make=False)
-    try:
+    with closing(open_store(uri, may_make=False)) as store:
         known = {one.bookie_id for one in store.list_identities()}
         known |= {one.service.bookie_id for one in store.list_bookies()}
         is_known = bookie_id in known or store.foreign_cookie(bookie_id) is not None
-    finally:
-        store.close()
     if not is_known:
         raise ConfigError(
             f"no bookie {bookie_id}: the metadata at {uri} has none of that id, and no ledger names it."
@@ -112,16 +110,13 @@ def free_id(uri: str, bookie_id: BookieId) -> list[BookieId] | None:
     """
     from fastbk.meta.uri import open_store, parse_zookeeper
 
-    store = open_store(uri, may_make=False)
-    try:
+    with closing(open_store(uri, may_make=False)) as store:
         found = store.read_identity(bookie_id)
         if found is not None:
             store.delete_identity(bookie_id, found.version)
             return None
         foreign = store.foreign_cookie(bookie_id)
         known = [one.bookie_id for one in store.list_identities()]
-    finally:
-        store.close()
     if foreign is None:
         return known
     from fastbk.meta.zookeeper_cookies import Cookies

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fastbk.admin.ledger_progress import Patience
-from fastbk.admin.ledger_references import last_of_fragment
+from fastbk.admin.ledger_references import infos_of, last_of_fragment
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -160,8 +160,8 @@ async def audit(
 
 async def audit_all(
     client: Client,
-    ledger_ids: Iterable[LedgerId] | None = None,
-    options: RepairOptions | None = None,
+    ledger_ids: Iterable[LedgerId] | None,
+    options: RepairOptions,
     *,
     units_at_once: int = 4,
     on_progress: Callable[[Audited], None] = lambda _: None,
@@ -169,7 +169,7 @@ async def audit_all(
     """Audit these ledgers, or all; several units at a time. Raises NoSuchLedger for one that is named and not there."""
     audited = Audited()
     gone: set[LedgerId] = set()
-    patience = Patience(RepairOptions() if options is None else options)
+    patience = Patience(options)
     units = _units(client, ledger_ids, audited)
     taking = asyncio.Lock()
 
@@ -201,19 +201,8 @@ async def audit_all(
 async def _units(
     client: Client, ledger_ids: Iterable[LedgerId] | None, audited: Audited
 ) -> AsyncIterator[AuditUnit]:
-    async for info in _infos(client, ledger_ids):
+    async for info in infos_of(client, ledger_ids):
         audited.ledgers += 1
         audited.open += not info.metadata.is_closed
         for unit in units_of(info):
             yield unit
-
-
-async def _infos(
-    client: Client, ledger_ids: Iterable[LedgerId] | None
-) -> AsyncIterator[LedgerInfo]:
-    if ledger_ids is None:
-        async for info in client.list_ledgers():
-            yield info
-    else:
-        for ledger_id in ledger_ids:
-            yield await client.ledger_info(ledger_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -63,13 +64,11 @@ async def infos(uri: str) -> dict[str, tuple[int, int]]:
 
 async def sanity(uri: str, bookie_id: str) -> bool:
     """Return whether entries can be written to that bookie alone, and read back."""
-    store = open_store(uri, may_make=False)
-    try:
-        await check_one_bookie(store, bookie_id, SANITY_ENTRIES, SANITY_TIMEOUT_S)
-    except Error:
-        return False
-    finally:
-        store.close()
+    with closing(open_store(uri, may_make=False)) as store:
+        try:
+            await check_one_bookie(store, bookie_id, SANITY_ENTRIES, SANITY_TIMEOUT_S)
+        except Error:
+            return False
     return True
 
 

@@ -7,15 +7,27 @@ When they name another bookie or delete the ledger, our mark stays. `fastbk book
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
-from fastbk.client import Client
+from fastbk.client import Client, LedgerInfo
 from fastbk.errors import NoSuchLedger
-from fastbk.model.ids import BookieId, EntryId
+from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copy_check import Range
 from fastbk.replication.copying import share_of
+
+
+async def infos_of(
+    client: Client, ledger_ids: Iterable[LedgerId] | None
+) -> AsyncIterator[LedgerInfo]:
+    """Yield these ledgers, or all. Raises NoSuchLedger for one that is named and not there."""
+    if ledger_ids is None:
+        async for info in client.list_ledgers():
+            yield info
+    else:
+        for ledger_id in ledger_ids:
+            yield await client.ledger_info(ledger_id)
 
 
 def fragments_naming(metadata: LedgerMetadata, bookie_id: BookieId) -> list[int]:

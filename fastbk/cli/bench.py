@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from fastbk.native.load import DiskProbe, Load
+    from fastbk.native.load import DiskProbe, Load, LoadResult
 
 SAMPLE_COUNT = 1000
 PROBE_S = 1.0
@@ -132,16 +132,9 @@ def _append(options: argparse.Namespace, service: Service) -> dict[str, Any]:
         load.close()
     sample = _check_sample(options, service, counts)
     answer = {
-        "what": "append",
-        "adds_per_s": round(result.entries / max(result.busy_s, 1e-9), 1),
-        "latency_us": result.latencies.summary_us(),
-        "cpu_us_per_entry": spent.per_entry(result.entries),
+        **_figures("append", "adds_per_s", result, spent),
         "disk_commit_us": {"p50": None, "p99": None, "direct": None},
         "bookie_pss_mb": pss_mb,
-        "entries": result.entries,
-        "errors": result.errors,
-        "first_error": result.first_error,
-        "megabytes_per_s": round(result.data_bytes / 1e6 / max(result.busy_s, 1e-9), 1),
         "late": result.late,
         "sample": sample,
         **_conditions(options, service),
@@ -221,15 +214,8 @@ def _read(options: argparse.Namespace, service: Service) -> dict[str, Any]:
     finally:
         reading.close()
     return {
-        "what": "read",
-        "reads_per_s": round(result.entries / max(result.busy_s, 1e-9), 1),
-        "latency_us": result.latencies.summary_us(),
-        "cpu_us_per_entry": spent.per_entry(result.entries),
+        **_figures("read", "reads_per_s", result, spent),
         "bookie_pss_mb": service.pss_mb(),
-        "entries": result.entries,
-        "errors": result.errors,
-        "first_error": result.first_error,
-        "megabytes_per_s": round(result.data_bytes / 1e6 / max(result.busy_s, 1e-9), 1),
         "entries_written": sum(counts.values()),
         "entries_a_read": options.entries_a_read,
         "sample": {"checked": result.entries, "wrong": result.errors},
@@ -266,6 +252,21 @@ def _check_sample(
 
     checked, wrong = asyncio.run(check())
     return {"checked": checked, "wrong": wrong}
+
+
+def _figures(what: str, rate: str, result: LoadResult, spent: _Spent) -> dict[str, Any]:
+    """Return what appends and reads have in common; `rate`: what entries a second are called."""
+    busy_s = max(result.busy_s, 1e-9)
+    return {
+        "what": what,
+        rate: round(result.entries / busy_s, 1),
+        "latency_us": result.latencies.summary_us(),
+        "cpu_us_per_entry": spent.per_entry(result.entries),
+        "entries": result.entries,
+        "errors": result.errors,
+        "first_error": result.first_error,
+        "megabytes_per_s": round(result.data_bytes / 1e6 / busy_s, 1),
+    }
 
 
 def _conditions(options: argparse.Namespace, service: Service) -> dict[str, Any]:

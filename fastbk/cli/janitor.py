@@ -6,12 +6,11 @@ import argparse
 import asyncio
 import os
 import signal
-import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_answer
 from fastbk.errors import ConfigError, StorageError
 from fastbk.private_files import make_directory
 from fastbk.units import format_count, format_size
@@ -99,7 +98,7 @@ async def _run(options: argparse.Namespace) -> int:
         janitor = Janitor(client, chosen, _sink(options.audit))
         if options.once:
             counts = await janitor.pass_once(thorough=True)
-            _print_counts(counts, as_json=options.json)
+            print_answer(options, counts.as_dict(), *_lines(counts))
             return 1 if counts.errors else 0
         async with _pages(janitor, options.http, options.http_host) as port:
             await _run_until_stopped(options.interval, janitor, port)
@@ -160,25 +159,17 @@ async def _run_until_stopped(interval_s: float, janitor: Janitor, port: int | No
         raise ends[0]
 
 
-def _print_counts(counts: Counts, *, as_json: bool) -> None:
-    if as_json:
-        print_json(counts.as_dict())
-        return
-    done = {
-        "ended": format_count(counts.rolled, "idle segment"),
-        "deleted": ", ".join(
-            format_count(number, what)
-            for number, what in (
-                (counts.segments_deleted, "segment"),
-                (counts.ledgers_deleted, "ledger"),
-                (counts.streams_deleted, "stream"),
-                (counts.cursors_expired, "cursor"),
-            )
-        ),
-        "reclaimed": f"{format_size(counts.reclaimed_bytes)}, when the bookies' gc looks",
-        "failed": format_count(counts.errors, "stream"),
-    }
-    print(f"{format_count(counts.streams, 'stream')} looked at")
-    for what, how_many in done.items():
-        print(f"  {what}: {how_many}")
-    sys.stdout.flush()
+def _lines(counts: Counts) -> list[str]:
+    deleted = (
+        format_count(counts.segments_deleted, "segment"),
+        format_count(counts.ledgers_deleted, "ledger"),
+        format_count(counts.streams_deleted, "stream"),
+        format_count(counts.cursors_expired, "cursor"),
+    )
+    return [
+        f"{format_count(counts.streams, 'stream')} looked at",
+        f"  ended: {format_count(counts.rolled, 'idle segment')}",
+        f"  deleted: {', '.join(deleted)}",
+        f"  reclaimed: {format_size(counts.reclaimed_bytes)}, when the bookies' gc looks",
+        f"  failed: {format_count(counts.errors, 'stream')}",
+    ]

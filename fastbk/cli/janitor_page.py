@@ -29,20 +29,19 @@ TEXTS = {
 
 def text_of(janitor: Janitor, clock: Callable[[], float] = time.monotonic) -> str:
     """Return the page, in the text format 0.0.4."""
-    lines: list[str] = []
-    for name, count in janitor.counts.as_dict().items():
-        lines += _lines(f"{name}_total", "counter", TEXTS[name], str(count))
-    lines += _lines(
-        "early_ends_total", "counter", "passes that something ended early", str(janitor.early_ends)
-    )
-    took_s, ended_s = janitor.last_pass_s, janitor.last_pass_ended_s
-    lines += _lines(
-        "last_pass_seconds", "gauge", "how long the last whole pass took", _seconds(took_s)
-    )
-    lines += _lines(
-        "last_pass_age_seconds", "gauge", "since the last whole pass ended; NaN before the first",
-        _seconds(None if ended_s is None else clock() - ended_s),
-    )  # fmt: skip
+    ended_s = janitor.last_pass_ended_s
+    rows = [
+        (f"{name}_total", "counter", TEXTS[name], str(count))
+        for name, count in janitor.counts.as_dict().items()
+    ]
+    text = "passes that something ended early"
+    rows.append(("early_ends_total", "counter", text, str(janitor.early_ends)))
+    text = "how long the last whole pass took"
+    rows.append(("last_pass_seconds", "gauge", text, _seconds(janitor.last_pass_s)))
+    text = "since the last whole pass ended; NaN before the first"
+    age_s = None if ended_s is None else clock() - ended_s
+    rows.append(("last_pass_age_seconds", "gauge", text, _seconds(age_s)))
+    lines = [line for name, *rest in rows for line in single(f"fastbk_janitor_{name}", *rest)]
     return "\n".join([*lines, *_cursor_lines(janitor.gauges)]) + "\n"
 
 
@@ -84,10 +83,6 @@ CURSOR_TEXTS: dict[str, tuple[str, Callable[[CursorGauge], str]]] = {
 
 def _seconds(value: float | None) -> str:
     return "NaN" if value is None else f"{value:.6f}"
-
-
-def _lines(name: str, kind: str, text: str, value: str) -> list[str]:
-    return single(f"fastbk_janitor_{name}", kind, text, value)
 
 
 async def serve(

@@ -57,10 +57,9 @@ class ProgressLine:
 class ByteProgress(ProgressLine):
     """Entries, bytes and their rate, on a terminal only."""
 
-    def __init__(self, what: str, total_bytes: int | None = None) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__()
         self._what = what
-        self._total = f" of {format_size(total_bytes)}" if total_bytes else ""
         self._began_s = self._clock()
         self._next_s = self._began_s + self.EVERY_TERMINAL_S
 
@@ -71,5 +70,5 @@ class ByteProgress(ProgressLine):
 
     def _text(self, entries: int, size_bytes: int) -> str:
         rate = int(size_bytes / max(1e-9, self._clock() - self._began_s))
-        size = f"{format_size(size_bytes)}{self._total}"
+        size = format_size(size_bytes)
         return f"{self._what}: {format_entries(entries)}, {size}, {format_size(rate)}/s"

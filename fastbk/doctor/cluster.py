@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,36 +103,33 @@ class Cluster:
             return
         began_s = time.monotonic()
         try:
-            store = open_store(uri, METADATA_TIMEOUT_S)
+            with closing(open_store(uri, METADATA_TIMEOUT_S)) as store:
+                yield from self._of_store(store, began_s)
         except Error as error:
             yield fail(str(error), f"fastbk metadata show --metadata {uri}")
-            return
-        try:
-            instance_id = store.instance_id()
-            took_s = time.monotonic() - began_s
-            why = f"cluster {instance_id or 'without an id'}, asked and answered in {took_s * 1e3:.0f} ms"
-            host, port = split_address(self._config.bookie.listen, "[bookie] listen")
-            bookie_id = self._config.bookie.id or f"{host}:{port}"
-            if self._is_running and not _is_registered(store, bookie_id):
-                fix = (
-                    "wait if it is starting; else read its log: ZooKeeper that was restored from an older copy answers"
-                    " others, and refuses the session of a bookie that runs"
-                )
-                yield warn(f"{why}; but the bookie that runs here is not registered", fix)
-            elif took_s > SLOW_METADATA_S:
-                yield warn(why, "look at the load and disks of the metadata servers")
-            else:
-                yield ok(why)
-            read = store.read_identity(BookieId(bookie_id))
-            yield replace(self._age(store), name="metadata's age")
-            identity = self._identity(bookie_id, read, instance_id)
-            yield replace(identity, name="identity")
-            if read is not None:
-                yield replace(self._skew(read), name="clock and metadata's")
-        except Error as error:
-            yield fail(str(error), f"fastbk metadata show --metadata {uri}")
-        finally:
-            store.close()
+
+    def _of_store(self, store: MetadataStore, began_s: float) -> Iterator[Finding]:
+        instance_id = store.instance_id()
+        took_s = time.monotonic() - began_s
+        why = f"cluster {instance_id or 'without an id'}, asked and answered in {took_s * 1e3:.0f} ms"
+        host, port = split_address(self._config.bookie.listen, "[bookie] listen")
+        bookie_id = self._config.bookie.id or f"{host}:{port}"
+        if self._is_running and not _is_registered(store, bookie_id):
+            fix = (
+                "wait if it is starting; else read its log: ZooKeeper that was restored from an older copy answers"
+                " others, and refuses the session of a bookie that runs"
+            )
+            yield warn(f"{why}; but the bookie that runs here is not registered", fix)
+        elif took_s > SLOW_METADATA_S:
+            yield warn(why, "look at the load and disks of the metadata servers")
+        else:
+            yield ok(why)
+        read = store.read_identity(BookieId(bookie_id))
+        yield replace(self._age(store), name="metadata's age")
+        identity = self._identity(bookie_id, read, instance_id)
+        yield replace(identity, name="identity")
+        if read is not None:
+            yield replace(self._skew(read), name="clock and metadata's")
 
     def _age(self, store: MetadataStore) -> Finding:
         """Compare what the ledger directories store of metadata with what it is now (INV-M2)."""

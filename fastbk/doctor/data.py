@@ -40,11 +40,11 @@ CLOCK_SLACK_S = 120
 """Files may be this much newer than now, by another machine's clock, before somebody is told."""
 
 
-def holder_of(directory: str, locks: Path = Path("/proc/locks")) -> int | None:
+def holder_of(directory: str) -> int | None:
     """Return the process that holds a directory's lock, None if nobody does. Takes no lock itself."""
     try:
         inode = os.stat(os.path.join(directory, LOCK_NAME)).st_ino
-        text = locks.read_text()
+        text = Path("/proc/locks").read_text()
     except OSError:
         return None
     found = re.search(rf"FLOCK\s+ADVISORY\s+WRITE\s+(-?\d+)\s+\w+:\w+:{inode}\b", text)

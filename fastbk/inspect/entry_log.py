@@ -71,7 +71,7 @@ def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
     yield header
     owner = None
     if not header.is_damage:
-        owner = _Owner(_int(header, "log_id"), _int(header, "salt"))
+        owner = _Owner(header.number("log_id"), header.number("salt"))
     counted_bytes = durable_bytes or 0
     at = PAGE_BYTES
     while at < source.size_bytes:
@@ -124,12 +124,6 @@ def _header(source: FileReader) -> Item:
         "created_s": created_s,
     }
     return Item("header", 0, facts)
-
-
-def _int(item: Item, name: str) -> int:
-    value = item.facts[name]
-    assert isinstance(value, int)
-    return value
 
 
 def _run_at(source: FileReader, offset_bytes: int, owner: _Owner | None) -> _Run | None:

@@ -41,6 +41,12 @@ class Item:
         """Whether this is something that should be there and cannot be read."""
         return self.what == DAMAGE
 
+    def number(self, name: str) -> int:
+        """Return a fact that is a whole number."""
+        value = self.facts[name]
+        assert isinstance(value, int)
+        return value
+
     def covers(self, ledger_id: int | None, entry_id: int | None) -> bool:
         """Return whether it speaks of this ledger and entry; None asks for any. Damage and ends always do."""
         if self.what in (DAMAGE, END, TOTAL, "header"):

@@ -52,8 +52,8 @@ def _read(source: FileReader) -> Iterator[Item]:
     blocks = source.size_bytes // PAGE_BYTES - 1
     location_blocks: int | None = None
     if not header.is_damage:
-        location_blocks = _int(header, "location_blocks")
-        named = location_blocks + _int(header, "state_blocks")
+        location_blocks = header.number("location_blocks")
+        named = location_blocks + header.number("state_blocks")
         if named > blocks:
             yield damage(
                 source.size_bytes, f"the header names {named} blocks, the file has {max(blocks, 0)}"
@@ -112,12 +112,6 @@ def _header(source: FileReader) -> Item:
         "state_blocks": state_blocks,
     }
     return Item("header", 0, facts)
-
-
-def _int(item: Item, name: str) -> int:
-    value = item.facts[name]
-    assert isinstance(value, int)
-    return value
 
 
 def _holds_states(raw: bytes, number: int, location_blocks: int | None) -> bool:

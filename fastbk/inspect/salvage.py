@@ -52,8 +52,7 @@ class Salvage:
 
     def take(self, item: Item) -> None:
         """Write an entry. Raises StorageError where there is no room."""
-        ledger_id = item.facts["ledger_id"]
-        assert isinstance(ledger_id, int)
+        ledger_id = item.number("ledger_id")
         try:
             self._file(ledger_id).write(line_of(item))
         except OSError as error:

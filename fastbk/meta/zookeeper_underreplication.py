@@ -120,6 +120,15 @@ class Underreplication(UnderreplicatedNodes, ClusterSession):
         self._prepare(call)
         self._put(call, self._paths.lost_bookie_delay, str(seconds).encode())
 
+    def trigger_audit(self) -> None:
+        """Have the auditor look for lost bookies now. Raises ConfigError if there is none that would."""
+        if not self.is_enabled():
+            raise ConfigError("Autorecovery is disabled. So giving up!")
+        if self.auditor() is None:
+            raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
+        # The auditor listens to writes of this node; the number stays.
+        self.set_lost_bookie_delay(self.lost_bookie_delay_s() or 0)
+
     def check_time_ms(self, check: Check) -> int:
         """Return when a check ended last, in ms since 1970; -1: never."""
         node = self._call("the time of a check").get(self._paths.check(check.value))

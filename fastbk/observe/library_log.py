@@ -12,12 +12,6 @@ import logging
 from fastbk.observe import logs
 
 ROOT = "fastbk"
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 _RESERVED = {*vars(logging.makeLogRecord({})), "message", "asctime", "event", "fields"}
 """Attributes of records that `extra` must not have."""
 
@@ -62,7 +56,7 @@ class LibraryLog:
         fields: dict[str, object],
         failed: BaseException | None = None,
     ) -> None:
-        number = LEVELS[level]
+        number = logs.LEVELS[level]  # the numbers are those of `logging`
         if not self._logger.isEnabledFor(number):
             return
         extra = {name: value for name, value in fields.items() if name not in _RESERVED}
@@ -83,7 +77,7 @@ class _Lines(logging.Handler):
             event, fields = "log.record", {"logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             fields["traceback"] = logging.Formatter().formatException(record.exc_info)
-        level = next((name for name in reversed(LEVELS) if record.levelno >= LEVELS[name]), "debug")
+        level = next((name for name in reversed(logs.LEVELS) if record.levelno >= logs.LEVELS[name]), "debug")
         logs.write(level, event, fields)
 
 

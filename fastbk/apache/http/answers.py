@@ -14,6 +14,7 @@ from fastbk.server.admin.http import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Respo
 if TYPE_CHECKING:
     from fastbk.server.admin.http import Page
 
+NOT_GET = "Not found method. Should be GET method"
 INTERNAL_ERROR = "Internal Server Error"
 
 

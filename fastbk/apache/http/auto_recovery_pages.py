@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from fastbk.apache.http.answers import answer, json_object, text
+from fastbk.apache.http.answers import NOT_GET, answer, json_object, text
 from fastbk.errors import ConfigError, Error
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEDGERS_LISTED_MAX = 100_000
-NOT_GET = "Not found method. Should be GET method"
 NOT_PUT = "Not found method. Should be PUT method"
 NO_ZOOKEEPER = "AutoRecovery's state lies in ZooKeeper, and this cluster's metadata does not"
 BY_HAND = "copies are made by `fastbk bookie recover ID` or `fastbk bookie decommission ID`, not over HTTP"
@@ -112,7 +111,7 @@ class AutoRecoveryPages:
         if request.method != "PUT":
             return text(404, NOT_PUT)
         try:
-            await self.run(_trigger)
+            await self.run(lambda nodes: nodes.trigger_audit())
         except Error as error:
             return text(404, f"Exception when do operation.{error}")
         return text(200, "Success trigger audit.")
@@ -139,13 +138,3 @@ class AutoRecoveryPages:
 
     async def _by_hand(self, request: Request) -> Response:
         return text(404, BY_HAND if request.method == "PUT" else NOT_PUT)
-
-
-def _trigger(nodes: Underreplication) -> None:
-    if not nodes.is_enabled():
-        raise ConfigError("Autorecovery is disabled. So giving up!")
-    if nodes.auditor() is None:
-        raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
-    nodes.set_lost_bookie_delay(
-        nodes.lost_bookie_delay_s() or 0
-    )  # the auditor listens to writes of this node

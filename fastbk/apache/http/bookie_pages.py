@@ -10,7 +10,7 @@ import msgspec
 
 from fastbk.apache.configuration.key_table import KEYS
 from fastbk.apache.configuration.keys import Verdict
-from fastbk.apache.http.answers import answer, json_object, text
+from fastbk.apache.http.answers import NOT_GET, answer, json_object, text
 from fastbk.config import split_address
 from fastbk.errors import Error
 from fastbk.native.disk import Disk
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fastbk.server.admin.http import Page, Request, Response
     from fastbk.server.configuration.bookie_config import BookieConfig
 
-NOT_GET = "Not found method. Should be GET method"
 NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
 NO_PAIRS = "Request body not found. should contains k-v pairs"
 FILES_NAMED_MAX = 20_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fastbk.apache.http.answers import answer, integer, text
+from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.errors import StorageError
 from fastbk.server.admin.http import Request, Response
 from fastbk.units import format_apache_size
@@ -27,7 +27,6 @@ TOOL = "fastbk.admin.http_tool"
 TOOLS_MAX = 2
 PAGE_ENTRIES = 1000
 """Entries of a page of `ledger/read`."""
-NOT_GET = "Not found method. Should be GET method"
 
 
 class ClientPages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.apache.http.answers import answer, text
+from fastbk.apache.http.answers import NOT_GET, answer, text
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fastbk.meta.zookeeper_underreplication import Underreplication
     from fastbk.server.admin.http import Page, Request, Response
 
-NOT_GET = "Not found method. Should be GET method"
 
 
 class ClusterPages:

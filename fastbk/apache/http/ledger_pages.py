@@ -6,7 +6,7 @@ import base64
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fastbk.apache.http.answers import answer, integer, text
+from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.errors import ConfigError, NoSuchLedger
 from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.observe import logs
@@ -23,7 +23,6 @@ PAGE_COUNT = 100
 """Ledgers a page of `list?print_metadata=true&page=N`; the first page has one fewer, as Apache's."""
 IDS_LISTED_MAX = 500_000
 METADATA_LISTED_MAX = 5_000
-NOT_GET = "Not found method. Should be GET method"
 
 
 class LedgerPages:

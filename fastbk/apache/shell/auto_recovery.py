@@ -100,19 +100,9 @@ def _delay(context: Context, words: CommandLine) -> int:
     return 0
 
 
-def trigger_audit(context: Context) -> None:
-    """Have the auditor look for lost bookies now. Raises ConfigError if there is none that would."""
-    with context.auto_recovery() as nodes:
-        if not nodes.is_enabled():
-            raise ConfigError("Autorecovery is disabled. So giving up!")
-        if nodes.auditor() is None:
-            raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
-        # The auditor listens to writes of this node; the number stays.
-        nodes.set_lost_bookie_delay(nodes.lost_bookie_delay_s() or 0)
-
-
 def _trigger(context: Context, _: CommandLine) -> int:
-    trigger_audit(context)
+    with context.auto_recovery() as nodes:
+        nodes.trigger_audit()
     return 0
 
 

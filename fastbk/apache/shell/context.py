@@ -121,7 +121,7 @@ class Context:
 
     # --- what is printed -----------------------------------------------------------------------------------------
 
-    def ledger_id(self, text: str, what: str = "ledger id") -> LedgerId:
+    def ledger_id(self, text: str) -> LedgerId:
         """Return the ledger id that was written in the chosen form. Raises ConfigError."""
         text = text.strip()
         try:
@@ -132,7 +132,7 @@ class Context:
         except ValueError:
             found = -1
         if not 0 <= found < 2**63:
-            raise ConfigError(f"{what} {text!r}: not a ledger id ({self._ledger_format})")
+            raise ConfigError(f"ledger id {text!r}: not a ledger id ({self._ledger_format})")
         return found
 
     def shown(self, ledger_id: LedgerId) -> str:

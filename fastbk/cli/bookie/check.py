@@ -20,8 +20,9 @@ from fastbk.units import format_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from fastbk.cli.options import Verb
     from fastbk.native.disk import Disk
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.check_findings import Checked
@@ -83,28 +84,25 @@ def add_rebuild(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def _reporting_errors(work: Verb) -> Verb:
+    """Have a verb return 2 where it raises: then nobody knows more than before."""
+
+    def reporting(options: argparse.Namespace) -> int:
+        try:
+            return work(options)
+        except Error as error:
+            text = " ".join(str(error).split())
+            if options.json:
+                print_json({"error": text})
+            note(f"fastbk: {text}")
+            return COULD_NOT_LOOK
+
+    return reporting
+
+
+@_reporting_errors
 def check(options: argparse.Namespace) -> int:
     """Verify everything; 1 if something is damaged, 2 if that can't be found out."""
-    return _report_errors(options, _check)
-
-
-def rebuild(options: argparse.Namespace) -> int:
-    """Make all locations files anew; 2 if that can't be done."""
-    return _report_errors(options, _rebuild)
-
-
-def _report_errors(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
-    try:
-        return work(options)
-    except Error as error:
-        text = " ".join(str(error).split())
-        if options.json:
-            print_json({"error": text})
-        note(f"fastbk: {text}")
-        return COULD_NOT_LOOK
-
-
-def _check(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie check")
     from fastbk.cli.bookie.digests import types_by
     from fastbk.storage.check import DirectoryCheck
@@ -222,7 +220,9 @@ def _text(checked: Checked) -> str:
     )
 
 
-def _rebuild(options: argparse.Namespace) -> int:
+@_reporting_errors
+def rebuild(options: argparse.Namespace) -> int:
+    """Make all locations files anew; 2 if that can't be done."""
     need_linux("fastbk bookie rebuild-locations")
     from fastbk.storage.rebuild import Rebuild
 

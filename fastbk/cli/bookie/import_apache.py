@@ -150,44 +150,22 @@ def _check_apart(config: BookieConfig, apache: ApacheDirectories) -> None:
 def _print_imported(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
     counts = done.counts
     index = counts.index
-    answer: dict[str, object] = {
-        "dry_run": options.dry_run,
-        "was_finished": done.was_finished,
-        "ledgers": done.ledgers,
-        "entries": counts.entries,
-        "bytes": counts.bytes,
-        "in_limbo": done.in_limbo,
-        "open_ledgers": done.open_ledgers,
-        "left_out_ledgers": len(counts.left_out_ledgers),
-        "left_out_entries": counts.left_out_entries,
-        "left_out_bytes": counts.left_out_bytes,
-        "unproven_entries": counts.unproven_entries,
-        "damaged_entries": counts.damaged_entries,
-        "damaged_places": counts.damaged_places,
-        "cut_off_ends": counts.cut_off_ends,
-        "files": counts.files,
-        "read_bytes": counts.read_bytes,
-        "bytes_per_s": bytes_per_s,
-        "journal_entries": counts.journal_entries,
-        "index": {
-            "read": index.read,
-            "not_read": index.not_read,
-            "ledgers": index.ledgers,
-            "unlisted_ledgers": index.unlisted_ledgers,
-            "entries": index.entries,
-            "in_place": index.in_place,
-            "elsewhere": index.elsewhere,
-            "not_named": index.not_named,
-            "not_checked": index.not_checked,
-            "missing_entries": index.missing_entries,
-            "missing_ledgers": len(index.missing_ledgers),
-            "other_keys": index.other_keys,
-            "damaged_places": index.damaged_places,
-            "cut_off_ends": index.cut_off_ends,
-        },
-    }
     if options.json:
-        print_json(answer | {"damage": [str(one) for one in counts.damage], "told": index.told})
+        counted = {name: value for name, value in vars(index).items() if name != "told"}
+        answer = {
+            **vars(counts),
+            "dry_run": options.dry_run,
+            "was_finished": done.was_finished,
+            "ledgers": done.ledgers,
+            "in_limbo": done.in_limbo,
+            "open_ledgers": done.open_ledgers,
+            "left_out_ledgers": len(counts.left_out_ledgers),
+            "bytes_per_s": bytes_per_s,
+            "index": {**counted, "missing_ledgers": len(index.missing_ledgers)},
+            "damage": [str(one) for one in counts.damage],
+            "told": index.told,
+        }
+        print_json(answer)
         return
     if done.was_finished:
         print("the import was done before, but for its marks; they are gone: start the bookie")
