@@ -27,9 +27,7 @@ GROUPS = (
     "recovery",
     "rename_bookie",
     "cookies",
-    "cluster_admin",
     "disk",
-    "update_cookie",
 )
 EXIT_FAILED = 255
 

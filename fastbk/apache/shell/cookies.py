@@ -29,24 +29,14 @@ def _bookie_id(words: CommandLine) -> BookieId:
     return check_bookie_id(words.arguments[0])
 
 
-def _read(path: Path) -> bytes:
+def _put(context: Context, words: CommandLine) -> int:
+    bookie_id, path = _bookie_id(words), Path(words.text("cookie-file"))
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"Cookie file '{path}': {error.strerror}") from error
-
-
-def _create(context: Context, words: CommandLine) -> int:
-    bookie_id, data = _bookie_id(words), _read(Path(words.text("cookie-file")))
     with _opened(context) as cookies:
-        cookies.create(bookie_id, data)
-    return 0
-
-
-def _update(context: Context, words: CommandLine) -> int:
-    bookie_id, data = _bookie_id(words), _read(Path(words.text("cookie-file")))
-    with _opened(context) as cookies:
-        cookies.update(bookie_id, data)
+        (cookies.create if words.verb == "cookie_create" else cookies.update)(bookie_id, data)
     return 0
 
 
@@ -96,8 +86,8 @@ def _generate(context: Context, words: CommandLine) -> int:
 _FILE = Option(("cf", "cookie-file"), "The file to be uploaded as cookie", "FILE", is_required=True)
 _ID = "<bookie-id>"
 VERBS = (
-    Verb("cookie_create", "Create a cookie for a given bookie.", _create, (_FILE,), _ID),
-    Verb("cookie_update", "Update a cookie for a given bookie.", _update, (_FILE,), _ID),
+    Verb("cookie_create", "Create a cookie for a given bookie.", _put, (_FILE,), _ID),
+    Verb("cookie_update", "Update a cookie for a given bookie.", _put, (_FILE,), _ID),
     Verb("cookie_delete", "Delete a cookie for a given bookie.", _delete, (), _ID),
     Verb("cookie_get", "Retrieve a cookie for a given bookie.", _get, (), _ID),
     Verb(

@@ -20,7 +20,6 @@ from fastbk.cli.options import (
     table,
 )
 from fastbk.cli.stream import append, read
-from fastbk.cli.stream.cursors import cursor_facts, cursor_lines
 from fastbk.cli.stream.options import (
     EXAMPLES,
     START_HELP,
@@ -35,6 +34,7 @@ from fastbk.cli.stream.options import (
     start_of,
     stream_of,
 )
+from fastbk.cli.stream.output import cursor_facts, cursor_lines
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
