@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +87,18 @@ class AppendTotals:
     latencies_us: list[float] = field(default_factory=list)
     under_replicated: dict[str, int] = field(default_factory=dict)
     sum: spark_stage.Sum = field(default_factory=spark_stage.Sum)
+
+
+@contextmanager
+def running_bookies(screen: Screen) -> Iterator[DevCluster]:
+    """Start the bookies; stop them at the end, whatever happens. The data stays."""
+    cluster = DevCluster(DATA, BOOKIES)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        screen.say("stopping the bookies")
+        cluster.stop()
 
 
 class Job:
@@ -352,33 +364,27 @@ def main() -> int:
     # A terminal's Ctrl-C and a plain kill end it the same way: stop what was started, keep the data.
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
-    cluster: DevCluster | None = None
     agreed, verdict = False, ""
     try:
         source = find_source()
         _check_space(source)
         screen.say(f"source: {source.title}, {format_size(source.pass_bytes)}")
-        cluster = DevCluster(DATA, BOOKIES)
         began_s = time.monotonic()
-        cluster.start()
-        screen.say(
-            f"{len(cluster.bookies)} bookies ready in {time.monotonic() - began_s:.1f} s, data in"
-            f" {_shown(cluster.data)}; writing with E=3 Qw=3 Qa=2"
-        )
-        job = Job(cluster, source, screen)
-        agreed, verdict = _run(job)
-        if agreed and job.written is not None and os.environ.get("SPARK") != "0":
-            agreed = False  # until Spark has said so, too
-            _look_with_spark(cluster, job.written, screen)
-            agreed = True
+        with running_bookies(screen) as cluster:
+            screen.say(
+                f"{len(cluster.bookies)} bookies ready in {time.monotonic() - began_s:.1f} s, data in"
+                f" {_shown(cluster.data)}; writing with E=3 Qw=3 Qa=2"
+            )
+            job = Job(cluster, source, screen)
+            agreed, verdict = _run(job)
+            if agreed and job.written is not None and os.environ.get("SPARK") != "0":
+                agreed = False  # until Spark has said so, too
+                _look_with_spark(cluster, job.written, screen)
+                agreed = True
     except* Error as errors:
         verdict = f"FAILED: {first_of(errors)}"
     except* KeyboardInterrupt:
         verdict = "FAILED: interrupted"
-    finally:
-        if cluster is not None:
-            screen.say("stopping the bookies")
-            cluster.stop()
     if verdict:
         screen.say(verdict)
     return 0 if agreed else 1

@@ -13,10 +13,9 @@ import json
 import signal
 import sys
 import time
-from pathlib import Path
 
 import fastbk
-from demo.__main__ import DATA, Screen, first_of
+from demo.__main__ import BOOKIES, DATA, Screen, first_of, running_bookies
 from demo.packages import ChainedDigest, Item, checksums, digest_of, packages
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, PositionTruncated, StorageError
@@ -26,7 +25,6 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.stream import Stream
 from fastbk.units import format_count, format_duration_us, format_size
 
-BOOKIES = 3
 ROOT = "stream-demo"
 WRITE_SECONDS = 6.0
 BY_SIZE = PolicyPatch(roll_bytes=100_000, roll_age_s=3600.0)
@@ -257,22 +255,16 @@ def main() -> int:
     """Run the demo once; return the exit code."""
     screen = Screen()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    cluster: DevCluster | None = None
     agreed = False
     verdict = "FAILED: a digest is not the source's"
     try:
-        cluster = DevCluster(Path(DATA), BOOKIES)
-        cluster.start()
-        screen.say(f"{BOOKIES} bookies ready, data in {DATA}; E=3 Qw=3 Qa=2")
-        agreed = asyncio.run(Demo(cluster, screen).run())
+        with running_bookies(screen) as cluster:
+            screen.say(f"{BOOKIES} bookies ready, data in {DATA}; E=3 Qw=3 Qa=2")
+            agreed = asyncio.run(Demo(cluster, screen).run())
     except* (Error, TimeoutError) as errors:
         verdict = f"FAILED: {first_of(errors) or 'not done in time'}"
     except* KeyboardInterrupt:
         verdict = "FAILED: interrupted"
-    finally:
-        if cluster is not None:
-            screen.say("stopping the bookies")
-            cluster.stop()
     screen.say("OK: every digest is the source's" if agreed else verdict)
     return 0 if agreed else 1
 

@@ -24,11 +24,10 @@ import msgspec
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 import fastbk.sync
-from demo.__main__ import BOOKIES, DATA, SIGNALS, Screen
+from demo.__main__ import DATA, SIGNALS, Screen, running_bookies
 from demo.pipeline import chart, copies, expected, spark_query
 from demo.pipeline.commands import Commands, stderr_into
 from demo.pipeline.records import NAMES, WrittenLines, write_lines
-from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, StorageError
 from fastbk.spark.session import light_home, session
 from fastbk.stream.policy import PolicyPatch
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from demo.pipeline.spark_query import QueryRun
+    from fastbk.devcluster import DevCluster
 
 ROOT = "pipeline"
 LOG, RESTORED = f"{ROOT}/log", f"{ROOT}/restored/files"
@@ -292,28 +292,23 @@ def main() -> int:
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
     place = DATA.absolute() / "pipeline"
-    cluster: DevCluster | None = None
     pipeline: Pipeline | None = None
     verdict = "not done"
     began_s = time.monotonic()
     try:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        cluster = DevCluster(DATA, BOOKIES)
-        cluster.start()
-        screen.say(f"{format_count(len(cluster.bookies), 'bookie')} ready, data in {DATA}")
-        screen.say(f"$ export FASTBK_METADATA={cluster.metadata_uri}")
-        pipeline = Pipeline(cluster, screen, place)
-        pipeline.run()
-        verdict = ""
+        with running_bookies(screen) as cluster:
+            screen.say(f"{format_count(len(cluster.bookies), 'bookie')} ready, data in {DATA}")
+            screen.say(f"$ export FASTBK_METADATA={cluster.metadata_uri}")
+            pipeline = Pipeline(cluster, screen, place)
+            pipeline.run()
+            verdict = ""
     except Error as error:
         verdict = f"{pipeline.step if pipeline else 'set-up'}: {error}"
     except KeyboardInterrupt:
         verdict = "interrupted"
     finally:
-        if cluster is not None:
-            screen.say("\nstopping the bookies")
-            cluster.stop()
         if pipeline is not None:
             pipeline.report["agreed"] = not verdict
             report = msgspec.json.format(msgspec.json.encode(pipeline.report))

@@ -17,9 +17,7 @@ from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from fastbk.arrow.files import Reader
-    from fastbk.arrow.ledgers import EntryGap
     from fastbk.cli.options import Verbs
-    from fastbk.stream.records import Gap
 
 _FILE_HELP = (
     "name.parquet, or name.arrow for Arrow's own format; takes the place of one that is there"
@@ -53,17 +51,13 @@ def run_ledger(options: argparse.Namespace) -> int:
     from fastbk.arrow import read_ledger
 
     gaps: list[str] = []
-
-    def passed(gap: EntryGap) -> None:
-        gaps.append(f"entries {gap.first} to {gap.next - 1} are on no bookie")
-
     reader = read_ledger(
         metadata_uri(options),
         options.ledger_id,
         options.first,
         options.last,
         skip_gaps=options.on_gap == "tell",
-        on_gap=passed,
+        on_gap=lambda gap: gaps.append(f"entries {gap.first} to {gap.next - 1} are on no bookie"),
         digest=options.digest,
         password=password_of(options),
     )
@@ -76,17 +70,13 @@ def run_stream(options: argparse.Namespace) -> int:
     from fastbk.arrow import read_stream
 
     gaps: list[str] = []
-
-    def passed(gap: Gap) -> None:
-        gaps.append(text_of_gap(gap))
-
     reader = read_stream(
         metadata_uri(options),
         options.stream,
         *range_of(options),
         headers=True,
         skip_gaps=options.on_gap == "tell",
-        on_gap=passed,
+        on_gap=lambda gap: gaps.append(text_of_gap(gap)),
     )
     return _write(reader, options.stream, ("record", "records"), gaps, options)
 

@@ -61,6 +61,11 @@ class ConfigBuilder:
         """Note what was done to a key's value."""
         self._remarks.setdefault(key, []).append(text)
 
+    def remark_bounded(self, key: str, wanted: int, allowed: int, shown: str) -> None:
+        """Note that a key's value was brought within bounds, if it was; `shown`: what is allowed, for people."""
+        if allowed != wanted:
+            self.remark(key, f"{'raised' if allowed > wanted else 'lowered'} to {shown}")
+
     def integer(self, key: str) -> int | None:
         """Return a key's value within the bounds of its row, times what the row says; None when it is not set."""
         value = self.source.integer(key)
@@ -70,10 +75,8 @@ class ConfigBuilder:
         scaled = value * row.times
         least, most = row.least, row.most or TOO_MUCH
         bounded = min(max(scaled, least) if least is not None else scaled, most)
-        if bounded != scaled and not (row.off is not None and value <= row.off):
-            self.remark(
-                key, f"{'raised' if bounded > scaled else 'lowered'} to {bounded // row.times}"
-            )
+        if row.off is None or value > row.off:
+            self.remark_bounded(key, scaled, bounded, str(bounded // row.times))
         return bounded
 
     def simple(self) -> None:

@@ -45,8 +45,7 @@ def apply_frames(builder: ConfigBuilder) -> None:
         return
     wanted = size_bytes + HEADER_BYTES
     allowed = min(max(wanted, FRAME_BYTES_MIN), RECORD_BYTES_MAX)
-    if allowed != wanted:
-        builder.remark(key, f"{'raised' if allowed > wanted else 'lowered'} to {format_size(allowed)}")
+    builder.remark_bounded(key, wanted, allowed, format_size(allowed))
     builder.put("limits.frame_size_bytes_max", allowed, key)
 
 
@@ -77,10 +76,7 @@ def apply_journal_size(builder: ConfigBuilder) -> None:
     if (size_mb := builder.source.integer(key)) is None:
         return
     limit_bytes = min(max(size_mb * MIB, JOURNAL_BYTES_MIN), JOURNAL_BYTES_MAX)
-    if limit_bytes != size_mb * MIB:
-        builder.remark(
-            key, f"{'raised' if limit_bytes > size_mb * MIB else 'lowered'} to {limit_bytes // MIB}"
-        )
+    builder.remark_bounded(key, size_mb * MIB, limit_bytes, str(limit_bytes // MIB))
     file_bytes = min(JOURNAL_FILE_BYTES, limit_bytes // 4)
     file_bytes = max(32 * MIB, file_bytes // MIB * MIB)
     builder.put("journal.limit_bytes", limit_bytes, key)
