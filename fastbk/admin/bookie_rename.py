@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataConflict, NoSuchLedger
+from fastbk.meta.api import all_ids
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.rate_limit import RateLimit
 
@@ -66,21 +67,18 @@ def rename_bookie(
         on_progress: told after every ledger that was changed or failed.
     """
     progress, limit = Renaming(), RateLimit(updates_per_s)
-    after = -1
-    while page := store.list_ledgers(after):
-        for ledger_id in page:
-            if updates_max is not None and progress.updated >= updates_max:
-                return progress
-            progress.seen += 1
-            try:
-                if not _rename_in(store, ledger_id, old, new):
-                    continue
-                progress.updated += 1
-            except Error as error:
-                progress.failed[ledger_id] = str(error)
-            on_progress(progress)
-            limit.spend(1)
-        after = page[-1]
+    for ledger_id in all_ids(store):
+        if updates_max is not None and progress.updated >= updates_max:
+            break
+        progress.seen += 1
+        try:
+            if not _rename_in(store, ledger_id, old, new):
+                continue
+            progress.updated += 1
+        except Error as error:
+            progress.failed[ledger_id] = str(error)
+        on_progress(progress)
+        limit.spend(1)
     return progress
 
 

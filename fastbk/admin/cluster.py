@@ -17,6 +17,7 @@ from fastbk.replication.copying import share_of
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100
+ASKED_TIMEOUT_S = 3.0
 SILENT_TIMEOUT_S = 0.25
 """For a bookie that did not answer before."""
 _Ranges = list[tuple[EntryId, EntryId]]
@@ -50,12 +51,10 @@ class BookieState:
         return 1 - self.info.disk_free_bytes / self.info.disk_total_bytes
 
 
-async def bookie_states(
-    client: Client, identities: list[BookieIdentity], timeout_s: float = 3.0
-) -> list[BookieState]:
+async def bookie_states(client: Client, identities: list[BookieIdentity]) -> list[BookieState]:
     """Return all bookies that are registered or have an identity, by id; each registered one is asked."""
     registered = await client.list_bookies()
-    states = await asyncio.gather(*(_asked(client, one, timeout_s) for one in registered))
+    states = await asyncio.gather(*(_asked(client, one) for one in registered))
     alive = {one.bookie_id for one in states}
     down = [
         BookieState(one.bookie_id, "down", incarnation=one.incarnation)
@@ -65,29 +64,21 @@ async def bookie_states(
     return sorted([*states, *down], key=lambda one: one.bookie_id)
 
 
-async def _asked(client: Client, found: BookieRegistration, timeout_s: float) -> BookieState:
+async def _asked(client: Client, found: BookieRegistration) -> BookieState:
     service = found.service
     endpoint = service.client_endpoint()
     address = f"{endpoint.host}:{endpoint.port}" if endpoint is not None else ""
-    common = {
-        "address": address,
-        "incarnation": service.incarnation,
-        "properties": service.properties,
-    }
+    state, reason, info = "up", "", None
     try:
-        info = await bookie_info(client.pool, service.bookie_id, timeout_s)
+        info = await bookie_info(client.pool, service.bookie_id, ASKED_TIMEOUT_S)
+        if info.frozen:
+            state, reason = "frozen", info.frozen
+        elif not (found.writable and info.writable):
+            state, reason = "read-only", info.reason or "registered as read-only"
     except Error as error:
-        return BookieState(service.bookie_id, "silent", reason=str(error), **common)  # type: ignore[arg-type]
-    if info.frozen:
-        return BookieState(service.bookie_id, "frozen", reason=info.frozen, info=info, **common)  # type: ignore[arg-type]
-    is_up = found.writable and info.writable
-    return BookieState(
-        service.bookie_id,
-        "up" if is_up else "read-only",
-        reason="" if is_up else info.reason or "registered as read-only",
-        info=info,
-        **common,  # type: ignore[arg-type]
-    )
+        state, reason = "silent", str(error)
+    known = (service.incarnation, service.properties)
+    return BookieState(service.bookie_id, state, address, reason, *known, info)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fastbk.errors import MetadataConflict
@@ -261,3 +262,23 @@ class GroupingStore(Protocol):
 
         Results and errors of the calls count only once the block has ended; when its end raises, nobody knows of any.
         """
+
+
+def all_ids(store: MetadataStore) -> Iterator[LedgerId]:
+    """Yield the ids of all ledgers, ascending. Raises MetadataUnavailable."""
+    return chain.from_iterable(_pages(store))
+
+
+def all_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, VersionedLedger]]:
+    """Yield all ledgers with their metadata, by rising id, but for those deleted meanwhile. Raises Error."""
+    for page in _pages(store):
+        for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
+            if read is not None:
+                yield ledger_id, read
+
+
+def _pages(store: MetadataStore) -> Iterator[list[LedgerId]]:
+    after = -1
+    while page := store.list_ledgers(after):
+        yield page
+        after = page[-1]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import MetadataConflict
-from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ledgers
 from fastbk.meta.hold import check_not_held
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
@@ -198,16 +198,11 @@ def ledgers_of(
     the close only; one that lost its data meanwhile would say "no" of what it is then named for (INV-X4).
     """
     found = []
-    after = -1
-    while page := store.list_ledgers(after):
-        for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
-            if read is None:
-                continue
-            metadata = read.metadata
-            is_taken_over = or_in_recovery and metadata.state is LedgerState.IN_RECOVERY
-            if is_taken_over or any(bookie_id in one.ensemble for one in metadata.fragments):
-                found.append(ledger_id)
-        after = page[-1]
+    for ledger_id, read in all_ledgers(store):
+        metadata = read.metadata
+        is_taken_over = or_in_recovery and metadata.state is LedgerState.IN_RECOVERY
+        if is_taken_over or any(bookie_id in one.ensemble for one in metadata.fragments):
+            found.append(ledger_id)
     return found
 
 

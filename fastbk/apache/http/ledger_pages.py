@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.errors import ConfigError, NoSuchLedger
+from fastbk.meta.api import all_ids
 from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.observe import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastbk.apache.http.bookie_facts import StoreThreads
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ledger import LedgerMetadata
@@ -66,16 +65,9 @@ class LedgerPages:
         return answer(f"Deleted ledger: {ledger_id}")
 
 
-def _all_ids(store: MetadataStore) -> Iterator[int]:
-    after = -1
-    while found := store.list_ledgers(after):
-        yield from found
-        after = found[-1]
-
-
 def _ids(store: MetadataStore) -> dict[str, None]:
     listed: dict[str, None] = {}
-    for ledger_id in _all_ids(store):
+    for ledger_id in all_ids(store):
         listed[str(ledger_id)] = None
         if len(listed) > IDS_LISTED_MAX:
             raise ConfigError(
@@ -88,7 +80,7 @@ def _described(store: MetadataStore, page: int, *, decode: bool) -> dict[str, An
     """Return id -> metadata of a page, counted from 1 as Apache does: ledgers 1-99, 100-199, ...; 0 or less: of all."""
     first, last = ((page - 1) * PAGE_COUNT, page * PAGE_COUNT - 1) if page > 0 else (0, None)
     chosen = []
-    for number, ledger_id in enumerate(_all_ids(store), 1):
+    for number, ledger_id in enumerate(all_ids(store), 1):
         if last is not None and number > last:
             break
         if number >= first:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fastbk.meta.api import all_ledgers
 from fastbk.model.entry import (
     DIGEST_BYTES,
     HEADER_BYTES,
     DigestType,
-    mac_key,
+    digest,
     master_key,
     parse_lac_body,
 )
@@ -63,15 +61,9 @@ class LedgerSummary:
         if kind is DigestType.CRC32C:
             right = crc32c(view[start:], crc32c(view[:HEADER_BYTES]))
             return int.from_bytes(stored, "big") == right
-        if kind is DigestType.CRC32:
-            return int.from_bytes(stored, "big") == zlib.crc32(
-                view[start:], zlib.crc32(view[:HEADER_BYTES])
-            )
-        if kind is DigestType.HMAC and self.password is not None:
-            mac = hmac.new(mac_key(self.password), view[:HEADER_BYTES], hashlib.sha1)
-            mac.update(view[start:])
-            return mac.digest() == stored
-        return True
+        if kind is DigestType.HMAC and self.password is None:
+            return True
+        return digest(kind, raw[:HEADER_BYTES], view[start:], self.password or b"") == stored
 
     def lac_in(self, ledger_id: int, body: bytes) -> int:
         """Return the LAC that the body of an explicit LAC proves, -1 when it proves none."""
@@ -89,13 +81,9 @@ class LedgerTable:
         self._known: dict[int, LedgerSummary] = {}
         self._store = store
         kinds: dict[LedgerSummary, LedgerSummary] = {}
-        after = -1
-        while page := store.list_ledgers(after):
-            for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
-                if read is not None:
-                    known = _known(read.metadata, bookie_id)
-                    self._known[ledger_id] = kinds.setdefault(known, known)
-            after = page[-1]
+        for ledger_id, read in all_ledgers(store):
+            known = _known(read.metadata, bookie_id)
+            self._known[ledger_id] = kinds.setdefault(known, known)
 
     def get(self, ledger_id: int) -> LedgerSummary | None:
         """Return what is known of a ledger, None for one that metadata does not list."""

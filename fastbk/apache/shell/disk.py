@@ -38,14 +38,8 @@ def _init(context: Context, _: CommandLine) -> int:
         if any(one.service.bookie_id == bookie_id for one in store.list_bookies()):
             fail(f"Bookie with bookieId: {bookie_id} is still registered, stop it first")
             return 1
-        is_known = store.read_identity(bookie_id) is not None
-    location = context.zookeeper
-    if location is not None and not is_known:
-        from fastbk.meta.zookeeper_cookies import Cookies
-
-        with Cookies(location) as cookies:
-            is_known = cookies.read(bookie_id) is not None
-    if is_known:
+        is_known = store.read_identity(bookie_id) or store.foreign_cookie(bookie_id)
+    if is_known is not None:
         fail(f"Cookie still exists for {bookie_id}, try `bookieformat -d`")
         return 1
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +18,6 @@ if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
 
 UPDATES_TRIED_MAX = 100
-
-
-def pages(store: MetadataStore) -> Iterator[list[LedgerId]]:
-    """Yield the ids of all ledgers, a page at a time."""
-    after = -1
-    while page := store.list_ledgers(after):
-        yield page
-        after = page[-1]
 
 
 def metadata_line(metadata: LedgerMetadata) -> str:
@@ -58,23 +49,23 @@ def metadata_line(metadata: LedgerMetadata) -> str:
 
 def _list(context: Context, words: CommandLine) -> int:
     from fastbk.admin.ledger_references import holds_entries
+    from fastbk.meta.api import all_ids, all_ledgers
     from fastbk.model.ids import check_bookie_id
 
     with_metadata, bookie_id = words.has("meta"), words.text("bookieid").strip()
     if bookie_id:
         check_bookie_id(bookie_id)
     with context.store() as store:
-        for page in pages(store):
-            if not with_metadata and not bookie_id:
-                for ledger_id in page:
-                    print(f"ledgerID: {context.shown(ledger_id)}")
-                continue
-            for ledger_id, found in zip(page, store.read_ledgers(page), strict=True):
-                if found is None or (bookie_id and not holds_entries(found.metadata, bookie_id)):
-                    continue
+        if not with_metadata and not bookie_id:
+            for ledger_id in all_ids(store):
                 print(f"ledgerID: {context.shown(ledger_id)}")
-                if with_metadata:
-                    print(metadata_line(found.metadata))
+            return 0
+        for ledger_id, found in all_ledgers(store):
+            if bookie_id and not holds_entries(found.metadata, bookie_id):
+                continue
+            print(f"ledgerID: {context.shown(ledger_id)}")
+            if with_metadata:
+                print(metadata_line(found.metadata))
     return 0
 
 

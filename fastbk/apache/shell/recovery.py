@@ -106,21 +106,9 @@ async def _run(client: Client, bookie_id: BookieId, plan: RecoveryPlan) -> int:
 
 def forget(context: Context, bookie_id: BookieId) -> bool:
     """Delete a bookie's cookie, and what fastbk knows of it; return False if there was none."""
-    with context.store() as store:
-        known = store.read_identity(bookie_id)
-        if known is not None:
-            store.delete_identity(bookie_id, known.version)
-            return True
-    location = context.zookeeper
-    if location is None:
-        return False
-    from fastbk.meta.zookeeper_cookies import Cookies
+    from fastbk.admin.cookies import free_id
 
-    with Cookies(location) as cookies:
-        if cookies.read(bookie_id) is None:
-            return False
-        cookies.delete(bookie_id)
-    return True
+    return free_id(context.uri, bookie_id) is None
 
 
 def _decommission(context: Context, words: CommandLine) -> int:
