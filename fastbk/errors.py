@@ -7,7 +7,8 @@ here imports anything, so that every layer may raise these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal
 
 Outcome = Literal["written", "not_written", "unknown"]
@@ -84,6 +85,15 @@ def _rebuild(kind: type[Error], message: str, state: dict[str, object]) -> Error
     if hasattr(error, "__notes__"):
         error.__notes__ = list(error.__notes__)
     return error
+
+
+@contextmanager
+def os_errors_as(kind: type[Error], what: object) -> Iterator[None]:
+    """Raise what the system refuses in the block as `kind`; its text is `what`, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}") from error
 
 
 class ConfigError(Error, ValueError):

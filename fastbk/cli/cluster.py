@@ -154,10 +154,7 @@ async def _print_under_replicated(options: argparse.Namespace) -> int:
             f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last entry of"
             " each fragment was looked for; `fastbk ledger audit` reads all"
         )
-    if options.json:
-        print_json(found)
-    elif not found:
-        print("nothing misses copies")
+    print_answer(options, found, *(() if found else ["nothing misses copies"]))
     return 1 if found else 0
 
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.cli.options import add_json, need_linux, note, print_answer
 from fastbk.errors import ConfigError, StorageError
 from fastbk.units import format_entries
 
@@ -79,13 +79,13 @@ def _small(options: argparse.Namespace) -> int:
     damaged = 0
     for item in read(options.path):
         damaged += item.is_damage
-        if options.json:
-            print_json({"what": item.what, "offset_bytes": item.offset_bytes, **item.facts})
-        else:
-            print(f"{item.what} at {item.offset_bytes}" if item.offset_bytes else item.what)
-            for name, value in item.facts.items():
-                for nth, line in enumerate(_lines(value)):
-                    print(f"  {'' if nth else name:<16} {line}")
+        lines = [f"{item.what} at {item.offset_bytes}" if item.offset_bytes else item.what]
+        for name, value in item.facts.items():
+            lines += [
+                f"  {'' if nth else name:<16} {line}" for nth, line in enumerate(_lines(value))
+            ]
+        facts = {"what": item.what, "offset_bytes": item.offset_bytes, **item.facts}
+        print_answer(options, facts, *lines)
     return damaged
 
 
@@ -194,11 +194,8 @@ def _show(options: argparse.Namespace, path: str, salvage: Callable[[Item], None
 
 
 def _print(options: argparse.Namespace, path: str, item: Item) -> None:
-    if options.json:
-        record = {"file": path, "what": item.what, "offset_bytes": item.offset_bytes}
-        print_json({**record, **item.facts})
-    else:
-        print(_line(item))
+    record = {"file": path, "what": item.what, "offset_bytes": item.offset_bytes}
+    print_answer(options, {**record, **item.facts}, _line(item))
 
 
 def _line(item: Item) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_answer
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.private_files import make_directory
 from fastbk.units import format_count, format_size
 
@@ -118,10 +118,8 @@ async def _pages(
     from fastbk.config import split_address
 
     host, port = split_address(address, "--http")
-    try:
+    with os_errors_as(ConfigError, f"--http {address}: cannot listen"):
         server = await serve(janitor, host, port, allowed_hosts)
-    except OSError as error:
-        raise ConfigError(f"--http {address}: cannot listen: {error.strerror}") from error
     try:
         yield server.port
     finally:
@@ -133,10 +131,8 @@ def _sink(path: Path | None) -> Sink:
 
     if path is None:
         return log_lines
-    try:
+    with os_errors_as(StorageError, f"{path.parent}: cannot be used"):
         make_directory(path.parent.absolute())
-    except OSError as error:
-        raise StorageError(f"{path.parent}: cannot be used: {error.strerror}") from error
     return AuditFile(path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import note
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     import argparse
@@ -66,11 +66,8 @@ def _asked() -> bytes:
 
 def _read(path: Path) -> bytes:
     """Return what a file holds, without the newline at its end."""
-    try:
-        with path.open("rb") as file:
-            found = file.read(_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"--password-file {path}: cannot read it: {error.strerror}") from error
+    with os_errors_as(ConfigError, f"--password-file {path}: cannot read it"), path.open("rb") as file:
+        found = file.read(_BYTES_MAX + 1)
     if len(found) > _BYTES_MAX:
         raise ConfigError(f"--password-file {path}: it has more than {_BYTES_MAX} bytes")
     return found.removesuffix(b"\n")

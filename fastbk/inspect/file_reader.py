@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from fastbk.errors import StorageError
+from fastbk.errors import StorageError, os_errors_as
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -30,10 +30,8 @@ class FileReader:
         self.path = os.fspath(path)
         self.unreadable: list[int] = []
         """Offsets of the pages that could not be read, each once."""
-        try:
+        with os_errors_as(StorageError, f"{self.path}: cannot be opened"):
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be opened: {error.strerror}") from error
         self.size_bytes = os.fstat(self._file).st_size
         self._piece_at = 0
         self._piece = b""

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from fastbk.errors import StorageError
+from fastbk.errors import StorageError, os_errors_as
 from fastbk.private_files import make_directory, opener
 
 if TYPE_CHECKING:
@@ -40,11 +40,9 @@ class Salvage:
         self._open: OrderedDict[int, TextIO] = OrderedDict()
         self.entries = 0
         self.ledgers: set[int] = set()
-        try:
+        with os_errors_as(StorageError, directory):
             make_directory(Path(directory).absolute())
             names = [name for name in os.listdir(directory) if name.endswith(ENDING)]
-        except OSError as error:
-            raise StorageError(f"{directory}: {error.strerror}") from error
         if names:
             raise StorageError(
                 f"{directory} holds salvaged entries already: name another directory"
@@ -53,10 +51,8 @@ class Salvage:
     def take(self, item: Item) -> None:
         """Write an entry. Raises StorageError where there is no room."""
         ledger_id = item.number("ledger_id")
-        try:
+        with os_errors_as(StorageError, self._directory):
             self._file(ledger_id).write(line_of(item))
-        except OSError as error:
-            raise StorageError(f"{self._directory}: {error.strerror}") from error
         self.entries += 1
 
     def _file(self, ledger_id: int) -> TextIO:
@@ -74,8 +70,6 @@ class Salvage:
 
     def close(self) -> None:
         """Write out and close everything. Raises StorageError where there is no room."""
-        try:
+        with os_errors_as(StorageError, self._directory):
             while self._open:
                 self._open.popitem()[1].close()
-        except OSError as error:
-            raise StorageError(f"{self._directory}: {error.strerror}") from error

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.durable_files import replaced
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 from fastbk.units import format_amount, format_size
 
 try:
@@ -57,11 +57,8 @@ class Page:
 
     def save(self, path: Path) -> None:
         """Write the PNG, whole or not at all; the same numbers give the same bytes. Raises ConfigError."""
-        try:
-            with replaced(path) as draft:
-                self.figure.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
-        except OSError as error:
-            raise ConfigError(f"the chart cannot be written to {path}: {error.strerror}") from error
+        with os_errors_as(ConfigError, f"the chart cannot be written to {path}"), replaced(path) as draft:
+            self.figure.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def sheet(title: str, subtitle: str = "", *, heights: Sequence[float] = (LINES_INCHES,)) -> Page:

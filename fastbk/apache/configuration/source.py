@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk import properties
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,10 +54,8 @@ def read(path: Path, environment: Mapping[str, str]) -> KeySource:
         except OSError:
             return None
 
-    try:
+    with os_errors_as(ConfigError, f"{path}: cannot read it"):
         text = path.read_bytes().decode("iso-8859-1")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from error
     try:
         found = properties.parse(text, included)
     except ConfigError as error:

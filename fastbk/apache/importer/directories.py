@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.errors import StorageError
+from fastbk.errors import StorageError, os_errors_as
 from fastbk.model import cookie as cookies
 
 if TYPE_CHECKING:
@@ -139,10 +139,8 @@ def find(
 
 def _numbered(directory: Path, ending: str) -> list[tuple[int, Path]]:
     """Return the files that have a hexadecimal number for a name."""
-    try:
+    with os_errors_as(StorageError, directory / FOLDER):
         names = os.listdir(directory / FOLDER)
-    except OSError as error:
-        raise StorageError(f"{directory / FOLDER}: {error.strerror}") from error
     found = []
     for name in names:
         stem = name.removesuffix(ending)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from fastbk.apache.importer.directories import FOLDER
 from fastbk.apache.importer.index import NOWHERE, UNKNOWN, Listed, is_location
 from fastbk.apache.importer.records import Damage
-from fastbk.errors import StorageError
+from fastbk.errors import StorageError, os_errors_as
 from fastbk.model.protobuf import fields
 from fastbk.units import MIB
 
@@ -161,11 +161,9 @@ def _open(path: Path, stack: ExitStack) -> Rdict:
             "the package rocksdict is not installed, which reads RocksDB: pip install 'fastbk[import]'"
         ) from error
     links = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastbk-import-"))
-    try:
+    with os_errors_as(StorageError, path):
         for name in os.listdir(path):
             os.symlink((path / name).resolve(), f"{links}/{name}")
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
     table = BlockBasedOptions()
     table.set_block_cache(Cache(CACHE_BYTES // 2))
     table.set_cache_index_and_filter_blocks(True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.apache.shell.arguments import CommandLine, Option, Verb
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context
@@ -31,10 +31,8 @@ def _bookie_id(words: CommandLine) -> BookieId:
 
 def _put(context: Context, words: CommandLine) -> int:
     bookie_id, path = _bookie_id(words), Path(words.text("cookie-file"))
-    try:
+    with os_errors_as(ConfigError, f"Cookie file '{path}'"):
         data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"Cookie file '{path}': {error.strerror}") from error
     with _opened(context) as cookies:
         (cookies.create if words.verb == "cookie_create" else cookies.update)(bookie_id, data)
     return 0
@@ -75,10 +73,8 @@ def _generate(context: Context, words: CommandLine) -> int:
     )
     indexes = words.text("index-dirs")
     path = Path(words.text("output-file"))
-    try:
+    with os_errors_as(ConfigError, path):
         path.write_bytes(encode(cookie, tuple(indexes.split(",")) if indexes else ()))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
     print(f"Successfully saved the generated cookie to {path}")
     return 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
-from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
+from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, os_errors_as
 from fastbk.private_files import opener
 
 if TYPE_CHECKING:
@@ -80,12 +80,10 @@ def _metadata(context: Context, words: CommandLine) -> int:
             return _restore(store, ledger_id, path, is_update=words.has("update"))
         metadata = store.read_ledger(ledger_id).metadata
     if words.has("dumptofile"):
-        try:
-            # It holds the ledger's password.
-            with open(words.text("dumptofile"), "wb", opener=opener) as file:
-                file.write(metadata.to_bytes())
-        except OSError as error:
-            raise ConfigError(f"{words.text('dumptofile')}: {error.strerror}") from error
+        to = words.text("dumptofile")
+        # It holds the ledger's password.
+        with os_errors_as(ConfigError, to), open(to, "wb", opener=opener) as file:
+            file.write(metadata.to_bytes())
         return 0
     print(f"ledgerID: {context.shown(ledger_id)}")
     print(metadata_line(metadata))
@@ -96,10 +94,8 @@ def _restore(store: MetadataStore, ledger_id: LedgerId, path: Path, *, is_update
     """Store what the file says; over what is there only with -update."""
     from fastbk.model.ledger import LedgerMetadata
 
-    try:
+    with os_errors_as(ConfigError, path):
         metadata = LedgerMetadata.from_bytes(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
     for _ in range(UPDATES_TRIED_MAX):
         try:
             version = store.read_ledger(ledger_id).version

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_config, add_json, need_linux, note, print_answer, print_json
+from fastbk.cli.options import add_config, add_json, need_linux, note, print_answer
 from fastbk.cli.progress import ProgressLine
 from fastbk.errors import ConfigError
 from fastbk.units import format_size
@@ -51,16 +51,12 @@ def expand(options: argparse.Namespace) -> int:
         end_move(config)
         with closing(open_store(config.metadata.uri)) as store:
             added = expand_bookie(config, store, config.bookie.id or config.bookie.listen)
-    if options.json:
-        print_json({"added": added})
-    elif added:
-        print(f"added: {', '.join(added)}")
+    if added and not options.json:
         note(
             "no ledger lives there yet: `fastbk bookie move-shards --even` moves some, new bookies have them by birth"
         )
-    else:
-        print("nothing to add: all directories are the bookie's")
-    return 0
+    text = f"added: {', '.join(added)}" if added else "nothing to add: all directories are the bookie's"
+    return print_answer(options, {"added": added}, text)
 
 
 def move(options: argparse.Namespace) -> int:

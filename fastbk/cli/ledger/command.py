@@ -27,7 +27,7 @@ from fastbk.cli.options import (
 )
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
@@ -299,10 +299,8 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
 def _source(name: str) -> BinaryIO:
     if name == "-":
         return sys.stdin.buffer
-    try:
+    with os_errors_as(ConfigError, name):
         return open(name, "rb")
-    except OSError as error:
-        raise ConfigError(f"{name}: {error.strerror}") from error
 
 
 def _pieces(source: BinaryIO, chunk_bytes: int | None) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from fastbk.cli.options import note, print_json
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream.options import stream_of
 from fastbk.cli.stream.output import RecordLine, line_of_json
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
 
@@ -102,10 +102,8 @@ def _line(raw: bytes, number: int, options: argparse.Namespace) -> RecordLine:
 
 
 def _opened(name: str) -> int:
-    try:
+    with os_errors_as(ConfigError, name):
         return os.open(name, os.O_RDONLY)
-    except OSError as error:
-        raise ConfigError(f"{name}: {error.strerror}") from error
 
 
 async def _lines(descriptor: int) -> AsyncIterator[list[bytes]]:
