@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli import cluster
-from fastbk.cli.bookie import check, directories, gc, import_apache, info, recover, repair
+from fastbk.cli.bookie import check, directories, gc, import_apache, info, recover
 from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
 from fastbk.errors import ConfigError
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "garbage collection and compaction of a running bookie"
     gc.add_arguments(add_verb(verbs, "gc", gc.run, text))
     text = "heal damaged or lost copies of a running bookie"
-    repair.add_arguments(add_verb(verbs, "repair", repair.run, text))
+    recover.add_repair(add_verb(verbs, "repair", recover.repair, text))
     text = "verify all that a stopped bookie has stored"
     check.add_check(add_verb(verbs, "check", check.check, text))
     text = "make a stopped bookie's locations files anew from its entry logs"

@@ -1,4 +1,7 @@
-"""`fastbk bookie recover ID` and `fastbk bookie decommission ID`."""
+"""`fastbk bookie recover ID`, `decommission ID` and `repair ID`: copies made again from the other replicas.
+
+The first two empty a bookie that is lost or to go; the third makes a running one's damaged or lost copies whole again.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.admin.bookie_recovery import RecoveryPlan
+    from fastbk.admin.bookie_repair import RepairProgress
     from fastbk.admin.ledger_progress import Progress
+    from fastbk.replication.copy_check import Range
     from fastbk.replication.copying import RepairOptions
 
 LISTED_MAX = 20
@@ -56,10 +61,10 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long their writers may take to replace the bookie themselves (20; longer than replace_after)",
     )
-    add_work(parser, "copied")
+    _add_work(parser, "copied")
 
 
-def add_work(parser: argparse.ArgumentParser, what: str) -> None:
+def _add_work(parser: argparse.ArgumentParser, what: str) -> None:
     """Declare which bookie's copies are worked on, and within which bounds. `what`: is done with limited bytes."""
     parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
     text = f'bytes a second that are {what} at most, as in "50MiB" (no limit)'
@@ -81,7 +86,7 @@ def add_work(parser: argparse.ArgumentParser, what: str) -> None:
     add_json(parser)
 
 
-def repair_options(options: argparse.Namespace) -> RepairOptions:
+def _repair_options(options: argparse.Namespace) -> RepairOptions:
     """Return the bounds that the options set. Raises ConfigError."""
     from fastbk.replication.copying import RepairOptions
 
@@ -112,7 +117,7 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
         open_ledgers=options.open_ledgers,
         grace_s=options.grace,
         even_if_alive=getattr(options, "even_if_alive", False),
-        repair=repair_options(options),
+        repair=_repair_options(options),
     )
 
 
@@ -131,14 +136,14 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
             client,
             options.bookie_id,
             _plan(options),
-            lambda progress: line.at(lambda: _text(options.bookie_id, progress)),
+            lambda progress: line.at(lambda: _recovering(options.bookie_id, progress)),
         )
         if options.dry_run:
             await run.check_gone()
             work = await run.find()
             if not work and not forget:
                 await asyncio.to_thread(check_known, uri, options.bookie_id)
-            print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            _print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
             return 0
         try:
             progress = await run.run()
@@ -169,13 +174,12 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
                     f" There are {format_names(others)}"
                 )
         answer["decommissioned"] = not is_named
-    print_result(options, answer)
-    note_rest(progress, f"still names {options.bookie_id}")
-    return exit_code_of(progress) or int(is_named)
+    _print_result(options, answer)
+    _note_rest(progress, f"still names {options.bookie_id}")
+    return _exit_code_of(progress) or int(is_named)
 
 
-def note_rest(progress: Progress, what: str) -> None:
-    """Print which ledgers failed and which are parked, and why."""
+def _note_rest(progress: Progress, what: str) -> None:
     for listed, count, said in (
         (progress.failed, progress.failed_count, what),
         (progress.parked, progress.parked_count, f"{what}; parked"),
@@ -189,15 +193,14 @@ def note_rest(progress: Progress, what: str) -> None:
         note(f"{many} parked: start the bookies that do not answer, then run this again")
 
 
-def exit_code_of(progress: Progress) -> int:
+def _exit_code_of(progress: Progress) -> int:
     """Return 0 if all was done, 75 if what is left is parked, 1 if a ledger failed."""
     if progress.is_whole:
         return 0
     return exit_codes.FAILED if progress.failed_count else exit_codes.UNREACHABLE
 
 
-def print_result(options: argparse.Namespace, answer: dict[str, int]) -> None:
-    """Print what was done, as text or JSON."""
+def _print_result(options: argparse.Namespace, answer: dict[str, int]) -> None:
     shown = (f"{name.replace('_', ' ')}: {_shown(name, value)}" for name, value in answer.items())
     print_answer(options, answer, ", ".join(shown))
 
@@ -208,19 +211,125 @@ def _shown(name: str, value: int) -> str:
     return format_size(value) if name in ("bytes", "bytes_copied") else f"{value:,}"
 
 
-def _text(bookie_id: str, progress: Progress) -> str:
+def _recovering(bookie_id: str, progress: Progress) -> str:
     copied = format_size(progress.bytes_copied)
-    return f"recovering {bookie_id}: {ended_text(progress)}, {copied} copied{left_text(progress)}"
+    return f"recovering {bookie_id}: {_ended_text(progress)}, {copied} copied{_left_text(progress)}"
 
 
-def ended_text(progress: Progress) -> str:
+def _ended_text(progress: Progress) -> str:
     """Return how many of the ledgers have come to their end, and how many wait for bookies that do not answer."""
     waiting = progress.parked_count + progress.waiting
     parked = f" ({waiting:,} parked)" if waiting else ""
     return f"{progress.ended:,} of {format_count(progress.ledgers, 'ledger')}{parked}"
 
 
-def left_text(progress: Progress) -> str:
+def _left_text(progress: Progress) -> str:
     """Return about how long the rest takes; nothing where that is not known."""
     left_s = progress.left_s()
     return "" if left_s is None else f", about {left_s:,.0f} s left"
+
+
+def add_repair(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `repair`."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--quarantined",
+        action="store_true",
+        help="only what the bookie itself has found damaged; else everything that ledgers say it holds is read",
+    )
+    which.add_argument(
+        "--ledger", type=int, action="append", metavar="N", help="only this ledger; again for more"
+    )
+    parser.add_argument(
+        "--after", type=int, default=-1, metavar="N", help="go on behind this ledger"
+    )
+    _add_work(parser, "read from it, and copied to it,")
+
+
+def repair(options: argparse.Namespace) -> int:
+    """Repair; 0 only if everything that was looked at is whole, 75 if the rest is parked."""
+    return asyncio.run(_repair(options))
+
+
+async def _repair(options: argparse.Namespace) -> int:
+    import fastbk
+    from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
+
+    uri = metadata_uri(options)
+    plan = RepairPlan(
+        bytes_per_s=rate_of(options.rate),
+        ledgers_at_once=options.ledgers_at_once,
+        after=options.after,
+        ranges=await _ranges(options),
+        repair=_repair_options(options),
+    )
+    line = ProgressLine()
+    async with fastbk.connect(uri) as client:
+        healing = BookieRepair(
+            client,
+            options.bookie_id,
+            plan,
+            lambda progress: line.at(lambda: _repairing(options.bookie_id, progress)),
+        )
+        if options.dry_run:
+            work = await healing.find()
+            _print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            return 0
+        try:
+            progress = await healing.run()
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            line.end()
+            through = healing.progress.done_through
+            note(f"interrupted: go on with --after {through}")
+            raise
+        finally:
+            line.end()
+    _say_done(options, progress)
+    return _exit_code_of(progress)
+
+
+async def _ranges(options: argparse.Namespace) -> dict[int, list[Range]] | None:
+    """Return what is to be looked at, None: everything."""
+    if options.ledger:
+        return {ledger_id: [(0, (1 << 63) - 1)] for ledger_id in options.ledger}
+    if not options.quarantined:
+        return None
+    from fastbk.cli.admin_client import find_bookie
+
+    client = find_bookie(metadata_uri(options), options.bookie_id)
+    answer = await asyncio.to_thread(client.get, "/scrub")
+    found: dict[int, list[Range]] = {}
+    for one in answer["quarantined"]:
+        found.setdefault(one["ledger_id"], []).append((one["first"], one["last"]))
+    if answer["is_cut"]:
+        note("it has found more than it lists: repair without --quarantined reads everything")
+    return {ledger_id: sorted(ranges) for ledger_id, ranges in found.items()}
+
+
+def _say_done(options: argparse.Namespace, progress: RepairProgress) -> None:
+    if not progress.ledgers:
+        note(f"nothing to look at on {options.bookie_id}")
+    _print_result(
+        options,
+        {
+            "ledgers": progress.ledgers,
+            "done": progress.ledgers_done,
+            "open": progress.open,
+            "entries_checked": progress.entries_checked,
+            "entries_copied": progress.entries_copied,
+            "bytes_copied": progress.bytes_copied,
+            "entries_lost": progress.entries_lost,
+            "failed": progress.failed_count,
+            "parked": progress.parked_count,
+        },
+    )
+    _note_rest(progress, f"is not whole on {options.bookie_id}")
+
+
+def _repairing(bookie_id: str, progress: RepairProgress) -> str:
+    through = f", through ledger {progress.done_through}" if progress.done_through >= 0 else ""
+    return (
+        f"repairing {bookie_id}: {_ended_text(progress)},"
+        f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied{through}"
+        f"{_left_text(progress)}"
+    )
