@@ -50,27 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     report, problems = _examined(options.file)
-    if options.json:
-        print_json(
-            {"file": str(options.file), "ok": not problems, "problems": problems, **_answer(report)}
-        )
-        return 1 if problems else 0
+    lines: list[str] = []
     for finding in report.findings if report is not None else ():
         became = f"  -> {', '.join(map(_spelt, finding.settings))}" if finding.settings else ""
-        print(
-            f"{finding.verdict:<10} {finding.key.name} = {finding.shown}{became}  ({finding.origin})"
-        )
+        key = f"{finding.verdict:<10} {finding.key.name}"
+        lines.append(f"{key} = {finding.shown}{became}  ({finding.origin})")
         if finding.reason:
-            _wrapped(finding.reason)
+            lines.append(_wrapped(finding.reason))
     if report is not None:
-        for text in report.notes:
-            print(f"note       {text}")
-        for text in report.remarks:
-            print(f"warning    {text}")
-    for problem in problems:
-        print(f"PROBLEM    {problem}")
+        lines += [f"note       {text}" for text in report.notes]
+        lines += [f"warning    {text}" for text in report.remarks]
+    lines += [f"PROBLEM    {problem}" for problem in problems]
     if not problems:
-        print(f"{options.file}: a bookie would start with it")
+        lines.append(f"{options.file}: a bookie would start with it")
+    facts = {"file": str(options.file), "ok": not problems, "problems": problems}
+    print_answer(options, {**facts, **_answer(report)}, *lines)
     return 1 if problems else 0
 
 
@@ -164,24 +158,20 @@ def _explain(options: argparse.Namespace) -> int:
             "text": key.note,
             "harmless": list(key.harmless),
         }
-    if options.json:
-        print_json(found)
-        return 0
     if "verdict" not in found:
-        print(f"{found['key']}\n  default    {found['default']}")
+        lines = [found["key"], f"  default    {found['default']}"]
         if found["apache_keys"]:
-            print(f"  Apache's   {', '.join(found['apache_keys'])}")
+            lines.append(f"  Apache's   {', '.join(found['apache_keys'])}")
     else:
-        print(
-            f"{found['key']}: {found['verdict']}\n  in Apache  {found['apache_default'] or '(not set)'}"
-        )
+        apaches = found["apache_default"] or "(not set)"
+        lines = [f"{found['key']}: {found['verdict']}", f"  in Apache  {apaches}"]
         for each in found["settings"]:
-            print(f"  here       {each['setting']}, {each['default']} where nothing sets it")
+            lines.append(f"  here       {each['setting']}, {each['default']} where nothing sets it")
         if any(found["harmless"]):
-            print(f"  allowed    {', '.join(one for one in found['harmless'] if one)}")
+            lines.append(f"  allowed    {', '.join(one for one in found['harmless'] if one)}")
     if found["text"]:
-        _wrapped(found["text"], "  ")
-    return 0
+        lines.append(_wrapped(found["text"], "  "))
+    return print_answer(options, found, *lines)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -253,10 +243,10 @@ def _convert(options: argparse.Namespace) -> int:
     return 0
 
 
-def _wrapped(text: str, indent: str = " " * 11) -> None:
+def _wrapped(text: str, indent: str = " " * 11) -> str:
     import textwrap
 
-    print(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def toml_text(file: BookieFile) -> str:

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import note, print_json
+from fastbk.cli.options import note, print_answer
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream.options import stream_of
 from fastbk.cli.stream.output import RecordLine, line_of_json
@@ -71,25 +71,21 @@ async def append(client: Client, options: argparse.Namespace) -> int:
         progress.end()
         if descriptor:
             os.close(descriptor)
-    if options.json:
-        print_json(
-            {
-                "stream": options.stream,
-                "records": records,
-                "bytes": size_bytes,
-                "passed_over": passed_over,
-                "last_dlsn": None if last is None else str(last),
-                "last_txid": last_txid,
-                "epoch": epoch,
-            }
-        )
-        return 0
-    if last is not None:
-        print(last)
-    before = f", {format_count(passed_over, 'line')} were there before" if passed_over else ""
-    counted = format_count(records, "record")
-    note(f"{options.stream}: {counted}, {format_size(size_bytes)} appended{before}")
-    return 0
+    dlsn = None if last is None else str(last)
+    facts = {
+        "stream": options.stream,
+        "records": records,
+        "bytes": size_bytes,
+        "passed_over": passed_over,
+        "last_dlsn": dlsn,
+        "last_txid": last_txid,
+        "epoch": epoch,
+    }
+    if not options.json:
+        before = f", {format_count(passed_over, 'line')} were there before" if passed_over else ""
+        counted = format_count(records, "record")
+        note(f"{options.stream}: {counted}, {format_size(size_bytes)} appended{before}")
+    return print_answer(options, facts, *([dlsn] if dlsn else ()))
 
 
 def _line(raw: bytes, number: int, options: argparse.Namespace) -> RecordLine:

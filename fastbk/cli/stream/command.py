@@ -123,15 +123,11 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     found["visible_records"] = 0 if begin is None or last is None else last.seq + 1 - begin.seq
     effective = policy_facts(await stream.effective_policy())
     cursors = await _cursors_of(stream)
-    if options.json:
-        print_json(found | {"policy": effective, "cursors": cursors})
-        return 0
     lines = [*_lines(found), "policy"]
     lines += policy_lines(effective, policy_facts(await stream.policy()))
     if cursors:
         lines += ["cursors", *(f"  {line}" for line in cursor_lines(cursors))]
-    print("\n".join(lines))
-    return 0
+    return print_answer(options, found | {"policy": effective, "cursors": cursors}, *lines)
 
 
 def _facts(info: StreamInfo) -> dict[str, object]:
