@@ -23,7 +23,7 @@ from fastbk.cli.bench_service import (
     load_options,
     service_under_load,
 )
-from fastbk.cli.options import add_json, digest_name, note, print_json
+from fastbk.cli.options import add_json, digest_name, note, print_answer
 from fastbk.errors import ConfigError, Error
 from fastbk.units import format_count, format_entries, parse_size
 
@@ -89,10 +89,7 @@ def run(options: argparse.Namespace) -> int:
             answer = _append(options, service) if options.what == "append" else _read(options, service)
     except LoadError as error:
         raise BenchFailed(str(error)) from error
-    if options.json:
-        print_json(answer)
-    else:
-        print(_text(answer))
+    print_answer(options, answer, *_lines(answer))
     return 0 if answer["errors"] == 0 and answer["sample"]["wrong"] == 0 else 1
 
 
@@ -285,7 +282,7 @@ def _conditions(options: argparse.Namespace, service: Service) -> dict[str, Any]
     }
 
 
-def _text(answer: dict[str, Any]) -> str:
+def _lines(answer: dict[str, Any]) -> list[str]:
     latency, spent = answer["latency_us"], answer["cpu_us_per_entry"]
     rate = answer.get("adds_per_s", answer.get("reads_per_s", 0.0))
     lines = [
@@ -317,4 +314,4 @@ def _text(answer: dict[str, Any]) -> str:
     lines.append(f"check:    {sample['checked']:,} entries read back, {sample['wrong']:,} wrong")
     if answer.get("late"):
         note(f"{answer['late']:,} adds could not start in time for want of window")
-    return "\n".join(lines)
+    return lines
