@@ -5,11 +5,9 @@ The hot paths, a bookie's worker and a client's channel, call the same functions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from fastbk.errors import ProtocolError
 from fastbk.native._client import ffi, lib
 from fastbk.native.cdata import CData
 
@@ -115,11 +113,6 @@ def _bytes(pointer: CData, size_bytes: int) -> bytes | None:
     return None if pointer == ffi.NULL else bytes(ffi.buffer(pointer, size_bytes))
 
 
-def frame_version(body: bytes) -> int:
-    """Return 2 or 3, the protocol that a frame's body is in; 0 if it is empty."""
-    return int(lib.fbk_apache_frame_version(body, len(body)))
-
-
 def read_request(body: bytes) -> tuple[int, int, ApacheRequest]:
     """Return what a bookie makes of a frame's body: GOOD, REFUSE or CLOSE, the status to refuse with, the request."""
     request = ffi.new("struct fbk_apache_request *")
@@ -167,7 +160,7 @@ def put_reply(reply: ApacheReply) -> bytes:
     made = ffi.new(
         "struct fbk_apache_reply *",
         {
-            "echo": _echo(reply),
+            "echo": echo_of(reply),
             "status": reply.status,
             "entry_bytes": len(entry),
             "lac_body_bytes": len(reply.lac_body or b""),
@@ -190,17 +183,8 @@ def put_reply(reply: ApacheReply) -> bytes:
     return bytes(out)
 
 
-def put_add_reply(reply: ApacheReply) -> bytes:
-    """Return the whole frame of an add's reply, made by the bookie's fast path."""
-    echo = ffi.new("struct fbk_apache_echo *", _echo(reply))
-    out = bytearray(lib.FBK_APACHE_ADD_REPLY_BYTES_MAX)
-    size_bytes = lib.fbk_apache_put_add_reply(
-        ffi.from_buffer("uint8_t[]", out), echo, reply.status
-    )
-    return bytes(out[: int(size_bytes)])
-
-
-def _echo(reply: ApacheReply) -> dict[str, int]:
+def echo_of(reply: ApacheReply) -> dict[str, int]:
+    """Return what a reply repeats of its request, as the fields of `struct fbk_apache_echo`."""
     return {
         "protocol": reply.protocol,
         "version": reply.version,
@@ -209,30 +193,3 @@ def _echo(reply: ApacheReply) -> dict[str, int]:
         "ledger_id": reply.ledger_id,
         "entry_id": reply.entry_id,
     }
-
-
-def error_v2(status: int) -> int:
-    """Return the number of a status in version 2."""
-    return int(lib.fbk_apache_error_v2(status))
-
-
-def put_list(ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Return the list of a ledger's entries of ranges (first id, last id), which ascend and do not touch."""
-    flat = ffi.new("int64_t[]", [number for each in ranges for number in each])
-    size_bytes = int(lib.fbk_apache_put_list(ffi.NULL, 0, flat, len(ranges)))
-    out = bytearray(size_bytes)
-    lib.fbk_apache_put_list(ffi.from_buffer("uint8_t[]", out), size_bytes, flat, len(ranges))
-    return bytes(out)
-
-
-def read_list(blob: bytes, range_count_max: int) -> tuple[int, list[tuple[int, int]]]:
-    """Return how many ranges a list of entries has and the first of them, at most `range_count_max`.
-
-    Raises ProtocolError for what is no such list.
-    """
-    ranges = ffi.new("int64_t[]", 2 * range_count_max)
-    count = int(lib.fbk_apache_read_list(blob, len(blob), ranges, range_count_max))
-    if count < 0:
-        raise ProtocolError("not a list of a ledger's entries")
-    found = [(int(ranges[2 * i]), int(ranges[2 * i + 1])) for i in range(min(count, range_count_max))]
-    return count, found

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
 
 if TYPE_CHECKING:
-    from fastbk.native.cdata import CData
     from fastbk.native.location_pass import Runs
     from fastbk.native.store import Store
 
@@ -41,21 +40,20 @@ class CompactCounts:
     locations: int
 
 
-class Compact:
+class Compact(NativeObject):
     """One new log under way: `step` for all runs, `end_log`, `write_locations`, and always `free`. One thread."""
+
+    _gone = "this compaction has ended"
 
     def __init__(self, store: Store, options: CompactOptions) -> None:
         """Make the log. Raises OSError."""
         native = ffi.new("struct fbk_compact_options *")
-        native.log_id = options.log_id
-        native.log_salt = options.log_salt
-        native.created_s = options.created_s
-        native.window_bytes = options.window_bytes
-        error = ffi.new("int32_t *")
-        compact = lib.fbk_compact_begin(store.handle, native, error)
-        if compact == ffi.NULL:
-            raise error_of(error[0], "begin a compaction")
-        self._compact: CData | None = compact
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_compact_begin(store.handle, native, error), "begin a compaction"
+            )
+        )
 
     def step(self, runs: Runs, at: int) -> int | None:
         """Read some of the runs from number `at` on, or write some of what was read: about 2 MiB.
@@ -64,24 +62,24 @@ class Compact:
         CorruptDataError when too many are damaged: the compaction is over then.
         """
         taken = ffi.new("uint64_t *")
-        status = lib.fbk_compact_step(self._alive(), runs.handle_from(at), len(runs) - at, taken)
+        status = lib.fbk_compact_step(self.handle, runs.handle_from(at), len(runs) - at, taken)
         return int(taken[0]) if check(status, "move runs") else None
 
     def write_rest(self) -> bool:
         """Write some of what was read; return whether there may be more. Raises OSError."""
         taken = ffi.new("uint64_t *")
-        return check(lib.fbk_compact_step(self._alive(), ffi.NULL, 0, taken), "move runs") > 0
+        return check(lib.fbk_compact_step(self.handle, ffi.NULL, 0, taken), "move runs") > 0
 
     def end_log(self) -> int:
         """Write, pad and sync the log and its folder; return its length. Raises OSError."""
         end = ffi.new("uint64_t *")
-        check(lib.fbk_compact_end_log(self._alive(), end), "end a compacted log")
+        check(lib.fbk_compact_end_log(self.handle, end), "end a compacted log")
         return int(end[0])
 
     def write_locations(self, file_id: int, generation: int) -> int:
         """Write and sync a locations file for what was moved or found damaged; return its size. Raises OSError."""
         size = ffi.new("uint64_t *")
-        status = lib.fbk_compact_write_locations(self._alive(), file_id, generation, size)
+        status = lib.fbk_compact_write_locations(self.handle, file_id, generation, size)
         check(status, "write the locations of a compacted log")
         return int(size[0])
 
@@ -89,31 +87,15 @@ class Compact:
     def counts(self) -> CompactCounts:
         """What was done so far."""
         counts = ffi.new("struct fbk_compact_counts *")
-        lib.fbk_compact_counts_get(self._alive(), counts)
-        return CompactCounts(
-            counts.runs_read,
-            counts.runs_written,
-            counts.entries_moved,
-            counts.read_bytes,
-            counts.moved_bytes,
-            counts.bad_runs,
-            counts.bad_entries,
-            counts.locations,
-        )
+        lib.fbk_compact_counts_get(self.handle, counts)
+        return CompactCounts(**ints_of(counts, CompactCounts))
 
     def damaged(self) -> list[tuple[int, int, int]]:
         """Return (ledger, first id, last id) of damage found, DAMAGED_MAX at most; before `write_locations`."""
         ids = ffi.new("int64_t[]", 3 * DAMAGED_MAX)
-        count = min(lib.fbk_compact_damaged(self._alive(), ids, DAMAGED_MAX), DAMAGED_MAX)
+        count = min(lib.fbk_compact_damaged(self.handle, ids, DAMAGED_MAX), DAMAGED_MAX)
         return [(ids[3 * i], ids[3 * i + 1], ids[3 * i + 2]) for i in range(count)]
 
     def free(self) -> None:
         """Close and free; what was written and not committed is garbage. Harmless a second time."""
-        if self._compact is not None:
-            lib.fbk_compact_free(self._compact)
-            self._compact = None
-
-    def _alive(self) -> CData:
-        if self._compact is None:
-            raise ValueError("this compaction has ended")
-        return self._compact
+        self._end(lib.fbk_compact_free)

@@ -1,4 +1,4 @@
-"""Statuses of native functions into exceptions: the only place where that is done.
+"""What all typed faces share: statuses into exceptions, C objects and their end, C structs as keyword arguments.
 
 A status is >= 0 (a count, or nothing to say), -1..-4095 (-errno), or an FBK_E_* number of `boundary/status.h`.
 """
@@ -6,9 +6,17 @@ A status is >= 0 (a count, or nothing to say), -1..-4095 (-errno), or an FBK_E_*
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, ProtocolError, StorageError
-from fastbk.native._client import lib
+from fastbk.native._client import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
+
+    from fastbk.native.cdata import CData
 
 ERRNO_MAX = 4095
 
@@ -73,3 +81,48 @@ def check(status: int, what: str, path: str | None = None) -> int:
     if status < 0:
         raise error_of(status, what, path)
     return status
+
+
+def create(make: Callable[[CData], CData], what: str, path: str | None = None) -> CData:
+    """Return the C object that `make` returns, given where to put its error status; raise that error for NULL."""
+    error = ffi.new("int32_t *")
+    made = make(error)
+    if made == ffi.NULL:
+        raise error_of(error[0], what, path)
+    return made
+
+
+def ints_of(raw: CData, kind: type[DataclassInstance], *others: str) -> dict[str, int]:
+    """Return the fields of the dataclass `kind`, but `others`, as the C struct `raw` has them."""
+    return {
+        name: int(getattr(raw, name)) for name in kind.__dataclass_fields__ if name not in others
+    }
+
+
+def fill_struct(raw: CData, options: DataclassInstance, *others: str) -> None:
+    """Put the fields of a dataclass, but `others`, into the C struct `raw`."""
+    for name in type(options).__dataclass_fields__:
+        if name not in others:
+            setattr(raw, name, getattr(options, name))
+
+
+class NativeObject:
+    """A C object with an owner in Python, who ends it once."""
+
+    _gone = "this object has ended"
+
+    def __init__(self, handle: CData) -> None:
+        self._handle: CData | None = handle
+
+    @property
+    def handle(self) -> CData:
+        """The pointer, for sibling modules in `fastbk.native` only. Raises ValueError when the object has ended."""
+        if self._handle is None:
+            raise ValueError(self._gone)
+        return self._handle
+
+    def _end(self, free: Callable[[CData], object]) -> None:
+        """Free the object; a second time does nothing."""
+        if self._handle is not None:
+            free(self._handle)
+            self._handle = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check
+from fastbk.native.ffi import check, ints_of
 
 if TYPE_CHECKING:
     from fastbk.native.segment import Segment
@@ -56,9 +56,6 @@ class SlowRecord:
         return self.ended_ns - self.received_ns
 
 
-_FIELDS = tuple(SlowRecord.__dataclass_fields__)
-
-
 class FlightReader:
     """Reads one mapped segment; each record once."""
 
@@ -81,8 +78,5 @@ class FlightReader:
             ),
             "read the flight recorder",
         )
-        found = [
-            SlowRecord(**{name: int(getattr(self._records[n], name)) for name in _FIELDS})
-            for n in range(count)
-        ]
+        found = [SlowRecord(**ints_of(self._records[n], SlowRecord)) for n in range(count)]
         return found, max(0, int(self._next[0]) - before - count)

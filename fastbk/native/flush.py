@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
 from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state
 
@@ -77,45 +77,34 @@ class FlushItems:
         return self._items, self.item_count, self._states, self.state_count
 
 
-class Flush:
+class Flush(NativeObject):
     """A flush under way. `end` or `abandon` ends it; one at a time, in one thread."""
+
+    _gone = "this flush has ended"
 
     def __init__(self, store: CData, options: FlushOptions, items: FlushItems) -> None:
         """Open the log; `store` is the native one. Raises OSError."""
         native = ffi.new("struct fbk_flush_options *")
-        native.log_id = options.log_id
-        native.log_offset_bytes = options.log_offset_bytes
-        native.log_salt = options.log_salt
-        native.locations_file_id = options.locations_file_id
-        native.generation = options.generation
-        native.created_s = options.created_s
-        error = ffi.new("int32_t *")
-        flush = lib.fbk_flush_begin(store, native, *items.handles, error)
-        if flush == ffi.NULL:
-            raise error_of(error[0], "begin a flush")
-        self._flush: CData | None = flush
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_flush_begin(store, native, *items.handles, error),
+                "begin a flush",
+            )
+        )
         self._items = items
 
     def step(self, bytes_max: int) -> bool:
         """Write up to about `bytes_max`; return whether there is more. Raises OSError: then abandon."""
-        return check(lib.fbk_flush_step(self._alive(), bytes_max), "write an entry log") > 0
+        return check(lib.fbk_flush_step(self.handle, bytes_max), "write an entry log") > 0
 
     def end(self) -> FlushResult:
         """Sync the log, write and sync the locations file and both directories. Raises OSError; ended either way."""
         result = ffi.new("struct fbk_flush_result *")
-        flush, self._flush = self._alive(), None
+        flush, self._handle = self.handle, None
         check(lib.fbk_flush_end(flush, result), "end a flush")
-        return FlushResult(
-            result.log_end_bytes, result.run_bytes, result.location_count, result.file_size_bytes
-        )
+        return FlushResult(**ints_of(result, FlushResult))
 
     def abandon(self) -> None:
         """Give up; what was written is garbage that no manifest names. Harmless when it ended already."""
-        if self._flush is not None:
-            lib.fbk_flush_abandon(self._flush)
-            self._flush = None
-
-    def _alive(self) -> CData:
-        if self._flush is None:
-            raise ValueError("this flush has ended")
-        return self._flush
+        self._end(lib.fbk_flush_abandon)

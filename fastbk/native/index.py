@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import CorruptDataError, check, error_of
+from fastbk.native.ffi import CorruptDataError, check, create, fill_struct, ints_of
 from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
 from fastbk.native.ledger_notices import PAGE_IDS, LedgerNotices
 from fastbk.native.stats import SLOTS
@@ -128,12 +128,13 @@ def ids_without(ledger_ids: array[int], gone: array[int]) -> array[int]:
 class Index(LedgerNotices):
     """Takes batches in and answers everything about stored entries."""
 
+    _gone = "this index was destroyed"
+
     def __init__(self, options: IndexOptions, store: Store | None) -> None:
         """Map all segments. Without a store nothing is on disk.
 
         Raises OSError, LayoutError (a segment of another build or epoch).
         """
-        self._handle: CData | None = None
         worker_count = len(options.worker_segment_fds)
         if (
             len(options.worker_bell_fds) != worker_count
@@ -143,9 +144,8 @@ class Index(LedgerNotices):
                 "one bell for each worker's segment, and at most four watched descriptors"
             )
         raw = ffi.new("struct fbk_index_options *")
-        for name in IndexOptions.__dataclass_fields__:
-            if name not in ("worker_segment_fds", "worker_bell_fds", "watched_fds", "header_key"):
-                setattr(raw, name, getattr(options, name))
+        arrays = ("worker_segment_fds", "worker_bell_fds", "watched_fds", "header_key")
+        fill_struct(raw, options, *arrays)
         put_header_key(raw, options.header_key)
         raw.worker_count = worker_count
         for worker, fd in enumerate(options.worker_segment_fds):
@@ -153,19 +153,13 @@ class Index(LedgerNotices):
             raw.worker_bell_fds[worker] = options.worker_bell_fds[worker]
         for n in range(WATCHED_FDS_MAX):
             raw.watched_fds[n] = options.watched_fds[n] if n < len(options.watched_fds) else -1
-        error = ffi.new("int32_t *")
-        handle = lib.fbk_index_create(raw, store.handle if store else ffi.NULL, error)
-        if handle == ffi.NULL:
-            raise error_of(error[0], "start the index")
+        store_handle = store.handle if store else ffi.NULL
+        super().__init__(
+            create(
+                lambda error: lib.fbk_index_create(raw, store_handle, error), "start the index"
+            )
+        )
         self._store = store  # C keeps its handle
-        self._handle = handle
-
-    @property
-    def handle(self) -> CData:
-        """The `struct fbk_index *`, for sibling modules only."""
-        if self._handle is None:
-            raise ValueError("this index was destroyed")
-        return self._handle
 
     def step(self, timeout_ms: int) -> int:
         """Take in, answer, publish, sleep; return reasons, or-ed of WATCHED, FLUSH, FULL, IDLE.
@@ -180,9 +174,7 @@ class Index(LedgerNotices):
         """How things stand."""
         raw = ffi.new("struct fbk_index_status *")
         lib.fbk_index_get_status(self.handle, raw)
-        return IndexStatus(
-            **{name: int(getattr(raw, name)) for name in IndexStatus.__dataclass_fields__}
-        )
+        return IndexStatus(**ints_of(raw, IndexStatus))
 
     def seal(self) -> None:
         """Set the active cache and the changed states aside for a flush, and go on in the other cache.
@@ -360,6 +352,4 @@ class Index(LedgerNotices):
 
     def destroy(self) -> None:
         """Unmap everything. The flush thread and readers must be gone."""
-        if self._handle is not None:
-            lib.fbk_index_destroy(self._handle)
-            self._handle = None
+        self._end(lib.fbk_index_destroy)

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import PoisonedError, check, error_of
+from fastbk.native.ffi import (
+    NativeObject,
+    PoisonedError,
+    check,
+    create,
+    error_of,
+    fill_struct,
+    ints_of,
+)
 from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
 
 if TYPE_CHECKING:
@@ -103,8 +111,10 @@ class LateLedger:
     is_recovery: bool
 
 
-class Journal:
+class Journal(NativeObject):
     """Takes records out of the rings and commits them. To be used by one thread."""
+
+    _gone = "this journal was destroyed"
 
     def __init__(self, disk: Disk, options: JournalOptions) -> None:
         """Map all segments. Raises OSError, LayoutError (a segment of another build or epoch)."""
@@ -114,14 +124,8 @@ class Journal:
         if not 1 <= worker_count <= lib.FBK_JOURNAL_WORKERS_MAX:
             raise ValueError(f"{worker_count} workers: must be 1..{lib.FBK_JOURNAL_WORKERS_MAX}")
         c_options = ffi.new("struct fbk_journal_options *")
-        for name in (
-            "epoch", "segment_fd", "index_segment_fd", "bell_fd", "index_bell_fd", "depth", "quantum_bytes",
-            "batch_bytes", "record_bytes_max", "second_batch_bytes", "block_size_bytes", "ledgers_max",
-            "unconfirmed_ledgers_max",
-            "incarnation", "predecessor_file_id", "predecessor_sequence", "next_record_sequence",
-            "predecessor_crc", "pair", "unsynced",
-        ):  # fmt: skip
-            setattr(c_options, name, getattr(options, name))
+        arrays = ("worker_segment_fds", "worker_bell_fds", "bookie_id", "header_key")
+        fill_struct(c_options, options, *arrays)
         c_options.worker_count = worker_count
         for worker, fd in enumerate(options.worker_segment_fds):
             c_options.worker_segment_fds[worker] = fd
@@ -131,21 +135,15 @@ class Journal:
             raise ValueError("the bookie's id is longer than 127 bytes")
         put_header_key(c_options, options.header_key)
         ffi.memmove(c_options.bookie_id, bookie_id, len(bookie_id))
-        error = ffi.new("int32_t *")
-        handle = lib.fbk_journal_create(disk.handle, c_options, error)
-        if handle == ffi.NULL:
-            raise error_of(error[0], "start the journal")
+        super().__init__(
+            create(
+                lambda error: lib.fbk_journal_create(disk.handle, c_options, error),
+                "start the journal",
+            )
+        )
         self._disk = disk  # C keeps its handle
-        self._handle: CData | None = handle
         self._status = ffi.new("struct fbk_journal_status *")
         self._late = ffi.new("struct fbk_late_ledger[]", lib.FBK_LATE_LEDGERS_MAX)
-
-    @property
-    def handle(self) -> CData:
-        """The `struct fbk_journal *`, for sibling modules only."""
-        if self._handle is None:
-            raise ValueError("this journal was destroyed")
-        return self._handle
 
     def load_states(self, states_fd: int, count: int) -> None:
         """Take `count` ledger states out of a memory file, before the first step.
@@ -161,13 +159,8 @@ class Journal:
         it. Raises BlockingIOError while a consumer is so far behind that the closing batch can't be published
         (try again), PoisonedError.
         """
-        c_file = ffi.new("struct fbk_journal_file *")
-        c_file.file, c_file.file_id, c_file.salt, c_file.size_bytes = (
-            file,
-            file_id,
-            salt,
-            size_bytes,
-        )
+        fields = {"file": file, "file_id": file_id, "salt": salt, "size_bytes": size_bytes}
+        c_file = ffi.new("struct fbk_journal_file *", fields)
         closed_sequence = ffi.new("uint64_t *")
         left = lib.fbk_journal_roll(self.handle, c_file, closed_sequence)
         if left < -1:
@@ -218,10 +211,7 @@ class Journal:
     @property
     def status(self) -> JournalStatus:
         """How things stand."""
-        raw = self._raw_status()
-        return JournalStatus(
-            **{name: int(getattr(raw, name)) for name in JournalStatus.__dataclass_fields__}
-        )
+        return JournalStatus(**ints_of(self._raw_status(), JournalStatus))
 
     @property
     def mark_sequence(self) -> int:
@@ -230,9 +220,7 @@ class Journal:
 
     def destroy(self) -> None:
         """Unmap everything. Writes under way finish by themselves; nobody hears of them."""
-        if self._handle is not None:
-            lib.fbk_journal_destroy(self._handle)
-            self._handle = None
+        self._end(lib.fbk_journal_destroy)
 
     def _raw_status(self) -> CData:
         lib.fbk_journal_get_status(self.handle, self._status)
@@ -251,7 +239,7 @@ class Journal:
         )
 
 
-class Prewrite:
+class Prewrite(NativeObject):
     """A thread in C that makes the next file: renames an old one, or writes zeros, in pieces, at idle priority."""
 
     def __init__(
@@ -271,23 +259,19 @@ class Prewrite:
             size_bytes: of the file.
             old_path: renamed to `path`; None: a new file.
         """
-        error = ffi.new("int32_t *")
-        handle = lib.fbk_prewrite_start(
-            disk.handle,
-            os.fsencode(directory),
-            os.fsencode(path),
-            ffi.NULL if old_path is None else os.fsencode(old_path),
-            size_bytes,
-            piece_bytes,
-            pause_us,
-            error,
+        old = ffi.NULL if old_path is None else os.fsencode(old_path)
+        names = os.fsencode(directory), os.fsencode(path), old
+        super().__init__(
+            create(
+                lambda error: lib.fbk_prewrite_start(
+                    disk.handle, *names, size_bytes, piece_bytes, pause_us, error
+                ),
+                "start writing a journal file ahead",
+            )
         )
-        if handle == ffi.NULL:
-            raise error_of(error[0], "start writing a journal file ahead")
         self.path = path
         self.size_bytes = size_bytes
         self._disk = disk
-        self._handle: CData | None = handle
 
     def is_done(self) -> bool:
         """Return whether the file is there. Raises OSError when that failed."""
@@ -307,6 +291,4 @@ class Prewrite:
 
     def end(self) -> None:
         """Wait for the thread."""
-        if self._handle is not None:
-            lib.fbk_prewrite_end(self._handle)
-            self._handle = None
+        self._end(lib.fbk_prewrite_end)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import NativeObject, check, create, ints_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastbk.native.cdata import CData
     from fastbk.native.disk import Disk
 
 RECORD_HEADER_BYTES = 96
@@ -73,14 +72,11 @@ def read_header(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
     raw = ffi.new("struct fbk_journal_header *")
     result = lib.fbk_journal_read_header(disk.handle, os.fsencode(path), int(lock), raw)
     check(result, "read the header of", path)
-    fields = {
-        name: int(getattr(raw, name))
-        for name in JournalHeader.__dataclass_fields__
-        if name not in ("state", "bookie_id")
-    }
     name = bytes(ffi.buffer(raw.bookie_id, 128)[:]).rstrip(b"\0")
     return JournalHeader(
-        state=HEADER_STATES[raw.state], bookie_id=name.decode(errors="replace"), **fields
+        state=HEADER_STATES[raw.state],
+        bookie_id=name.decode(errors="replace"),
+        **ints_of(raw, JournalHeader, "state", "bookie_id"),
     )
 
 
@@ -167,8 +163,10 @@ class JournalEnd:
     passed_damage: int
 
 
-class JournalScan:
+class JournalScan(NativeObject):
     """Reads the batches of one file in order. Iterate, then look at `end`; close it, or use `with`."""
+
+    _gone = "this scan was closed"
 
     def __init__(
         self,
@@ -196,23 +194,18 @@ class JournalScan:
         expectation.incarnation = incarnation
         expectation.mark_sequence = mark_sequence
         expectation.end_sequence = end_sequence
-        error = ffi.new("int32_t *")
-        handle = lib.fbk_journal_scan_open(
-            disk.handle, os.fsencode(path), int(lock), expectation, error
+        super().__init__(
+            create(
+                lambda error: lib.fbk_journal_scan_open(
+                    disk.handle, os.fsencode(path), int(lock), expectation, error
+                ),
+                "read",
+                path,
+            )
         )
-        if handle == ffi.NULL:
-            raise error_of(error[0], "read", path)
         self._disk = disk
         self._path = path
-        self._handle: CData | None = handle
         self._batch = ffi.new("struct fbk_journal_batch *")
-
-    @property
-    def handle(self) -> CData:
-        """The `struct fbk_journal_scan *`, for sibling modules in `fastbk.native` only."""
-        if self._handle is None:
-            raise ValueError("this scan was closed")
-        return self._handle
 
     def __iter__(self) -> Iterator[JournalBatch]:
         while True:
@@ -221,15 +214,7 @@ class JournalScan:
                 return
             raw = self._batch
             yield JournalBatch(
-                file_id=int(raw.file_id),
-                offset_bytes=int(raw.offset_bytes),
-                sequence=int(raw.sequence),
-                acked_through=int(raw.acked_through),
-                first_record_sequence=int(raw.first_record_sequence),
-                written_s=int(raw.written_s),
-                record_count=int(raw.record_count),
-                padded_bytes=int(raw.padded_bytes),
-                header_crc=int(raw.header_crc),
+                **ints_of(raw, JournalBatch, "is_closing", "content"),
                 is_closing=bool(raw.flags & 1),
                 content=bytes(ffi.buffer(raw.records, raw.records_bytes)[:]),
             )
@@ -239,18 +224,11 @@ class JournalScan:
         """Where the file ends, as far as it was read."""
         raw = ffi.new("struct fbk_journal_end *")
         lib.fbk_journal_scan_end(self.handle, raw)
-        fields = {
-            name: int(getattr(raw, name))
-            for name in JournalEnd.__dataclass_fields__
-            if name != "kind"
-        }
-        return JournalEnd(kind=END_KINDS[raw.kind], **fields)
+        return JournalEnd(kind=END_KINDS[raw.kind], **ints_of(raw, JournalEnd, "kind"))
 
     def close(self) -> None:
         """Close the file and give its lock up."""
-        if self._handle is not None:
-            lib.fbk_journal_scan_close(self._handle)
-            self._handle = None
+        self._end(lib.fbk_journal_scan_close)
 
     def __enter__(self) -> JournalScan:
         return self

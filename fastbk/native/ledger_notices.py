@@ -5,24 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
+from fastbk.native.ffi import NativeObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from fastbk.native.cdata import CData
     from fastbk.native.ledger_state import Listed
 
 PAGE_IDS = 4096
 """Ledger ids fetched by one call."""
 
 
-class LedgerNotices:
+class LedgerNotices(NativeObject):
     """The base of `Index` with these calls. What they change is changed in the journal, too."""
-
-    @property
-    def handle(self) -> CData:
-        """The `struct fbk_index *`."""
-        raise NotImplementedError
 
     def list_ledgers(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
         """Return ids of some ledgers that are not deleted, and the cursor to go on with; no ids: the end.

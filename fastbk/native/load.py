@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastbk.native._bench import ffi, lib
+from fastbk.native.ffi import fill_struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,15 +107,9 @@ class Load:
     def __init__(self, options: LoadOptions, ledger_ids: Sequence[int], hello_frame: bytes) -> None:
         """Connect and say hello. Raises LoadError when the bookie is not there or refuses."""
         raw = ffi.new("struct fbk_load_options *")
+        fill_struct(raw, options, "connections", "host", "port", "master_key")
         raw.connection_count = options.connections
         raw.ledger_count = len(ledger_ids)
-        raw.window = options.window
-        raw.size_bytes = options.size_bytes
-        raw.rate_per_s = options.rate_per_s
-        raw.digest_type = options.digest_type
-        raw.entries_a_read = options.entries_a_read
-        raw.protocol = options.protocol
-        raw.tail_every = options.tail_every
         ffi.memmove(raw.master_key, options.master_key, 20)
         raw.ipv4 = int.from_bytes(ipaddress.IPv4Address(options.host).packed, "little")
         raw.port = options.port
@@ -179,24 +174,6 @@ def entry_data(size_bytes: int, ledger_id: int, entry_id: int) -> bytes:
     out = ffi.new("uint8_t[]", max(size_bytes, 1))
     lib.fbk_load_data(out, size_bytes, ledger_id, entry_id)
     return bytes(ffi.buffer(out, size_bytes))
-
-
-def ledgers_entries(
-    first_ledger_id: int, ledgers: int, entries_a_ledger: int, size_bytes: int, digest_type: int = 3
-) -> tuple[Any, Any, int]:
-    """Return all entries of neighbouring ledgers as they are stored, one behind the other.
-
-    Three values: memory with the entries, an array of their CRC32Cs, and the bytes that each entry takes.
-    """
-    count = ledgers * entries_a_ledger
-    memory = ffi.new("uint8_t[]", count * (size_bytes + 64))
-    crcs = ffi.new("uint32_t[]", count)
-    entry_bytes = lib.fbk_load_entries(
-        memory, crcs, first_ledger_id, ledgers, entries_a_ledger, size_bytes, digest_type
-    )
-    if entry_bytes < 0:
-        raise LoadError(_reason(entry_bytes, "making entries"))
-    return memory, crcs, int(entry_bytes)
 
 
 class DiskProbe:

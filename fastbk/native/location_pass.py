@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -171,47 +171,34 @@ def count_states(store: CData, file_ids: Iterable[int], deleted_before_s: int) -
     return int(states[0]), int(forgettable[0])
 
 
-class Merge:
+class Merge(NativeObject):
     """A merge under way. `end` or `abandon` ends it; one thread."""
+
+    _gone = "this merge has ended"
 
     def __init__(self, store: CData, options: MergeOptions, scope: Scope) -> None:
         """Open the inputs and make the file. Raises OSError, CorruptDataError when an input is damaged."""
         native = ffi.new("struct fbk_merge_options *")
-        native.merged_file_id = options.merged_file_id
-        native.created_s = options.created_s
-        native.forget_deleted_before_s = options.forget_deleted_before_s
-        error = ffi.new("int32_t *")
-        merge = lib.fbk_merge_begin(store, native, scope.handle, error)
-        if merge == ffi.NULL:
-            raise error_of(error[0], "begin a merge")
-        self._merge: CData | None = merge
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_merge_begin(store, native, scope.handle, error),
+                "begin a merge",
+            )
+        )
         self._scope = scope
 
     def step(self, blocks_max: int) -> bool:
         """Merge about so many blocks of 4 KiB; return whether there is more. Raises OSError: then abandon."""
-        return check(lib.fbk_merge_step(self._alive(), blocks_max), "merge locations") > 0
+        return check(lib.fbk_merge_step(self.handle, blocks_max), "merge locations") > 0
 
     def end(self) -> MergeResult:
         """Sync the file and its folder. Raises OSError; ended either way."""
         result = ffi.new("struct fbk_merge_result *")
-        merge, self._merge = self._alive(), None
+        merge, self._handle = self.handle, None
         check(lib.fbk_merge_end(merge, result), "end a merge")
-        return MergeResult(
-            result.location_count,
-            result.dropped_count,
-            result.forgotten_count,
-            result.file_size_bytes,
-            result.first_generation,
-            result.last_generation,
-        )
+        return MergeResult(**ints_of(result, MergeResult))
 
     def abandon(self) -> None:
         """Give up; what was written is garbage that no manifest names. Harmless when it ended already."""
-        if self._merge is not None:
-            lib.fbk_merge_abandon(self._merge)
-            self._merge = None
-
-    def _alive(self) -> CData:
-        if self._merge is None:
-            raise ValueError("this merge has ended")
-        return self._merge
+        self._end(lib.fbk_merge_abandon)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state, unpack_state
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ class Run:
     entry_count: int
     lac: int = -1
     damaged: int = 0
-
-
-RUN_FIELDS = tuple(Run.__dataclass_fields__)
 
 
 @dataclass(slots=True)
@@ -90,7 +87,7 @@ class RunTable:
     def append(self, run: Run) -> None:
         """Take one run more; one of log 0 stands for damage."""
         self._make_room(1)
-        fill_run(self._runs[self._count], run)
+        fill_struct(self._runs[self._count], run)
         self._count += 1
 
     def append_from(self, scan: LogScan) -> bool:
@@ -141,8 +138,10 @@ class LogScanStatus:
     header_damaged: bool
 
 
-class LogScan:
+class LogScan(NativeObject):
     """Reads one entry log. Close it, or use `with`."""
+
+    _gone = "this scan was closed"
 
     def __init__(
         self,
@@ -165,21 +164,17 @@ class LogScan:
         options = ffi.new("struct fbk_log_scan_options *")
         options.log_id, options.incarnation = log_id, incarnation
         options.salt, options.end_bytes = salt, end_bytes
-        error = ffi.new("int32_t *")
-        handle = lib.fbk_log_scan_open(disk.handle, os.fsencode(path), options, error)
-        if handle == ffi.NULL:
-            raise error_of(error[0], "read", path)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_log_scan_open(
+                    disk.handle, os.fsencode(path), options, error
+                ),
+                "read",
+                path,
+            )
+        )
         self._disk = disk
         self._path = path
-        self._log_id = log_id
-        self._handle: CData | None = handle
-
-    @property
-    def handle(self) -> CData:
-        """The `struct fbk_log_scan *`, for sibling modules only."""
-        if self._handle is None:
-            raise ValueError("this scan was closed")
-        return self._handle
 
     def next_into(self, runs: CData, runs_max: int) -> int:
         """Find the next runs; return how many, 0 at the end. For `RunTable`."""
@@ -198,7 +193,7 @@ class LogScan:
         """
         native = ffi.new("struct fbk_scanned_run[]", len(runs) + 1)
         for n, run in enumerate(runs):
-            fill_run(native[n], run)
+            fill_struct(native[n], run)
         found, ranges, keys = ffi.NULL, ffi.NULL, ffi.NULL
         if digests is not None:
             found = ffi.new("struct fbk_digests_found *")
@@ -219,20 +214,12 @@ class LogScan:
         """How far it is and what it met."""
         raw = ffi.new("struct fbk_log_scan_status *")
         lib.fbk_log_scan_get_status(self.handle, raw)
-        return LogScanStatus(
-            raw.size_bytes,
-            raw.at_bytes,
-            raw.skipped_bytes,
-            raw.unreadable_bytes,
-            raw.read_bytes,
-            bool(raw.header_damaged),
-        )
+        numbers = ints_of(raw, LogScanStatus, "header_damaged")
+        return LogScanStatus(header_damaged=bool(raw.header_damaged), **numbers)
 
     def close(self) -> None:
         """Close the file."""
-        if self._handle is not None:
-            lib.fbk_log_scan_close(self._handle)
-            self._handle = None
+        self._end(lib.fbk_log_scan_close)
 
     def __enter__(self) -> LogScan:
         return self
@@ -265,15 +252,9 @@ def _take_digests(digests: DigestScan, found: CData, ranges: CData) -> None:
     ]
 
 
-def fill_run(raw: CData, run: Run) -> None:
-    """Put a run into a `struct fbk_scanned_run`."""
-    for name in RUN_FIELDS:
-        setattr(raw, name, getattr(run, name))
-
-
 def run_of(raw: CData) -> Run:
     """Return a `struct fbk_scanned_run` as an object."""
-    return Run(**{name: int(getattr(raw, name)) for name in RUN_FIELDS})
+    return Run(**ints_of(raw, Run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,18 +298,12 @@ def check_locations(
         room = int(raw.state_count)
         memory = ffi.new("uint8_t[]", room * STATE.size)
     packed = bytes(ffi.buffer(memory, int(raw.state_count) * STATE.size)[:]) if room else b""
+    states = [packed[at : at + STATE.size] for at in range(0, len(packed), STATE.size)]
     return LocationsFound(
-        int(raw.size_bytes),
-        int(raw.blocks),
-        int(raw.damaged_blocks),
-        int(raw.damaged_state_blocks),
-        int(raw.first_generation),
-        int(raw.last_generation),
-        bool(raw.header_damaged),
-        tuple(
-            unpack_state(packed[at : at + STATE.size]) for at in range(0, len(packed), STATE.size)
-        ),
-        tuple(run_of(lost[n]) for n in range(min(int(raw.lost_count), LOST_MAX))),
+        header_damaged=bool(raw.header_damaged),
+        states=tuple(map(unpack_state, states)),
+        lost=tuple(run_of(lost[n]) for n in range(min(int(raw.lost_count), LOST_MAX))),
+        **ints_of(raw, LocationsFound, "header_damaged", "states", "lost"),
     )
 
 

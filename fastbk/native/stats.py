@@ -13,6 +13,7 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check
 
 if TYPE_CHECKING:
+    from fastbk.native.cdata import CData
     from fastbk.native.segment import Segment
 
 COUNTERS_MAX = lib.FBK_COUNTERS_MAX
@@ -105,26 +106,22 @@ class Stats:
 
     def beat(self, word: int = BEAT_LOOP) -> None:
         """Beat a heartbeat word. For the segment's owner only, and one thread a word."""
-        segment = self._owned()
-        check(lib.fbk_python_beat(segment.pointer, segment.role_number, word), "beat")
+        check(lib.fbk_python_beat(*self._owned(), word), "beat")
 
     def count(self, slot: int, amount: int = 1) -> None:
         """Add to a counter. For the segment's owner only."""
-        segment = self._owned()
-        check(lib.fbk_python_count(segment.pointer, segment.role_number, slot, amount), "count")
+        check(lib.fbk_python_count(*self._owned(), slot, amount), "count")
 
     def gauge(self, slot: int, value: int) -> None:
         """Set a gauge. For the segment's owner only."""
-        segment = self._owned()
-        check(lib.fbk_python_gauge(segment.pointer, segment.role_number, slot, value), "gauge")
+        check(lib.fbk_python_gauge(*self._owned(), slot, value), "gauge")
 
     def observe(self, slot: int, value: int) -> None:
         """Add a value to a histogram. For the segment's owner only."""
-        segment = self._owned()
-        check(lib.fbk_python_observe(segment.pointer, segment.role_number, slot, value), "observe")
+        check(lib.fbk_python_observe(*self._owned(), slot, value), "observe")
 
-    def _owned(self) -> Segment:
+    def _owned(self) -> tuple[CData, int]:
         # Writing through a read-only mapping would be a fault that nothing could catch.
         if not self.segment.is_writable:
             raise PermissionError(f"the segment of {self.segment.role} belongs to another process")
-        return self.segment
+        return self.segment.pointer, self.segment.role_number

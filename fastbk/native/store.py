@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native import location_pass
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import NativeObject, check, create, fill_struct
 from fastbk.native.flush import Flush, FlushItems, FlushOptions, FlushResult
 from fastbk.native.ledger_state import (
     DELETED,
@@ -95,8 +95,10 @@ class ListResult:
     go_on: int
 
 
-class Store:
+class Store(NativeObject):
     """The searched set of locations files with its caches, jobs and readers."""
+
+    _gone = "this store was destroyed"
 
     def __init__(
         self,
@@ -118,34 +120,23 @@ class Store:
         self._name = ffi.new("char[]", os.fsencode(directory))
         native = ffi.new("struct fbk_store_options *")
         native.ledger_directory = self._name
-        native.read_cache_bytes = options.read_cache_bytes
-        native.block_cache_bytes = options.block_cache_bytes
-        native.incarnation = options.incarnation
-        native.jobs_max = options.jobs_max
-        native.pair = options.pair
-        native.log_files_max = options.log_files_max
-        native.room_timeout_ms = options.room_timeout_ms
-        error = ffi.new("int32_t *")
-        store = lib.fbk_store_create(native, disk.handle, reader_disk.handle, error)
-        if store == ffi.NULL:
-            raise error_of(error[0], "make a store", os.fsdecode(directory))
-        self._store: CData | None = store
+        fill_struct(native, options)
+        super().__init__(
+            create(
+                lambda error: lib.fbk_store_create(
+                    native, disk.handle, reader_disk.handle, error
+                ),
+                "make a store",
+                os.fsdecode(directory),
+            )
+        )
         self._disks = (disk, reader_disk, background_disk)
         if background_disk is not None:
-            lib.fbk_store_set_background(store, background_disk.handle)
-
-    @property
-    def handle(self) -> CData:
-        """The `struct fbk_store *`, for sibling modules in `fastbk.native` only. Valid until `destroy`."""
-        if self._store is None:
-            raise ValueError("this store was destroyed")
-        return self._store
+            lib.fbk_store_set_background(self.handle, background_disk.handle)
 
     def destroy(self) -> None:
         """Free everything. Readers have returned, no run is pinned, no flush is under way."""
-        if self._store is not None:
-            lib.fbk_store_destroy(self._store)
-            self._store = None
+        self._end(lib.fbk_store_destroy)
 
     # ---- the searched set
 

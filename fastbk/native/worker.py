@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import NativeFullError, PoisonedError, check, error_of
+from fastbk.native.ffi import (
+    NativeFullError,
+    NativeObject,
+    PoisonedError,
+    check,
+    create,
+    error_of,
+    fill_struct,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.native.cdata import CData
 
 PAUSE = lib.FBK_DO_PAUSE
 RESUME = lib.FBK_DO_RESUME
@@ -107,30 +114,27 @@ class WorkerOptions:
     """Where the ledgers of each shard live (`fastbk.storage.identity`)."""
 
 
-class Worker:
+class Worker(NativeObject):
     """Connections' bytes in, ring records and replies out."""
+
+    _gone = "this worker was closed"
 
     def __init__(self, options: WorkerOptions) -> None:
         """Map the three segments of each pair. Raises OSError, LayoutError (another build, epoch or pair)."""
         c_options = ffi.new("struct fbk_worker_options *")
-        for name, value in vars(options).items():
-            if name not in ("pairs", "pair_of_shard"):
-                setattr(c_options, name, value)
+        fill_struct(c_options, options, "pairs", "pair_of_shard")
         if len(options.pairs) > lib.FBK_PAIRS_MAX:
             raise ValueError(f"at most {lib.FBK_PAIRS_MAX} pairs, not {len(options.pairs)}")
         c_options.pair_count = len(options.pairs)
         for number, pair in enumerate(options.pairs):
-            for name, value in vars(pair).items():
-                setattr(c_options.pairs[number], name, value)
+            fill_struct(c_options.pairs[number], pair)
         c_options.pair_of_shard = list(options.pair_of_shard)
-        error = ffi.new("int32_t *")
-        handle = lib.fbk_worker_create(c_options, error)
-        if handle == ffi.NULL:
-            raise error_of(error[0], "start the worker")
-        self._handle: CData | None = handle
+        super().__init__(
+            create(lambda error: lib.fbk_worker_create(c_options, error), "start the worker")
+        )
         self.connections_max = options.connections_max
         self._size = ffi.new("uint32_t *")
-        pointer = lib.fbk_worker_receive_buffer(handle, self._size)
+        pointer = lib.fbk_worker_receive_buffer(self.handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
         self._wanted = ffi.new("int64_t[]", DIGESTS_WANTED_MAX)
         self._full = shared
@@ -138,18 +142,9 @@ class Worker:
         self.receive_buffer = shared
         """Where every connection without a buffer of its own receives."""
 
-    @property
-    def handle(self) -> CData:
-        """The C worker, for sibling modules in `fastbk.native` only."""
-        if self._handle is None:
-            raise ValueError("this worker was closed")
-        return self._handle
-
     def close(self) -> None:
         """Unmap everything; a second time does nothing. The receive buffer must not be used any more."""
-        if self._handle is not None:
-            lib.fbk_worker_destroy(self._handle)
-            self._handle = None
+        self._end(lib.fbk_worker_destroy)
 
     def connect(self, fd: int) -> int | None:
         """Return a slot for a connected, non-blocking socket; None when all are taken."""

@@ -17,7 +17,6 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
-from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC
 from fastbk.storage.check import DirectoryCheck
 from fastbk.storage.check_findings import Checked, TypesOf
 from fastbk.storage.digest_check import NO_TYPE
@@ -25,6 +24,7 @@ from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.rebuild import Rebuild
 from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC
 from tests.fixtures.index_harness import CANNOT_TELL, OK
 from tests.fixtures.metadata import metadata as ledger_metadata
 from tests.fixtures.storage_harness import (

@@ -13,11 +13,11 @@ import pytest
 import fastbk
 from fastbk.devcluster import Bookie
 from fastbk.model.entry import DigestType, digest, master_key
-from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_digest
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3
 from tests.fixtures.cli import Cli
+from tests.fixtures.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_digest
 from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until_async
 from tests.fixtures.worker_harness import connected

@@ -17,10 +17,11 @@ import random
 import time
 from pathlib import Path
 
+from fastbk.model.entry import DigestType
 from fastbk.native.disk import Disk
+from fastbk.native.ffi import check
 from fastbk.native.flush import FlushItems
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state
-from fastbk.native.load import ledgers_entries
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.manifest import ManifestSlots
@@ -36,12 +37,16 @@ SAMPLE = 20_000
 
 def flush_items(first_ledger_id: int, ledgers: int) -> FlushItems:
     """Return what one flush takes: entries and states of neighbouring ledgers."""
+    from fastbk.native._bench import lib as bench
     from fastbk.native._bookie import ffi
 
-    memory, crcs, entry_bytes = ledgers_entries(
-        first_ledger_id, ledgers, ENTRIES_A_LEDGER, DATA_BYTES
-    )
     count = ledgers * ENTRIES_A_LEDGER
+    memory = ffi.new("uint8_t[]", count * (DATA_BYTES + 64))
+    crcs = ffi.new("uint32_t[]", count)
+    entry_bytes = bench.fbk_load_entries(
+        memory, crcs, first_ledger_id, ledgers, ENTRIES_A_LEDGER, DATA_BYTES, int(DigestType.CRC32C)
+    )
+    check(entry_bytes, "make entries")
     base = int(ffi.cast("uintptr_t", memory))
     items = array.array("q", bytes(32 * count))  # struct fbk_flush_item
     ids = range(first_ledger_id, first_ledger_id + ledgers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
@@ -11,7 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
-from fastbk.native.apache import put_list, read_list
+from fastbk.native._client import ffi, lib
+
+
+def put_list(ranges: Sequence[tuple[int, int]]) -> bytes:
+    """Return the list of a ledger's entries of ranges (first id, last id), which ascend and do not touch."""
+    flat = ffi.new("int64_t[]", [number for each in ranges for number in each])
+    size_bytes = int(lib.fbk_apache_put_list(ffi.NULL, 0, flat, len(ranges)))
+    out = bytearray(size_bytes)
+    lib.fbk_apache_put_list(ffi.from_buffer("uint8_t[]", out), size_bytes, flat, len(ranges))
+    return bytes(out)
+
+
+def read_list(blob: bytes, range_count_max: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many ranges a list of entries has and the first of them, at most `range_count_max`.
+
+    Raises ProtocolError for what is no such list.
+    """
+    ranges = ffi.new("int64_t[]", 2 * range_count_max)
+    count = int(lib.fbk_apache_read_list(blob, len(blob), ranges, range_count_max))
+    if count < 0:
+        raise ProtocolError("not a list of a ledger's entries")
+    found = [(int(ranges[2 * i]), int(ranges[2 * i + 1])) for i in range(min(count, range_count_max))]
+    return count, found
+
 
 Group = tuple[int, int, int, int]
 INT32_MAX = 2**31 - 1

@@ -6,15 +6,31 @@ from dataclasses import replace
 
 import pytest
 
+from fastbk.native._client import ffi, lib
 from fastbk.native.apache import (
     ApacheReply,
     ApacheStatus,
     Operation,
-    error_v2,
-    put_add_reply,
+    echo_of,
     put_reply,
 )
 from tests.fixtures.apache_messages import response
+
+
+def put_add_reply(reply: ApacheReply) -> bytes:
+    """Return the whole frame of an add's reply, made by the bookie's fast path."""
+    echo = ffi.new("struct fbk_apache_echo *", echo_of(reply))
+    out = bytearray(lib.FBK_APACHE_ADD_REPLY_BYTES_MAX)
+    size_bytes = lib.fbk_apache_put_add_reply(
+        ffi.from_buffer("uint8_t[]", out), echo, reply.status
+    )
+    return bytes(out[: int(size_bytes)])
+
+
+def error_v2(status: int) -> int:
+    """Return the number of a status in version 2."""
+    return int(lib.fbk_apache_error_v2(status))
+
 
 # Ledger 5, entry 7, LAC 6, length 123, CRC32C, "hello"; and the body of an explicit LAC.
 ENTRY = bytes.fromhex(

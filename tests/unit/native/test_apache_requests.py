@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.native._client import lib
 from fastbk.native.apache import (
     CLOSE,
     GOOD,
@@ -16,7 +17,6 @@ from fastbk.native.apache import (
     ApacheStatus,
     Operation,
     RequestFlag,
-    frame_version,
     read_request,
 )
 from tests.fixtures.apache_messages import (
@@ -26,6 +26,12 @@ from tests.fixtures.apache_messages import (
     VERSION,
     request,
 )
+
+
+def frame_version(body: bytes) -> int:
+    """Return 2 or 3, the protocol that a frame's body is in; 0 if it is empty."""
+    return int(lib.fbk_apache_frame_version(body, len(body)))
+
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "apache"
 KEY = bytes.fromhex("9596625852f7fafc2c9cf0f9f7f3e5995206452b")

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from fastbk.native.decide import entries_same
-from fastbk.native.hashes import (
+from tests.fixtures.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,
     DIGEST_DUMMY,

@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.model.entry import DigestType, mac_key, make_entry
 from fastbk.native._client import lib
-from fastbk.native.hashes import check_mac
+from tests.fixtures.hashes import check_mac
 
 pytestmark = pytest.mark.fast
 

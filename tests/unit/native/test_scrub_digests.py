@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from fastbk.model.entry import DigestType, mac_key, make_entry
-from fastbk.native.hashes import (
+from fastbk.native.scrub import BAD_RANGES_MAX, DigestScan, LogScan, Run
+from fastbk.storage.directories import log_path
+from tests.fixtures import store_harness
+from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,
     DIGEST_DUMMY,
     DIGEST_HMAC,
     with_digest,
 )
-from fastbk.native.scrub import BAD_RANGES_MAX, DigestScan, LogScan, Run
-from fastbk.storage.directories import log_path
-from tests.fixtures import store_harness
-from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
 pytestmark = pytest.mark.fast

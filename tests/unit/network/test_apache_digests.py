@@ -11,14 +11,6 @@ import pytest
 
 from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native._bookie import lib
-from fastbk.native.hashes import (
-    DIGEST_CRC32,
-    DIGEST_CRC32C,
-    DIGEST_DUMMY,
-    DIGEST_HMAC,
-    DIGEST_NONE,
-    with_digest,
-)
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import (
     EBADREQ,
@@ -28,6 +20,14 @@ from tests.fixtures.apache_wire import (
     hear,
     hear_v2,
     hear_v3,
+)
+from tests.fixtures.hashes import (
+    DIGEST_CRC32,
+    DIGEST_CRC32C,
+    DIGEST_DUMMY,
+    DIGEST_HMAC,
+    DIGEST_NONE,
+    with_digest,
 )
 from tests.fixtures.worker_harness import (
     ADD,

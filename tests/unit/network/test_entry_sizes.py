@@ -6,11 +6,11 @@ import flatbuffers
 
 from fastbk.model.entry import DigestType
 from fastbk.native.client_codec import LedgerCodec
-from fastbk.native.hashes import DIGEST_NONE
 from fastbk.wire.generated import AddBatch, MasterKey
 from fastbk.wire.generated.RequestBody import RequestBody
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, answer_of, entry_bytes
+from tests.fixtures.hashes import DIGEST_NONE
 from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served
 
 OK, TOO_LARGE = 0, 26

@@ -7,7 +7,6 @@ import struct
 
 import pytest
 
-from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC, DIGEST_NONE
 from fastbk.native.worker import BAD_VERSION
 from fastbk.wire.messages import (
     MAGIC,
@@ -21,6 +20,13 @@ from fastbk.wire.messages import (
 )
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, Layout, answer_of, entry_bytes
+from tests.fixtures.hashes import (
+    DIGEST_CRC32,
+    DIGEST_CRC32C,
+    DIGEST_DUMMY,
+    DIGEST_HMAC,
+    DIGEST_NONE,
+)
 from tests.fixtures.worker_harness import (
     ADD,
     ADD_BATCH,

@@ -17,10 +17,10 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import MetadataStore, VersionedLedger
 from fastbk.model.entry import DigestType, mac_key
-from fastbk.native.hashes import DIGEST_CRC32C
 from fastbk.server.process_table import INDEX, Process, worker
 from fastbk.server.supervision import digest_service
 from fastbk.server.supervision.digest_service import DigestService
+from tests.fixtures.hashes import DIGEST_CRC32C
 from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until_async
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fastbk.native.hashes import DIGEST_CRC32C
 from fastbk.server.configuration.settings import ScrubSettings
 from fastbk.server.index import scrub
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.scrub import Scrubber
 from fastbk.storage.scrub_state import read_scrub_state
 from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.hashes import DIGEST_CRC32C
 from tests.fixtures.index_harness import OK
 from tests.fixtures.storage_harness import (
     INCARNATION,

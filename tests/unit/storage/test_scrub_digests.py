@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 import pytest
 
 from fastbk.model.entry import mac_key
-from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC
 from fastbk.native.scrub import BAD_RANGES_MAX
 from fastbk.storage import scrub as scrub_module
 from fastbk.storage.digest_check import NO_TYPE, KnownDigest, KnownTypes
 from fastbk.storage.scrub import ScrubCycle
 from fastbk.storage.scrub_state import BAD_DIGESTS_MAX, ScrubState
 from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC
 from tests.fixtures.storage_harness import (
     INCARNATION,
     JOURNAL,

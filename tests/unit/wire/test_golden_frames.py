@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fastbk.native.hashes import DIGEST_CRC32C, check_digest, is_request, is_response
 from fastbk.wire.generated import (
     Add,
     AddBatch,
@@ -26,6 +25,7 @@ from fastbk.wire.generated import (
     WriteLac,
 )
 from fastbk.wire.messages import decode_cold_request
+from tests.fixtures.hashes import DIGEST_CRC32C, check_digest, is_request, is_response
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "frames"
 KEY = b"0123456789abcdefghi\0"

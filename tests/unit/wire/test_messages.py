@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.native.hashes import is_request, is_response
 from fastbk.wire.messages import (
     MAGIC,
     ErrorReply,
@@ -19,6 +18,7 @@ from fastbk.wire.messages import (
     encode_reply,
 )
 from tests.fixtures.frames import ping
+from tests.fixtures.hashes import is_request, is_response
 
 
 def test_magic_is_neither_apache_nor_tls() -> None:
