@@ -100,9 +100,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 _failed: dict[str, None] = {}
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+def _note_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """A file that cannot be read counts, too: a second try of the failed tests alone would not try it."""
     if report.failed:
         _failed[report.nodeid] = None
+
+
+pytest_runtest_logreport = pytest_collectreport = _note_failure
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

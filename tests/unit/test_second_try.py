@@ -45,6 +45,22 @@ def test_many_failures_and_unknown_ones_fail_at_once(
     assert phase.code == tiers.EXIT_TESTS_FAILED
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one_process", "two_workers"])
+def test_a_file_that_cannot_be_read_is_among_the_failures(
+    workers: list[str], phase: tiers.Phase, tmp_path: Path
+) -> None:
+    """Else the second try of a test that failed beside it would pass the whole run."""
+    (tmp_path / "test_unread.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "test_failed.py").write_text("def test_failed() -> None:\n    assert False\n")
+    plugin = ["-q", "-p", "tests.conftest", "--continue-on-collection-errors"]
+    phase.arguments = [*plugin, *workers, str(tmp_path)]
+    tiers.run_at_once([phase])
+    assert phase.code == tiers.EXIT_TESTS_FAILED
+    failed = sorted(phase.failures.read_text().splitlines())
+    assert failed == ["test_failed.py::test_failed", "test_unread.py"]
+
+
 def test_two_phases_run_at_once_and_print_one_after_the_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
