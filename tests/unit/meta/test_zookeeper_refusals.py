@@ -6,7 +6,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from fastbk.meta.zookeeper_refusals import server_zxid, why_refused
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import TICK_MS, ZooKeeperPlace
+
+pytestmark = pytest.mark.slow
 
 SESSION_S = 2.0
 WRITES = 40
@@ -62,6 +64,13 @@ def answers(store: ZooKeeperStore) -> bool:
     except MetadataUnavailable:
         return False
     return True
+
+
+def write(uri: str, ledger_ids: Iterable[int]) -> None:
+    """Create these ledgers with patience: a server that has just started takes a while for each of its first writes."""
+    with closing(opened(uri)) as store:
+        for ledger_id in ledger_ids:
+            store.create_ledger(ledger_id, metadata())
 
 
 def renews(lease: object) -> bool:
@@ -137,15 +146,14 @@ def test_a_refused_session_is_begun_anew_and_metadata_held(
     server: Restorable, caplog: pytest.LogCaptureFixture
 ) -> None:
     uri = ZooKeeperPlace(server).uri()
+    write(uri, [1])
     with closing(opened(uri, 1.0)) as store:
-        store.create_ledger(1, metadata())
         server.copy()
         wait_until(lambda: answers(store), "connected again")
         told: list[object] = []
         watch = store.watch_ledger(1, told.append)
         lease = store.register_bookie(service(), writable=True)
-        for ledger_id in range(2, 2 + WRITES):
-            store.create_ledger(ledger_id, metadata())
+        write(uri, range(2, 2 + WRITES))
         store.update_ledger(1, metadata(last=4), 0)
         wait_until(lambda: told, "the watch tells of the change")
         server.restore()
@@ -178,14 +186,13 @@ def test_a_server_that_others_bring_past_the_transaction_is_held_as_well(
     with closing(opened(uri, 1.0)) as store:
         server.copy()
         wait_until(lambda: answers(store), "connected again")
-        for ledger_id in range(WRITES):
-            store.create_ledger(ledger_id, metadata())
+        write(uri, range(WRITES))
+        wait_until(lambda: answers(store), "the session has seen these writes")
         server.restore()
         wait_until(lambda: store._session.refusal, "the refusal is noticed")
+        write(uri, range(1000, 1000 + 3 * WRITES))
+        wait_until(lambda: answers(store), "the session is taken again, or a new one begun")
         with closing(opened(uri)) as other:
-            for ledger_id in range(3 * WRITES):
-                other.create_ledger(1000 + ledger_id, metadata())
-            wait_until(lambda: answers(store), "the session is taken again, or a new one begun")
             assert read_hold(other) is not None
 
 
@@ -199,9 +206,7 @@ def test_a_server_that_is_behind_is_not_believed_while_another_may_have_more(
         place = ZooKeeperPlace(server)
         place.uri()
         both = place.location(through=f"{server.address};{lagging.address}").uri
-        with closing(opened(place.uri(), 1.0)) as writer:
-            for ledger_id in range(WRITES):
-                writer.create_ledger(ledger_id, metadata())
+        write(place.uri(), range(WRITES))
         lagging.stop()  # so that the session begins at the other one
         with closing(opened(both, 1.0)) as store:
             store.create_ledger(1000, metadata())
