@@ -1,9 +1,9 @@
 """`python -m tests`: the tests by tiers. `./dev test` sets up and calls this.
 
-FAST=1 runs style, types, unit, property and native tests in about a minute; nothing set runs all that CI runs;
-ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run. SERVICES=n runs so many
-tests that start services at once, instead of two. Any other arguments go to pytest, which then runs once with just
-these.
+FAST=1 runs those style, type, unit, property and native tests that are not `slow`, in at most a minute; nothing set
+runs all that CI runs; ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run.
+SERVICES=n runs so many tests that start services at once, instead of two. Any other arguments go to pytest, which then
+runs once with just these.
 
 A committed tree has one seed in the tiers below ALL, so that it is judged the same wherever it is tested, and each
 change draws another; ALL=1 and runs of chosen tests draw a new one each time.
@@ -32,7 +32,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import SERVICE_FOLDERS
+from tests import FAST_FOLDERS, SERVICE_FOLDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -76,9 +76,10 @@ def phases() -> list[tuple[str, list[str]]]:
     beside = ["--dist", "worksteal", slowest, "-m"]
     cores = str(os.cpu_count() or 1)
     parallel = ("parallel", ["-n", cores, *beside, f"{both}not service"])
-    if name == "fast":
-        return [parallel]
     # Only these folders: reading the others for nothing takes each process ten seconds.
+    if name == "fast":
+        parallel[1].extend(f"tests/{folder}" for folder in FAST_FOLDERS)
+        return [parallel]
     folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
     some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
     return [

@@ -67,8 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(
                     f"{item.nodeid}: no phase that it is marked for looks here (tests/__init__.py)"
                 )
-        elif is_alone or item.get_closest_marker("fast") is None:
-            item.add_marker("slow")
+        elif is_alone or item.get_closest_marker("no_service") is None:
             item.add_marker("service")
             if item.get_closest_marker("soak") or item.get_closest_marker("perf"):
                 item.add_marker("alone")

@@ -23,7 +23,7 @@ from tests.fixtures.index_harness import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGE
 from tests.fixtures.reading import read_all
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 LAST_ID = 20_000
 """Above every id in use here."""

@@ -37,7 +37,7 @@ from tests.fixtures.storage_harness import (
     format_disk,
 )
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ DIRECTORY = "/journal"
 FILE_BYTES = 96 * 1024
 KIB = 1024
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
 from tests.fixtures.storage_harness import INCARNATION, LEDGERS, Book, Life, format_disk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 FENCED_LEDGER, EMPTY_FENCED_LEDGER = 2, 900
 

@@ -13,7 +13,7 @@ from tests.fixtures.index_harness import NO_ENTRY, OK, Put
 from tests.fixtures.journal_harness import RECORD, entry
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 FENCED_LEDGER, OPEN_LEDGER, ENTRY = 1, 2, 7
 LEDGER_AT, BODY_CRC_AT, HEADER_CRC_AT = 16, 76, 92

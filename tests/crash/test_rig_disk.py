@@ -21,7 +21,7 @@ from tests.rigs.flips import flip_case, image
 from tests.rigs.judge import Found, Known, judge
 from tests.rigs.report import Plan, Report
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 CASES = 800
 CASES_OF_A_FAULT = 400

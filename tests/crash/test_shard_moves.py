@@ -28,7 +28,7 @@ from fastbk.storage.shard_move import COPYING, MOVED, Move
 from tests.fixtures.metadata import metadata
 from tests.fixtures.stopped_bookie import ME, StoppedBookie, killed_at, same
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 SHARDS = (2, 4, 20, 24, 26, 36, 42, 58)
 """In the first of two pairs at birth; those with most of the first forty ledgers."""

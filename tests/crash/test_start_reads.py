@@ -15,7 +15,7 @@ from tests.crash.test_bookie_storage import FAULTS, check_restart, formatted
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 PAGE_BYTES = 4096
 

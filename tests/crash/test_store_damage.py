@@ -25,7 +25,7 @@ from tests.fixtures.store_harness import (
     entry_bytes,
 )
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 IDS = [(1, i) for i in range(0, 40, 2)] + [(2, 7), (2, 70_000), (5, 2**63 - 1)]
 LATER = [(1, i) for i in range(1, 40, 2)] + [(3, 3)]

@@ -18,7 +18,7 @@ from fastbk.storage.manifest import ManifestLost
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
-pytestmark = pytest.mark.fast
+pytestmark = pytest.mark.no_service
 
 FAULTS = {
     "cut": {"action": "cut"},

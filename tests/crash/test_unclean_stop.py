@@ -48,7 +48,7 @@ def readable(life: Life) -> dict[tuple[int, int], bytes]:
     return found
 
 
-@pytest.mark.fast
+@pytest.mark.no_service
 @pytest.mark.parametrize("mode", ["lose", "keep", "random"])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_power_cut_leaves_of_an_unsynced_journal_is_no_damage(mode: str, seed: int) -> None:
@@ -77,7 +77,7 @@ def test_what_a_power_cut_leaves_of_an_unsynced_journal_is_no_damage(mode: str, 
         life.close()
 
 
-@pytest.mark.fast
+@pytest.mark.no_service
 def test_a_kill_without_a_power_cut_loses_nothing() -> None:
     with FakeDisk(seed=1) as fake:
         format_disk(fake)

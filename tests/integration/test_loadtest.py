@@ -58,7 +58,7 @@ def test_without_a_cluster_it_says_so_and_shows_no_stacks(
     assert "Traceback" not in said
 
 
-@pytest.mark.fast
+@pytest.mark.no_service
 def test_every_value_lies_in_its_bucket_and_a_bucket_is_narrow() -> None:
     for value in [*range(5000), *(2**n + d for n in range(12, 40) for d in (-1, 0, 1))]:
         bucket = bucket_of(value)
@@ -67,7 +67,7 @@ def test_every_value_lies_in_its_bucket_and_a_bucket_is_narrow() -> None:
         assert top_of(bucket) <= value * (1 + 1 / 64) + 1
 
 
-@pytest.mark.fast
+@pytest.mark.no_service
 def test_percentiles_are_those_of_the_sorted_values(rng: random.Random) -> None:
     latency = Latency()
     values = sorted(int(rng.lognormvariate(6, 1)) for _ in range(5000))

@@ -228,7 +228,8 @@ def run(program: Path, arguments: list[str], folder: Path) -> None:
             program,
             kind,
             id="-".join([Path(program.file).stem, *program.arguments, kind]),
-            marks=[pytest.mark.slow] if program.slow else [],
+            # One build of each is enough to see that a change broke something.
+            marks=[pytest.mark.slow] if program.slow or kind != program.kinds[0] else [],
         )
         for program in PROGRAMS
         for kind in program.kinds
@@ -239,6 +240,7 @@ def test_c_program(program: Program, kind: str, tmp_path: Path) -> None:
     run(built, list(program.arguments), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fuzzer", [pytest.param(fuzzer, id=Path(fuzzer.file).stem) for fuzzer in FUZZERS]
 )
@@ -253,6 +255,7 @@ def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int
     run(built, [str(runs), str(seed), *files], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fuzzer", "runs", "seed"),
     [

@@ -166,10 +166,12 @@ def models() -> list[Model]:
     return [run(seed) for seed in range(40)]
 
 
+@pytest.mark.slow
 def test_what_a_repair_was_told_is_here_stays(models: list[Model]) -> None:
     assert sum(model.kept for model in models) > 1000
 
 
+@pytest.mark.slow
 def test_and_something_was_dropped_at_all(models: list[Model]) -> None:
     """Else the first test proves nothing."""
     assert sum(model.seen_gone for model in models) > 100

@@ -369,6 +369,7 @@ def run_gc_model(seed: int, steps: int) -> dict[str, int]:
         return {"steps": steps, **model.counts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_nothing_that_lives_is_lost(part: int, rng: random.Random) -> None:
     seed = rng.randrange(1 << 30) + part

@@ -99,6 +99,7 @@ def put(harness: JournalHarness, worker: int, record: tuple[object, ...]) -> Non
         harness.put(KIND_FORCE, ledger_id, -1, **more)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 1), RECORDS, st.booleans()), min_size=25, max_size=60),
     st.sampled_from(["at_once", "newest_first", "shuffled"]),
@@ -294,6 +295,7 @@ def test_this_version_writes_the_golden_bytes(tmp_path: Path) -> None:
     assert mask_times(fresh) == mask_times((GOLDEN / "closed.bin").read_bytes())
 
 
+@pytest.mark.slow
 def test_any_change_of_a_golden_file_is_harmless_or_seen(
     tmp_path: Path, rng: random.Random
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,6 +202,7 @@ async def check(root: Namespace, cluster: Cluster, model: Model) -> None:
     assert len(spaces | {"root"}) == len(model.spaces)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(steps, max_size=25), st.integers(0, 2**32))
 def test_the_tree_is_what_a_model_says(

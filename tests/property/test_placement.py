@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,6 +184,7 @@ def outcome(call: Callable[..., T], *arguments: object, **options: object) -> T 
         return error
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(clusters(), sizes, configs(), st.integers(0, 99), st.booleans())
 def test_an_ensemble_is_the_best_there_is(

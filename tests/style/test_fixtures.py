@@ -62,6 +62,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return run(folder, "pytest", *plugins, "-c", str(ROOT / "pyproject.toml"), *arguments)
 
 
+@pytest.mark.slow
 def test_unexcused_skips_and_faults_of_the_loop_fail(tmp_path: Path) -> None:
     (tmp_path / "test_cases.py").write_text(CASES)
     result = run_pytest(tmp_path, "-rA")
@@ -77,6 +78,7 @@ def test_unexcused_skips_and_faults_of_the_loop_fail(tmp_path: Path) -> None:
     assert "4 failed, 2 passed, 1 skipped, 1 error" in result.stdout
 
 
+@pytest.mark.slow
 def test_skipped_module_fails(tmp_path: Path) -> None:
     (tmp_path / "test_module.py").write_text(
         "import pytest\npytest.importorskip('there_is_no_such_module')\ndef test_x(): ...\n"
@@ -84,6 +86,7 @@ def test_skipped_module_fails(tmp_path: Path) -> None:
     assert run_pytest(tmp_path).returncode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["", "def test_x(): ...\n"])
 def test_an_empty_run_fails(tmp_path: Path, body: str) -> None:
     (tmp_path / "test_module.py").write_text(body)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.style.tree import ROOT
 
 SNIPPET = '''
@@ -124,6 +126,7 @@ def total(reader: fastbk.StreamReader, cursor: fastbk.Cursor, stream: fastbk.Str
 '''
 
 
+@pytest.mark.slow
 def test_iteration_is_typed_by_what_is_handed_out(tmp_path: Path) -> None:
     """Only the lines that are marked are wrong."""
     snippet = tmp_path / "snippet.py"

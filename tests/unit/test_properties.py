@@ -84,6 +84,7 @@ def test_what_cannot_be_read_is_told_with_its_line(text: str, fault: str) -> Non
         properties.parse(text, files.get)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -43,6 +43,7 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fastbk", "fastbk.sync", "fastbk.arrow", "fastbk.spark"])
 def test_completion_finds_every_public_name_before_its_first_use(module: str) -> None:
     code = f"""

@@ -61,6 +61,7 @@ def test_a_file_that_cannot_be_read_is_among_the_failures(
     assert failed == ["test_failed.py::test_failed", "test_unread.py"]
 
 
+@pytest.mark.slow
 def test_two_phases_run_at_once_and_print_one_after_the_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

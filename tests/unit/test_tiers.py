@@ -10,7 +10,7 @@ from _pytest.mark.expression import Expression
 from tests import __main__ as tiers
 
 MARKERS = ("slow", "service", "alone", "soak", "perf")
-UNWANTED = {"CI": {"soak", "perf"}, "FAST": {"soak", "perf", "slow"}, "ALL": set()}
+UNWANTED = {"CI": {"soak", "perf"}, "FAST": {"soak", "perf", "slow", "service"}, "ALL": set()}
 
 
 def titles_of(markers: set[str]) -> list[str]:
@@ -34,10 +34,8 @@ def test_each_test_that_a_tier_wants_runs_in_one_phase(
     wanted = 0
     for chosen in product((False, True), repeat=len(MARKERS)):
         markers = {one for one, is_there in zip(MARKERS, chosen, strict=True) if is_there}
-        # As conftest.py marks them: whatever is alone starts services, and those are slow.
-        if ("alone" in markers and "service" not in markers) or markers & {"service", "slow"} == {
-            "service"
-        }:
+        # As conftest.py marks them: whatever is alone starts services.
+        if "alone" in markers and "service" not in markers:
             continue
         is_wanted = not markers & UNWANTED[name]
         wanted += is_wanted
@@ -53,8 +51,8 @@ def test_who_runs_beside_whom(monkeypatch: pytest.MonkeyPatch) -> None:
         for title, arguments in tiers.phases()
     }
     assert titles_of({"slow"}) == titles_of(set()) == ["parallel"]
-    assert workers[titles_of({"slow", "service"})[0]] == "2"
-    assert workers[titles_of({"slow", "service", "alone"})[0]] == "0"
+    assert workers[titles_of({"service"})[0]] == "2"
+    assert workers[titles_of({"service", "alone"})[0]] == "0"
     monkeypatch.setenv("SERVICES", "3")
     assert "3" in next(arguments for title, arguments in tiers.phases() if title == "services")
 
@@ -84,17 +82,17 @@ def test_what_measures_is_alone_and_what_starts_services_is_marked(
         Item("unit", "soak"),
         Item("crash", "alone"),
         Item("crash"),
-        Item("integration", "fast"),
+        Item("integration", "no_service"),
         Item("integration", "perf"),
     ]
     mark(items)  # type: ignore[arg-type]
     assert [one.markers for one in items] == [
         set(),
         {"soak"},
-        {"alone", "slow", "service"},
-        {"slow", "service"},
-        {"fast"},
-        {"perf", "slow", "service", "alone"},
+        {"alone", "service"},
+        {"service"},
+        {"no_service"},
+        {"perf", "service", "alone"},
     ]
     for marker in ("alone", "service"):
         with pytest.raises(pytest.UsageError, match="test_x"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from fastbk.admin.cluster import SILENT_TIMEOUT_S, MissingCopies, under_replicated
 from fastbk.client import Client
 from tests.fixtures import fake_apache_frames as frames
@@ -28,6 +30,7 @@ async def write(client: Client, entries: int, write_quorum: int = 3) -> int:
     return writer.ledger_id
 
 
+@pytest.mark.slow
 async def test_bookies_without_lists_are_asked_for_the_ends_of_their_shares() -> None:
     async with apache_cluster(3) as (client, fakes, _):
         await write(client, 0)
@@ -48,6 +51,7 @@ async def test_bookies_without_lists_are_asked_for_the_ends_of_their_shares() ->
         assert len(found) == 3
 
 
+@pytest.mark.slow
 async def test_one_that_answers_nothing_is_not_taken_for_one_without_lists() -> None:
     async with apache_cluster(3) as (client, fakes, _):
         ledger_id = await write(client, 10)
@@ -57,6 +61,7 @@ async def test_one_that_answers_nothing_is_not_taken_for_one_without_lists() -> 
         assert unlisted == set()
 
 
+@pytest.mark.slow
 async def test_a_frozen_bookie_is_waited_for_once() -> None:
     async with apache_cluster(3) as (client, fakes, _):
         for _ in range(8):

@@ -189,6 +189,7 @@ def test_pages_are_forgotten_and_read_again(folder: Path, monkeypatch: pytest.Mo
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("storage", "flip"), [("db", 0xFF), ("files", 0x01), ("files", 0x80)])
 def test_no_damaged_byte_of_an_index_ends_a_reader(folder: Path, storage: str, flip: int) -> None:
     put(storage, folder)

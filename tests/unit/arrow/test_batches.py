@@ -190,6 +190,7 @@ def test_headers_that_make_no_sense_are_refused_where_they_are_wanted(raw: bytes
         list(chunk)
 
 
+@pytest.mark.slow
 def test_damaged_entries_give_what_the_ordinary_reader_gives(rng: random.Random) -> None:
     some: list[Some] = [
         (rng.randbytes(rng.randrange(40)), b"key", (("a", b"b"), ("ö", b"")), 3) for _ in range(20)

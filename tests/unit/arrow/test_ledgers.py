@@ -33,6 +33,7 @@ def values(batches: list[pa.RecordBatch]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
+@pytest.mark.slow
 def test_entries_come_once_in_order_in_batches_of_what_was_asked_for() -> None:
     with sync_cluster() as (client, _, _):
         ledger_id = written(client, 3000)

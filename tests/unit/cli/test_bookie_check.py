@@ -42,6 +42,7 @@ def test_what_cannot_be_looked_at_is_no_damage(
             assert captured.out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_bookie_that_runs_is_not_looked_at(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -25,6 +25,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_init_makes_a_cluster_once(zookeeper: ZooKeeperPlace, capsys: Captured) -> None:
     uri = zookeeper.location("/made").uri
     assert main(["metadata", "init", "--metadata", uri, "--json"]) == 0

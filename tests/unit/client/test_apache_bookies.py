@@ -31,6 +31,7 @@ from tests.unit.client.fake_cluster import (
 CANNOT_TELL, READ_ONLY, TOO_MANY = 12, 24, 25
 
 
+@pytest.mark.slow
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_is_appended_is_read_back(version: str) -> None:
@@ -74,6 +75,7 @@ async def test_answers_keep_to_the_size_that_was_wanted(version: str) -> None:
         assert len(asked(fakes, frames.READ)) <= 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac", "dummy"])
 async def test_recovery_fences_and_closes_with_what_is_there(version: str, digest: str) -> None:
@@ -194,6 +196,7 @@ async def test_another_password_is_refused(version: str) -> None:
             await client.open_ledger(writer.ledger_id, password=b"right")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_bare_number_proves_no_entry_acknowledged(version: str) -> None:
     async with apache_cluster(3, version, explicit_lac_interval=0) as (client, fakes, _):

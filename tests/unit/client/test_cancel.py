@@ -14,6 +14,8 @@ from fastbk.errors import QuorumTimeout
 from tests.fixtures.aio import LOOPS
 from tests.unit.client.fake_cluster import fake_cluster, read_all, some_turns
 
+pytestmark = pytest.mark.slow
+
 
 def data_of(entry_id: int) -> bytes:
     return b"%d" % entry_id * (1 + entry_id % 7)

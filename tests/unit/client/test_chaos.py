@@ -24,6 +24,8 @@ from tests.fixtures.aio import LOOPS
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.unit.client.fake_cluster import fake_cluster
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {
     "append_timeout": 3.0,
     "read_timeout": 2.0,

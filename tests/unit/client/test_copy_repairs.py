@@ -97,6 +97,7 @@ async def test_a_fault_in_one_repair_does_not_end_the_others(
         await wait_until_async(lambda: client.repairs.waiting == 0, "the first repair")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takes_adds", [True, False])
 async def test_a_client_that_is_closed_repairs_what_it_can_and_leaves_the_mark_of_the_rest(
     takes_adds: bool,

@@ -85,6 +85,7 @@ async def test_the_store_is_closed_behind_what_is_under_way(zookeeper: ZooKeeper
     assert len(drawn) == 1
 
 
+@pytest.mark.slow
 async def test_who_is_told_that_nobody_answers_is_told_where() -> None:
     uri = "zk+hierarchical://127.0.0.1:1/ledgers"
     calls = MetadataCalls(uri, ClientConfig(metadata_timeout=0.3))

@@ -92,6 +92,7 @@ def test_a_failure_is_counted_told_once_and_tried_again_later(
     assert caplog.records[-1].event == "client.topology_script_recovered"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_script_that_hangs_is_killed_with_all_it_started(script: Script, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     script.write(f"sleep 1000 & echo $! > {pid_file}; wait")

@@ -37,6 +37,7 @@ async def abandoned(client: Client, count: int, **options: object) -> LedgerWrit
     return writer
 
 
+@pytest.mark.slow
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2), (5, 3, 2)])
 @pytest.mark.parametrize("count", [0, 1, 40])
@@ -71,6 +72,7 @@ async def test_recovery_knows_every_digest(digest: str) -> None:
         assert len(await read_all(client, writer.ledger_id, password=b"pw")) == 5
 
 
+@pytest.mark.slow
 async def test_recovery_with_a_bookie_lost_writes_its_copies_elsewhere() -> None:
     async with fake_cluster(4) as (client, fakes, store):
         writer = await client.create_ledger()
@@ -92,6 +94,7 @@ async def test_recovery_with_a_bookie_lost_writes_its_copies_elsewhere() -> None
         assert len(holders) >= 2
 
 
+@pytest.mark.slow
 async def test_a_recovery_that_cannot_be_done_now_can_be_done_later() -> None:
     async with fake_cluster() as (client, fakes, store):
         writer = await abandoned(client, 10)
@@ -156,6 +159,7 @@ async def test_what_is_wrong_with_opening_is_said_by_its_own_error() -> None:
         assert len([one async for one in reader.read()]) == 3
 
 
+@pytest.mark.slow
 async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
     async with fake_cluster(read_timeout=0.3) as (client, fakes, _):
         writer = await client.create_ledger()

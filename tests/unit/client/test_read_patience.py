@@ -31,6 +31,7 @@ async def stop_all(fakes: list[FakeBookie]) -> None:
         await fake.stop()
 
 
+@pytest.mark.slow
 async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
     async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         reader = await written(client, numbers(0, 50))
@@ -47,6 +48,7 @@ async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
         assert await asyncio.wait_for(reading, SOON_S) == numbers(0, 50)
 
 
+@pytest.mark.slow
 async def test_the_lac_of_an_open_ledger_is_asked_for_until_enough_bookies_are_back() -> None:
     async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger(write_quorum=3, ack_quorum=2)
@@ -81,6 +83,7 @@ async def test_a_read_outlives_busy_bookies(status: int) -> None:
         assert bytes(entry.data) == b"x"
 
 
+@pytest.mark.slow
 async def test_bookies_that_stay_away_end_a_read_with_its_time_and_their_reasons() -> None:
     async with fake_cluster(read_timeout=0.5) as (client, fakes, _):
         reader = await written(client, [b"x"])
@@ -123,6 +126,7 @@ def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
     assert list(order([])) == []
 
 
+@pytest.mark.slow
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("how", [{"speculative_read": 0.05}, {"parallel_reads": True}])
 async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) -> None:
@@ -141,6 +145,7 @@ async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) 
             silent.cut()  # a hello that it swallowed is not answered later
 
 
+@pytest.mark.slow
 async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() -> None:
     async with fake_cluster(read_timeout=4.0, speculative_read=0) as (client, fakes, _):
         writer = await client.create_ledger()

@@ -67,6 +67,7 @@ async def test_large_ranges_come_in_many_bounded_answers() -> None:
         assert max(sizes) <= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quorums", [(3, 3), (4, 2)])
 async def test_a_missing_damaged_or_silent_copy_is_read_from_the_next_bookie(
     quorums: tuple[int, int],
@@ -186,6 +187,7 @@ async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> N
         await writer.close()
 
 
+@pytest.mark.slow
 async def test_the_lac_needs_enough_answers_to_be_the_newest() -> None:
     async with fake_cluster(explicit_lac_interval=0, read_timeout=0.3) as (client, fakes, _):
         writer = await filled(client)
@@ -256,6 +258,7 @@ async def test_a_tail_by_batches_hands_out_together_what_came_together() -> None
         assert seen == 501 and len(sizes) < 20, "no object an entry"
 
 
+@pytest.mark.slow
 async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
     async with fake_cluster(poll_interval=0.05, read_timeout=0.4) as (client, fakes, _):
         writer = await filled(client, 5)

@@ -30,6 +30,7 @@ from tests.fixtures.wait import wait_until
 from tests.unit.client.fake_cluster import numbers
 
 
+@pytest.mark.slow
 def test_appends_reads_and_tails() -> None:
     with sync_cluster() as (client, fakes, _):
         with client.create_ledger() as writer:
@@ -88,6 +89,7 @@ def test_a_writer_takes_ids_in_any_order() -> None:
         assert [bytes(one.data) for one in reader.read()] == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 def test_failures_say_the_same_as_the_async_client() -> None:
     with sync_cluster(append_timeout=0.3, entries_in_flight_max=5, laggard_wait=0.01) as (
         client,

@@ -205,6 +205,7 @@ async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
         await writer.close()
 
 
+@pytest.mark.slow
 async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
     async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()

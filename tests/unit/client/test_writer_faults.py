@@ -220,6 +220,7 @@ def stand_still(for_s: float) -> None:
         time.sleep(left_s)
 
 
+@pytest.mark.slow
 @pytest.mark.uvloop_too
 async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
     """The bookies, in a thread of their own, have answered meanwhile: that is not silence."""
@@ -236,6 +237,7 @@ async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
             await writer.close()
 
 
+@pytest.mark.slow
 async def test_a_bookie_that_stays_silent_meanwhile_is_found_all_the_same() -> None:
     async with fake_cluster(4, bookie_timeout=0.3) as (client, fakes, _):
         writer = await client.create_ledger()

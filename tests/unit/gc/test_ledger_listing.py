@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from array import array
 
+import pytest
+
 from fastbk.gc.ledger_listing import in_both, missing_from, sorted_ids
 
 
@@ -23,6 +25,7 @@ def test_against_sets() -> None:
         assert list(in_both(ids, array("q", listed))) == sorted(local & other)
 
 
+@pytest.mark.slow
 def test_a_million_ids_take_eight_bytes_each() -> None:
     pages = [list(range(at, 1_000_000, 250)) for at in range(250)]
     ids = sorted_ids(pages)

@@ -141,6 +141,7 @@ def test_a_listing_in_pages_has_everything_that_stays(open_driver: Open) -> None
     assert stays <= set(found)
 
 
+@pytest.mark.slow
 def test_several_ledgers_are_read_at_once(open_driver: Open) -> None:
     store, other = open_driver(), open_driver()
     for ledger_id in range(3):
@@ -159,6 +160,7 @@ def test_several_ledgers_are_read_at_once(open_driver: Open) -> None:
     assert other.read_ledgers(many) == [store.read_ledger(2)] * 1200
 
 
+@pytest.mark.slow
 def test_watches_tell_of_changes_made_through_another_handle(open_driver: Open) -> None:
     store, other = open_driver(), open_driver()
     version = store.create_ledger(5, metadata())
@@ -299,6 +301,7 @@ def test_any_sequence_of_changes_agrees_with_a_dictionary(
     agrees_with_a_dictionary(open_driver, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_driver", ["zookeeper", "zookeeper-long"], indirect=True)
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)

@@ -112,6 +112,7 @@ def test_what_is_no_path_is_refused(path: str) -> None:
         Change(path, b"v").check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [b"", bytes(VALUE_BYTES_MAX + 1)])
 def test_values_have_bounds(open_driver: Open, value: bytes) -> None:
     records = open_driver().records
@@ -120,6 +121,7 @@ def test_values_have_bounds(open_driver: Open, value: bytes) -> None:
     records.change([Change("a", bytes(VALUE_BYTES_MAX))])
 
 
+@pytest.mark.slow
 def test_watches_tell_of_changes_and_of_names(open_driver: Open) -> None:
     mine, other = open_driver().records, open_driver().records
     told: list[str] = []
@@ -141,6 +143,7 @@ def test_watches_tell_of_changes_and_of_names(open_driver: Open) -> None:
         watch.close()
 
 
+@pytest.mark.slow
 def test_of_many_that_change_at_once_one_wins_each_time(open_driver: Open) -> None:
     first = open_driver().records
     (version,) = first.change([Change("count", b"0")])

@@ -24,6 +24,7 @@ def _draw(path: str, count: int, out: multiprocessing.SimpleQueue[list[int]]) ->
     store.close()
 
 
+@pytest.mark.slow
 def test_several_processes_open_one_new_file_at_once_and_share_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     out: multiprocessing.SimpleQueue[list[int]] = context.SimpleQueue()

@@ -346,6 +346,7 @@ def test_a_cluster_of_apaches_without_an_id_is_served(
         assert [one.writable for one in store.list_bookies()] == [False]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(MetadataUnavailable, match="is it running"):
         open_store("zk://127.0.0.1:1/ledgers", timeout_s=0.3)

@@ -197,6 +197,7 @@ def test_an_id_that_is_used_up_while_a_creation_is_under_way_stays_used_up(
 # --- deadlines ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", "stall"])
 def test_no_call_hangs_and_each_says_whether_it_may_have_happened(
     zookeeper: ZooKeeperPlace, proxy: TcpProxy, kind: str
@@ -224,6 +225,7 @@ def test_no_call_hangs_and_each_says_whether_it_may_have_happened(
         assert time.monotonic() - began_s < 3 * 0.3 + 3.0
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_after_its_caller_gave_up(
     zookeeper: ZooKeeperPlace, proxy: TcpProxy, near: ZooKeeperStore
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_change_while_there_was_no_connection_is_told(
         watch.close()
 
 
+@pytest.mark.slow
 def test_a_session_that_is_not_heard_of_runs_out_and_other_data_may_register(
     zookeeper: ZooKeeperPlace, proxy: TcpProxy, near: ZooKeeperStore
 ) -> None:

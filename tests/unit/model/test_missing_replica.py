@@ -40,6 +40,7 @@ def entries(replicas: list[MissingReplica] | tuple[MissingReplica, ...]) -> set[
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(replicas(), replicas())
 def test_a_mark_says_just_what_was_added_and_not_removed(

@@ -16,6 +16,8 @@ from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.journal_harness import JournalHarness
 from tests.fixtures.wait import wait_until
 
+pytestmark = pytest.mark.slow
+
 KIB = 1024
 MS = 1_000_000
 SLOW_S = 0.03
@@ -74,8 +76,6 @@ def pass_time(seconds: float) -> None:
     """Let so much time pass."""
     end_s = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= end_s, "time to pass")
-
-
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from fastbk.model.entry import DigestType, mac_key, make_entry
 from fastbk.native._client import lib
 from tests.fixtures.hashes import check_mac
 
-pytestmark = pytest.mark.fast
-
 
 def entry(data: bytes, password: bytes) -> bytes:
     return make_entry(5, 7, 6, 123, data, DigestType.HMAC, password)

@@ -19,8 +19,6 @@ from tests.fixtures.store_harness import (
     entry_bytes,
 )
 
-pytestmark = pytest.mark.fast
-
 LOG = log_path(DIRECTORY, 1)
 LOCATIONS = locations_path(DIRECTORY, 1)
 INCARNATION = 7
@@ -69,6 +67,7 @@ def test_runs_of_another_log_or_life_are_not_taken(harness: StoreHarness) -> Non
     assert scan(harness, salt=43) == []
 
 
+@pytest.mark.slow
 def test_one_changed_bit_costs_its_own_run_at_most(harness: StoreHarness, rng: random.Random) -> None:
     whole = scan(harness)
     size = len(harness.fake.disk().read_file(LOG))

@@ -21,8 +21,6 @@ from tests.fixtures.hashes import (
 )
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
-pytestmark = pytest.mark.fast
-
 LOG = log_path(DIRECTORY, 1)
 BAD = {(1, 3), (1, 4), (1, 8), (2, 0), (3, 5)}
 TYPES = {1: DIGEST_CRC32C, 2: DIGEST_CRC32, 3: DIGEST_CRC32C}

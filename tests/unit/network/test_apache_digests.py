@@ -40,6 +40,8 @@ from tests.fixtures.worker_harness import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def entry(
     entry_id: int, digest_type: int = DIGEST_CRC32C, *, ledger_id: int = LEDGER, data: bytes = b"x"

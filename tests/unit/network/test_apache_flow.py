@@ -362,6 +362,7 @@ class Chaos:
             assert self.asked[client].pop(reply.txn) == reply.operation
 
 
+@pytest.mark.slow
 async def test_whatever_happens_each_request_has_its_own_answer(rng: random.Random) -> None:
     """With few contexts and a small request ring; connections come and go."""
     with WorkerHarness(request_ring=4096) as worker_harness:

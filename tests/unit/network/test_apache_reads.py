@@ -373,6 +373,7 @@ async def test_lists_under_way_are_bounded() -> None:
             await client.close()
 
 
+@pytest.mark.slow
 async def test_a_list_that_is_too_long_is_refused_and_not_cut() -> None:
     """The bookie does not say that what it left out was not here."""
     count = 16384

@@ -45,6 +45,7 @@ async def test_drain_answers_what_is_under_way_and_closes() -> None:
             await client.close()
 
 
+@pytest.mark.slow
 async def test_drain_writes_what_a_slow_client_has_not_read_yet() -> None:
     with WorkerHarness() as worker_harness:
         async with served(worker_harness, reply_backlog_bytes_max=64 * MIB) as bookie:

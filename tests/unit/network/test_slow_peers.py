@@ -100,6 +100,7 @@ async def test_all_unread_replies_have_a_bound_and_a_reader_is_not_cut(fast_swee
             await reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.uvloop_too
 async def test_who_reads_nothing_for_too_long_is_cut(fast_sweeps: None) -> None:
     with WorkerHarness() as worker_harness:
@@ -111,6 +112,7 @@ async def test_who_reads_nothing_for_too_long_is_cut(fast_sweeps: None) -> None:
             deaf.writer.transport.abort()
 
 
+@pytest.mark.slow
 async def test_who_reads_slowly_is_not_cut(fast_sweeps: None) -> None:
     """Several times as long as one that does not read may take."""
     with WorkerHarness() as worker_harness:
@@ -186,6 +188,7 @@ async def test_the_slowest_frames_are_closed_when_memory_is_short(fast_sweeps: N
             await honest.close()
 
 
+@pytest.mark.slow
 async def test_a_frame_may_take_longer_than_the_timeout_as_long_as_it_keeps_coming(
     fast_sweeps: None,
 ) -> None:

@@ -44,6 +44,7 @@ def spans(
     ]
 
 
+@pytest.mark.slow
 def test_spread_takes_distinct_bookies_evenly() -> None:
     bookies = at("/a/b", *"abcdef")
     taken = Counter(name for chosen in many(bookies, 3, 2, SPREAD) for name in chosen)
@@ -52,6 +53,7 @@ def test_spread_takes_distinct_bookies_evenly() -> None:
     assert all(len(set(chosen)) == 3 for chosen in many(bookies, 3, 2, SPREAD))
 
 
+@pytest.mark.slow
 def test_the_same_seed_chooses_the_same() -> None:
     bookies = at("/a/b", *"abcdefgh")
     assert list(many(bookies, 4, 2, SPREAD)) == list(many(bookies, 4, 2, SPREAD))

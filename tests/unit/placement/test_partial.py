@@ -10,8 +10,6 @@ from fastbk.errors import NotEnoughBookies
 from fastbk.placement.partial import ChosenEnsemble, choose_partial_ensemble
 from fastbk.placement.values import BookieView, PlacementConfig
 
-pytestmark = pytest.mark.fast
-
 SPREAD = PlacementConfig()
 
 

@@ -21,8 +21,6 @@ from tests.fixtures.fake_quorum import (
 )
 from tests.unit.replication.test_ledger_repair import SHAPES, SICK, share, world_of
 
-pytestmark = pytest.mark.fast
-
 
 def audit(
     harness: FakeQuorum, rng: random.Random, first: int, last: int, **options: object

@@ -25,8 +25,6 @@ from tests.fixtures.fake_quorum import (
     metadata_of,
 )
 
-pytestmark = pytest.mark.fast
-
 SICK = "b1"
 
 

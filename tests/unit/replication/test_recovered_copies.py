@@ -18,8 +18,6 @@ from fastbk.replication.recovered_copies import CheckRecoveredCopies, lacking
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, holders, metadata_of
 
-pytestmark = pytest.mark.fast
-
 Ids = set[tuple[str, int]]
 
 

@@ -20,8 +20,6 @@ from fastbk.replication.repair_queue import (
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, metadata_of
 
-pytestmark = pytest.mark.fast
-
 
 def world_without(*missing: int, is_closed: bool = True) -> FakeQuorum:
     """A ledger of ten entries of which b1 lacks some; all of it is marked there."""

@@ -142,6 +142,7 @@ def test_what_waits_for_its_rate_lets_others_go_first(
     assert slow.plan.abandoned  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_rate_is_kept_however_long_a_slice_has_to_be_paid_for(
     background: Background, posted: Posted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

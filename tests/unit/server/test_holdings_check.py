@@ -13,8 +13,6 @@ from fastbk.server.index.holdings_check import HeldCheck, holds
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
-pytestmark = pytest.mark.fast
-
 
 @pytest.fixture
 def harness() -> Iterator[StoreHarness]:

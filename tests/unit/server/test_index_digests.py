@@ -11,8 +11,6 @@ from fastbk.server.index import digests
 from fastbk.server.index.digests import DigestTypes
 from fastbk.storage.digest_check import NO_TYPE
 
-pytestmark = pytest.mark.fast
-
 
 class Harness:
     """Who asks, a clock, and what was asked."""

@@ -135,6 +135,7 @@ def test_what_an_operator_refuses_is_normal_adds_only(
     assert service.add() == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(service: Service) -> None:
     """A13: the last quarter of the last file is for fences and recovery adds."""
     service.loop.poll_files()
@@ -256,6 +257,7 @@ def test_draining_takes_what_waits_and_closes(service: Service) -> None:
         assert scan.end.last_sequence == last.batch_sequence
 
 
+@pytest.mark.slow
 def test_a_lagging_consumer_delays_a_roll(service: Service) -> None:
     """Descriptors never overwrite what somebody has not seen, the closing batch's included."""
     harness = service.harness
@@ -292,6 +294,7 @@ def test_one_batch_at_a_time_through_the_page_cache(sync_mode: str, depth: int) 
     assert depth_of(disk) == depth  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
     service: Service, capfd: pytest.CaptureFixture[str]
 ) -> None:

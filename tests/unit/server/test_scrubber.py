@@ -17,8 +17,6 @@ from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, OK
 from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
-pytestmark = pytest.mark.fast
-
 WEEK_S = 7 * 86_400.0
 
 

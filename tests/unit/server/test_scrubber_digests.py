@@ -25,8 +25,6 @@ from tests.fixtures.storage_harness import (
     format_disk,
 )
 
-pytestmark = pytest.mark.fast
-
 WEEK_S = 7 * 86_400.0
 ENTRIES = 3 * scrub.LOGGED_MAX
 EVEN = range(0, ENTRIES, 2)

@@ -103,6 +103,7 @@ def test_a_birth_stamps_the_cookie_of_the_metadata_everywhere(
     assert bookie.settle() == read.identity.incarnation
 
 
+@pytest.mark.slow
 def test_file_and_node_are_the_same_bytes(tmp_path: Path, zookeeper: ZooKeeperPlace) -> None:
     """On a real ZooKeeper, whose cookies Apache's tools read; and a formatted cluster is another one."""
     store = open_store(zookeeper.uri())
@@ -289,6 +290,7 @@ def test_a_cookie_with_fewer_directories_than_metadata_is_completed(bookie: Book
     assert bookie.cookie(bookie.journal) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["current/VERSION", IDENTITY_NAME])
 def test_any_changed_byte_is_harmless_or_refused(tmp_path: Path, name: str) -> None:
     store = MemoryStore(str(tmp_path))

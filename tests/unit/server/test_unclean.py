@@ -22,8 +22,6 @@ from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.small_files import encode
 from fastbk.storage.unclean import NAME, Unclean, decode, mark_lost
 
-pytestmark = pytest.mark.fast
-
 INCARNATION = 5
 
 

@@ -52,6 +52,7 @@ def test_the_same_seed_is_quiet_without_it(seed: int) -> None:
     assert result.violation is None, result.text
 
 
+@pytest.mark.slow
 def test_fresh_seeds_find_faults() -> None:
     first = int(os.environ["SEED"]) * 1_000_000 + 700_000
     end_s = time.monotonic() + FRESH_S

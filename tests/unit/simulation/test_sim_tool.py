@@ -24,6 +24,7 @@ from tests.tools.sim import main
 LAST_LINE = re.compile(r"seeds=(\d+) events=(\d+) violations=(\d+) seconds=[\d.]+")
 
 
+@pytest.mark.slow
 def test_a_quiet_run_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main({"SEEDS": "30", "SEED": "1", "JOBS": "1"}) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -34,6 +35,7 @@ def test_a_quiet_run_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("branches: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_several_processes_see_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     reports = []
     for jobs in ("1", "2"):
@@ -64,6 +66,7 @@ def test_an_unknown_mutation_is_named(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no-freeze" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_shrinking_leaves_what_the_failure_needs() -> None:
     name = "recovery-reads-do-not-fence"
     seed = FINDERS[name]
@@ -118,6 +121,7 @@ def test_a_naming_is_told_from_an_ensemble_change() -> None:
     assert naming["segments"] == [[0, ["b1", "b2"]], [3, ["b1", "b3"]], [5, ["b1", "b3"]]]
 
 
+@pytest.mark.slow
 def test_worlds_for_the_model_give_copies_and_name_their_holders() -> None:
     for seed in range(5_000_000, 5_000_400):
         if any('"NameCas"' in line for line in trace_of(seed)):

@@ -27,6 +27,7 @@ MUTATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_seed_breaks_anything(kind: str, rng: random.Random) -> None:
     """Neither fresh seeds nor, without their faults, those of the faults."""
@@ -39,6 +40,7 @@ def test_no_seed_breaks_anything(kind: str, rng: random.Random) -> None:
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "mutation"),
     [(kind, one) for kind, table in MUTATIONS.items() for one in table],

@@ -14,6 +14,8 @@ from tests.simulation.plan import CLASSES, draw_plan
 from tests.simulation.world import run_seed
 from tests.style.tree import ROOT
 
+pytestmark = pytest.mark.slow
+
 FRESH_S = 18.0
 FRESH_SEEDS = 4000
 # Seeds that once broke an invariant, by a bug of the product or of the simulator; what it was.

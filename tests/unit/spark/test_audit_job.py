@@ -16,8 +16,6 @@ from fastbk.replication.auditing import PART_ENTRIES_MAX
 from fastbk.spark.jobs.audit import AuditPlan, AuditProgress, slices_of
 from tests.fixtures.fake_quorum import metadata_of
 
-pytestmark = pytest.mark.fast
-
 
 def info_of(ledger_id: int, entries: int, entry_bytes: int = 100) -> LedgerInfo:
     """A closed ledger, of two fragments if it is long enough; -1 entries: an open one with a finished fragment."""

@@ -14,8 +14,6 @@ from fastbk.errors import ConfigError
 from fastbk.spark import charts
 from fastbk.spark.charts import LINES_INCHES, bars, bars_inches, largest, lines, sheet, ticks_of
 
-pytestmark = pytest.mark.fast
-
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 
 

@@ -78,6 +78,7 @@ def test_whoever_is_second_is_refused_and_numbers_are_never_used_again(files: Lo
     assert files.names() == []
 
 
+@pytest.mark.slow
 def test_of_many_that_begin_together_one_has_the_place(tmp_path: Path) -> None:
     processes = [start(tmp_path) for _ in range(6)]
     try:

@@ -21,8 +21,6 @@ from fastbk.spark.jobs.ingest_plan import (
     left_of,
 )
 
-pytestmark = pytest.mark.fast
-
 PLAN = IngestPlan(stream="shop/orders", manifest="/m", group_bytes=100)
 
 

@@ -16,8 +16,6 @@ from fastbk.spark.jobs.ingest_plan import IngestPlan
 from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 from fastbk.spark.options import read_options, reading_of
 
-pytestmark = pytest.mark.fast
-
 
 @pytest.mark.parametrize("place", ["", "/", "/data/[x]", "/data/a*", "s3a://b/{a,b}", "a?", "a\\b"])
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import pytest
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs.rebuild_plan import RebuildPlan
 
-pytestmark = pytest.mark.fast
-
 
 @pytest.mark.parametrize(
     ("wrong", "says"),

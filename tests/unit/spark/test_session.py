@@ -28,6 +28,7 @@ fastbk.errors.ConfigError: there is no stream shop/x
  SQLSTATE: 38000"""
 
 
+@pytest.mark.slow
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     uri = new_cluster(tmp_path / "m.sqlite")
     command = [

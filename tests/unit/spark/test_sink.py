@@ -224,6 +224,7 @@ def test_an_open_writer_is_refused_unless_it_is_to_be_fenced(harness: SinkHarnes
     assert harness.values() == [b"own", b"still its own", b"a"]
 
 
+@pytest.mark.slow
 def test_a_streaming_query_waits_for_metadata_that_is_away(
     harness: SinkHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

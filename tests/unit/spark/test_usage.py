@@ -21,8 +21,6 @@ from fastbk.spark.jobs.usage import Usage, UsageLine, compared, grown, stamp_of,
 from fastbk.spark.jobs.usage_chart import draw, growth_of
 from fastbk.spark.jobs.usage_totals import DAY_S, Clock, entries_of, held_entries, rows_of
 
-pytestmark = pytest.mark.fast
-
 NOW = datetime(2026, 11, 23, 1, 2, 3, tzinfo=UTC)
 NOW_S = int(NOW.timestamp())
 

@@ -20,8 +20,6 @@ from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import OK
 from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
-pytestmark = pytest.mark.fast
-
 
 @pytest.fixture
 def life() -> Iterator[Life]:

@@ -24,8 +24,6 @@ from tests.fixtures.storage_harness import (
     format_disk,
 )
 
-pytestmark = pytest.mark.fast
-
 TYPES = {1: DIGEST_CRC32C, 2: DIGEST_CRC32, 3: DIGEST_HMAC, 4: DIGEST_DUMMY, 5: NO_TYPE}
 STORED = {1: DIGEST_CRC32C, 2: DIGEST_CRC32}
 ENTRIES = 12

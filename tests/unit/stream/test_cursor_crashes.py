@@ -79,6 +79,7 @@ async def life(seed: int) -> None:
     assert await delete_cursor(cluster.client(), STREAM, "c")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_no_order_of_takeovers_crashes_and_outages_loses_a_mark(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

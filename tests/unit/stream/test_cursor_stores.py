@@ -34,6 +34,7 @@ def record(seq: int) -> Record:
     return Record(DLSN(1, seq, 0), seq, seq, 1, memoryview(b""))
 
 
+@pytest.mark.slow
 async def test_a_cursor_is_opened_fenced_listed_and_deleted(open_driver: Open) -> None:
     async with fastbk.connect(open_driver()) as mine, fastbk.connect(open_driver()) as other:
         await mine.namespace("a").create()
@@ -129,6 +130,7 @@ def hold(store: MetadataStore) -> str:
     return place_hold(store, new_hold("rolled back")).hold_id
 
 
+@pytest.mark.slow
 async def test_a_cursor_keeps_its_state_until_the_hold_ends(open_driver: Open) -> None:
     store = open_driver()
     async with fastbk.connect(open_driver()) as client:
@@ -156,6 +158,7 @@ async def test_a_cursor_keeps_its_state_until_the_hold_ends(open_driver: Open) -
         await cursor.close()
 
 
+@pytest.mark.slow
 async def test_no_stream_is_deleted_and_the_janitor_does_nothing(open_driver: Open) -> None:
     store = open_driver()
     async with fastbk.connect(open_driver()) as client:

@@ -34,6 +34,8 @@ from tests.fixtures.fake_streams import (
     write_segments,
 )
 
+pytestmark = pytest.mark.slow
+
 Work = Callable[[FakeClient], Awaitable[object]]
 
 

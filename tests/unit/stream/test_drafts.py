@@ -231,6 +231,7 @@ async def test_a_stream_that_is_written_is_busy_unless_its_writer_is_to_be_fence
     assert (await values_of(cluster))[-1] == b"b"
 
 
+@pytest.mark.slow
 async def test_as_many_ledgers_as_can_be_attached_fit_into_one_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -229,6 +229,7 @@ async def test_without_metadata_a_pass_ends_and_the_next_one_goes_on() -> None:
     await running
 
 
+@pytest.mark.slow
 async def test_several_janitors_at_once_beside_a_writer(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_all_ids_are_listed_in_answers_of_some_kilobytes(
     assert largest > 0 or not isinstance(store, ZooKeeperStore)
 
 
+@pytest.mark.slow
 def test_the_longest_names_are_spread_over_parts_that_can_be_listed() -> None:
     sizes: Counter[str] = Counter()
     for number in range(paths.NAMES_MAX):

@@ -27,6 +27,7 @@ def said(event: NamespaceEvent) -> tuple[str, ...]:
     return (event.kind, event.what, event.name, *([event.former] if event.former else []))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_driver", ["memory", "sqlite", "zookeeper"], indirect=True)
 async def test_what_happens_is_told_until_the_namespace_is_gone(open_driver: Open) -> None:
     async with fastbk.connect(open_driver()) as mine, fastbk.connect(open_driver()) as other:

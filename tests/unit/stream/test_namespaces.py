@@ -205,6 +205,7 @@ async def test_a_quota_counts_all_streams_below(open_driver: Open) -> None:
         assert counts == [4, 3, 2, 2]
 
 
+@pytest.mark.slow
 async def test_of_many_who_create_one_wins_and_no_quota_is_passed(open_driver: Open) -> None:
     clients = [fastbk.connect(open_driver()) for _ in range(3)]
     try:
@@ -228,6 +229,7 @@ async def test_of_many_who_create_one_wins_and_no_quota_is_passed(open_driver: O
             await client.close()
 
 
+@pytest.mark.slow
 async def test_a_namespace_that_is_deleted_takes_nobody_in(open_driver: Open) -> None:
     async with fastbk.connect(open_driver()) as client, fastbk.connect(open_driver()) as other:
         for number in range(8):
@@ -256,6 +258,7 @@ async def test_a_namespace_that_is_deleted_takes_nobody_in(open_driver: Open) ->
         assert await client.namespace().stream_count() == len(left)
 
 
+@pytest.mark.slow
 async def test_deletion_takes_the_names_at_once(open_driver: Open) -> None:
     async with fastbk.connect(open_driver()) as client:
         top, below = client.namespace("a"), client.namespace("a/b")

@@ -6,6 +6,8 @@ import asyncio
 import random
 from contextlib import suppress
 
+import pytest
+
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.reader.stream_reader import StreamReader
@@ -21,6 +23,8 @@ from tests.fixtures.streams import (
     truncated_to,
     writer_of,
 )
+
+pytestmark = pytest.mark.slow
 
 
 async def write_some(cluster: Cluster, rng: random.Random, policy: StreamPolicy) -> None:

@@ -60,6 +60,7 @@ async def test_no_more_is_read_ahead_than_was_allowed() -> None:
             assert record.seq == seq
 
 
+@pytest.mark.slow
 async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
     cluster = Cluster()
     context = await new_stream(cluster)

@@ -61,6 +61,7 @@ def test_without_a_limit_nothing_is_ever_due() -> None:
     assert not age.is_roll_due(1e9) and not age.is_ready_due(1e9)
 
 
+@pytest.mark.slow
 async def test_a_segment_that_nobody_writes_to_any_more_rolls_when_it_is_due() -> None:
     """Not before, though it is looked at several times."""
     harness = Harness(roll_age_s=2)

@@ -98,6 +98,7 @@ class Counting(Plan):
         self.now -= what == "create"
 
 
+@pytest.mark.slow
 async def test_only_some_segments_are_made_at_once() -> None:
     plan = Counting()
     client = Cluster(plan).client()

@@ -206,6 +206,7 @@ def test_sealed_and_closed_take_no_more(harness: Harness) -> None:
         harness.writer().open()
 
 
+@pytest.mark.slow
 def test_a_closed_loop_ends_waits_and_refuses(harness: Harness) -> None:
     writer = harness.writer()
     with pytest.raises(ClientClosed, match="not open"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from fastbk.errors import Error
 from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.policy import StreamPolicy
@@ -131,6 +133,7 @@ async def life(seed: int) -> int:
     return moved
 
 
+@pytest.mark.slow
 async def test_what_comes_after_a_cut_is_never_before_it(rng: random.Random) -> None:
     moved = 0
     for _ in range(25):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from fastbk.errors import Error
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, put_chain
@@ -121,6 +123,7 @@ async def life(seed: int) -> None:
     await end_all_but(spared)
 
 
+@pytest.mark.slow
 async def test_no_order_of_takeovers_crashes_and_outages_loses_a_record(rng: random.Random) -> None:
     for _ in range(60):
         seed = rng.getrandbits(32)

@@ -231,6 +231,7 @@ async def test_a_roll_beside_appends_rolls() -> None:
     assert len(await harness.payloads()) == len(futures) + 2
 
 
+@pytest.mark.slow
 async def test_a_roll_without_metadata_ends_in_time_and_the_writer_goes_on() -> None:
     """The old segment is written until metadata is back; then the roll is made up for."""
     harness = Harness(roll_bytes=300)

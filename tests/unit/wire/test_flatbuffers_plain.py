@@ -19,6 +19,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["fastbk.wire.messages", "fastbk.server.network.process", "fastbk.client"]
 )
