@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import SLOTS, Stats
+from fastbk.native.stats import Stats
 from fastbk.observe import logs
+from fastbk.observe.names import SLOTS
 
 if TYPE_CHECKING:
     from fastbk.gc.compaction import Run

@@ -137,7 +137,6 @@ MODULES = [
         boundary=[
             "checksum.h",
             "base.h",
-            "stats_names.h",
             "disk.h",
             "journal.h",
             "journal_scan.h",

@@ -21,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 from fastbk.native.build_modules import MODULES, NativeModule
 from fastbk.native.build_stubs import stub_text
+from fastbk.observe.names import slots_header
 
 NATIVE = Path(__file__).resolve().parent
 ROOT = NATIVE.parent.parent
@@ -109,6 +110,7 @@ class BuildNative(build_ext):
 
     def build_extensions(self) -> None:
         """Build every module; one that does not compile leaves its older build in place and fails the end."""
+        write_if_new(NATIVE / "src" / "base" / "slots.h", slots_header())
         failed = []
         for extension in self.extensions:
             try:
@@ -198,10 +200,8 @@ def is_fresh(target: Path, depends: Path, flags: list[str]) -> bool:
     return all(Path(name).exists() and Path(name).stat().st_mtime_ns < made for name in names)
 
 
-def write_stub(module: NativeModule) -> None:
-    """Write the type stub of `module` beside this file, if it says something new."""
-    target = NATIVE / f"{module.name}.pyi"
-    text = stub_text(ffi_of(module))
+def write_if_new(target: Path, text: str) -> None:
+    """Write `target` unless it says so already: what is made from it is newer then."""
     if not target.exists() or target.read_text() != text:
         target.write_text(text)
 
@@ -231,7 +231,7 @@ def main() -> None:
     """Build every module of this platform beside this file, and write the stubs of all modules."""
     build_in_place(MODULES)
     for module in MODULES:
-        write_stub(module)
+        write_if_new(NATIVE / f"{module.name}.pyi", stub_text(ffi_of(module)))
 
 
 if __name__ == "__main__":

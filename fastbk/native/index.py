@@ -13,8 +13,8 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import CorruptDataError, check, create, fill_struct, ints_of
 from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
 from fastbk.native.ledger_notices import PAGE_IDS, LedgerNotices
-from fastbk.native.stats import SLOTS
 from fastbk.native.store import FlushItems
+from fastbk.observe.names import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -333,7 +333,7 @@ class Index(LedgerNotices):
         lib.fbk_index_set_reads_only(self.handle, int(refused))
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to one of the index's counters, by its name in `stats_names.h` (`FBK_C_INDEX_...`)."""
+        """Add to one of the index's counters, by its name (`FBK_C_INDEX_...`)."""
         lib.fbk_index_count(self.handle, SLOTS[name], amount)
 
     def took(self, name: str, took_s: float, *, is_ok: bool) -> None:

@@ -1,7 +1,6 @@
 """Counters and histograms in a segment: read by the supervisor at any time, written by the segment's owner.
 
-Slots are numbers of `boundary/stats_names.h` (`FBK_C_<ROLE>_...`, `FBK_H_<ROLE>_...`), listed here as SLOTS so that
-names given to people cannot drift from what C counts.
+`fastbk/observe/names.py` lists the slots.
 """
 
 from __future__ import annotations
@@ -24,11 +23,6 @@ HEARTBEATS_MAX = lib.FBK_HEARTBEATS_MAX
 BEAT_LOOP = lib.FBK_BEAT_LOOP
 BEAT_FLUSH = lib.FBK_BEAT_FLUSH
 BEAT_BACKGROUND = lib.FBK_BEAT_BACKGROUND
-
-SLOTS: dict[str, int] = {
-    name: int(getattr(lib, name)) for name in dir(lib) if name.startswith(("FBK_C_", "FBK_H_"))
-}
-"""Slot of each name of `boundary/stats_names.h`."""
 
 
 def bucket_from(bucket: int) -> int:

@@ -20,6 +20,7 @@ from fastbk.native.ffi import (
     error_of,
     fill_struct,
 )
+from fastbk.observe.names import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +37,13 @@ COLLECT = lib.FBK_DO_COLLECT
 TIGHT = lib.FBK_DO_TIGHT
 DIGESTS = lib.FBK_DO_DIGESTS
 
-CONNECTIONS_REFUSED = lib.FBK_C_WORKER_CONNECTIONS_REFUSED
-BAD_VERSION = lib.FBK_C_WORKER_BAD_VERSION
+CONNECTIONS_REFUSED = SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"]
+BAD_VERSION = SLOTS["FBK_C_WORKER_BAD_VERSION"]
 PLACED_MAX = lib.FBK_PLACED_MAX
 """Adds, fences and forces of one worker and pair that the journal has not answered, at most."""
 
-INFOS_DONE, INFOS_DONE_US = lib.FBK_C_WORKER_INFOS_DONE, lib.FBK_C_WORKER_INFOS_DONE_US
-INFOS_FAILED, INFOS_FAILED_US = lib.FBK_C_WORKER_INFOS_FAILED, lib.FBK_C_WORKER_INFOS_FAILED_US
+INFOS_DONE, INFOS_DONE_US = SLOTS["FBK_C_WORKER_INFOS_DONE"], SLOTS["FBK_C_WORKER_INFOS_DONE_US"]
+INFOS_FAILED, INFOS_FAILED_US = SLOTS["FBK_C_WORKER_INFOS_FAILED"], SLOTS["FBK_C_WORKER_INFOS_FAILED_US"]
 
 TIGHT_RECEIVE_BYTES = 8192
 """What a connection may receive at once while the memory for waiting input is half used."""
@@ -51,17 +52,17 @@ DIGESTS_WANTED_MAX = 1024
 """Ledgers that `digests_wanted` returns at once, at most."""
 
 LIMITS = {
-    "unread_replies": lib.FBK_C_WORKER_UNREAD_REPLIES_CUT,
-    "reply_backlog": lib.FBK_C_WORKER_SLOW_READERS_CUT,
-    "write_timeout": lib.FBK_C_WORKER_WRITE_TIMEOUTS,
-    "slow_frames": lib.FBK_C_WORKER_SLOW_FRAMES_CUT,
-    "frame_timeout": lib.FBK_C_WORKER_FRAME_TIMEOUTS,
-    "hello_timeout": lib.FBK_C_WORKER_HELLO_TIMEOUTS,
-    "silent_connections": lib.FBK_C_WORKER_SILENT_CLOSED,
-    "connections": lib.FBK_C_WORKER_CONNECTIONS_REFUSED,
+    "unread_replies": SLOTS["FBK_C_WORKER_UNREAD_REPLIES_CUT"],
+    "reply_backlog": SLOTS["FBK_C_WORKER_SLOW_READERS_CUT"],
+    "write_timeout": SLOTS["FBK_C_WORKER_WRITE_TIMEOUTS"],
+    "slow_frames": SLOTS["FBK_C_WORKER_SLOW_FRAMES_CUT"],
+    "frame_timeout": SLOTS["FBK_C_WORKER_FRAME_TIMEOUTS"],
+    "hello_timeout": SLOTS["FBK_C_WORKER_HELLO_TIMEOUTS"],
+    "silent_connections": SLOTS["FBK_C_WORKER_SILENT_CLOSED"],
+    "connections": SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"],
 }
 """Limits that end a connection when it reaches them, and where that is counted."""
-SILENT_CLOSED = lib.FBK_C_WORKER_SILENT_CLOSED
+SILENT_CLOSED = SLOTS["FBK_C_WORKER_SILENT_CLOSED"]
 
 Event = tuple[int, int]
 """A slot and its bits."""

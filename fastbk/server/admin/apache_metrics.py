@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import SLOTS, Histogram
+from fastbk.native.stats import Histogram
 from fastbk.native.worker import PLACED_MAX
 from fastbk.observe.apache_names import COMPACTIONS, OF_ONE_PAIR, SUMMARIES, TOTALS, VALUES, Value
+from fastbk.observe.names import SLOTS
 from fastbk.observe.prometheus import family, heading, number, quoted
 from fastbk.server.admin.metrics import added, role_of
 from fastbk.server.process_table import worker_count

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import fastbk
 from fastbk.native.segment import Segment
-from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
-from fastbk.observe.names import NAMES, Name
+from fastbk.native.stats import Histogram, Stats, bucket_from
+from fastbk.observe.names import NAMES, SLOTS, Name
 from fastbk.observe.prometheus import family, heading, single
 from fastbk.server.supervision.lifecycle import State
 
@@ -95,7 +95,7 @@ class Metrics:
 
     def refuses_adds(self) -> bool:
         """Return whether the index or the journal refuses normal adds now."""
-        return any(self.value(name) for name in _REFUSING if name in SLOTS)
+        return any(self.value(name) for name in _REFUSING)
 
     def text(self, names: Names | None = None) -> str:
         """Return the metrics of both families of names, or of one, in Prometheus' text format, version 0.0.4."""
@@ -117,8 +117,7 @@ class Metrics:
         series = {role: list(_series(role, stats)) for role, stats in self._stats.items()}
         hides_apaches = self.value("FBK_C_WORKER_APACHE_CONNECTIONS") == 0
         for name in NAMES:
-            slot = SLOTS.get(name.slot_name)
-            if slot is None or name.role not in series or not name.is_own:
+            if name.role not in series or not name.is_own:
                 continue
             if hides_apaches and name.is_of_apaches_clients:
                 continue
@@ -127,9 +126,9 @@ class Metrics:
             if name.kind == "histogram":
                 lines += heading(name.metric, name.kind, name.text)
                 for one in series[name.role]:
-                    lines += _histogram_lines(name, one.histogram(slot), one.label)
+                    lines += _histogram_lines(name, one.histogram(name.slot), one.label)
                 continue
-            values = [(one.label, one.counters[slot]) for one in series[name.role]]
+            values = [(one.label, one.counters[name.slot]) for one in series[name.role]]
             if name.scale != 1.0:
                 values = [(label, _number(value * name.scale)) for label, value in values]
             lines += family(name.metric, name.kind, name.text, values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.native.stats import SLOTS
+from fastbk.observe.names import SLOTS
 from fastbk.storage.disk_health import Takes
 
 if TYPE_CHECKING:

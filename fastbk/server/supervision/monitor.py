@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from fastbk.native.flight import FlightReader
 from fastbk.native.segment import Segment
-from fastbk.native.stats import SLOTS, Stats
+from fastbk.native.stats import Stats
 from fastbk.observe import logs
+from fastbk.observe.names import SLOTS
 from fastbk.server.supervision.slow_reports import SlowReports
 from fastbk.server.supervision.watchdog import POLL_S, Watchdog
 

@@ -13,7 +13,8 @@ from fastbk.native.ffi import CorruptDataError, LayoutError
 from fastbk.native.hashes import crc32c
 from fastbk.native.index import FLUSH, FULL, IDLE
 from fastbk.native.segment import Segment
-from fastbk.native.stats import SLOTS, Stats
+from fastbk.native.stats import Stats
+from fastbk.observe.names import SLOTS
 from tests.fixtures.index_harness import (
     ADD_BATCH,
     CHECK,

@@ -9,7 +9,8 @@ import pytest
 
 from fastbk.native.journal import ROLL
 from fastbk.native.segment import Segment
-from fastbk.native.stats import SLOTS, Stats
+from fastbk.native.stats import Stats
+from fastbk.observe.names import SLOTS
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import (
     INDEX_REPLY_WRITTEN,

@@ -182,17 +182,6 @@ def test_histogram_percentiles_are_close(fd: int) -> None:
     assert statistics.Histogram(0, 0, 0, [0] * statistics.BUCKET_COUNT).percentile(50) == 0
 
 
-def test_slots_of_a_role_are_in_range_and_used_once() -> None:
-    seen: dict[tuple[str, str, int], str] = {}
-    for name, slot in statistics.SLOTS.items():
-        _, kind, role, _ = name.split("_", 3)
-        limit = statistics.COUNTERS_MAX if kind == "C" else statistics.HISTOGRAMS_MAX
-        assert 0 <= slot < limit, name
-        assert (kind, role, slot) not in seen, f"{name} and {seen[kind, role, slot]}"
-        seen[kind, role, slot] = name
-    assert seen
-
-
 def test_bell_and_clock() -> None:
     bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     segments.ring_bell(bell)

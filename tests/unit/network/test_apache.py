@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.native._bookie import lib
+from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_messages import AuthMessage
 from tests.fixtures.apache_wire import (
@@ -264,7 +264,7 @@ async def test_counters_tell_versions_and_operations_apart() -> None:
                 "V2_EFENCED": 0,
             }
             for name, value in names.items():
-                assert worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}")) == value, name
+                assert worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"]) == value, name
             await client.close()
 
 

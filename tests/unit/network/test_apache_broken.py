@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbk.native._bookie import lib
 from fastbk.native.worker import COLLECT, PAUSE, Worker
+from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EIO, EOK, LEDGER, hear_v2, hear_v3
 from tests.fixtures.worker_harness import READ, READ_BATCH, Record, WorkerHarness, served, until
@@ -63,7 +63,7 @@ TRIALS = 256
 
 
 def waits(worker_harness: WorkerHarness) -> int:
-    return worker_harness.counter(lib.FBK_C_WORKER_WAITS_REQUEST_RING)
+    return worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_REQUEST_RING"])
 
 
 def test_who_is_ready_and_finds_no_room_waits_for_it_in_its_line() -> None:

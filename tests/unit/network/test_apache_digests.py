@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastbk.model.entry import DigestType, make_lac_body
-from fastbk.native._bookie import lib
+from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import (
     EBADREQ,
@@ -54,7 +54,7 @@ def damaged(body: bytes) -> bytes:
 
 
 def counted(worker_harness: WorkerHarness, name: str) -> int:
-    return worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
+    return worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"])
 
 
 class Supervisor:

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from fastbk.native._bookie import lib
+from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, ETOOMANYREQUESTS, KEY, hear_v2, hear_v3
 from tests.fixtures.worker_harness import (
@@ -28,7 +28,7 @@ SOME = apache.entry(7, b"some data")
 
 
 def counted(worker_harness: WorkerHarness, name: str) -> int:
-    return worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
+    return worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"])
 
 
 # --- frames -------------------------------------------------------------------------------------------------------

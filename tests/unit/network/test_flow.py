@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from fastbk.native._bookie import lib
 from fastbk.native.worker import CONNECTIONS_REFUSED
+from fastbk.observe.names import SLOTS
 from fastbk.server.network import network
 from fastbk.wire.messages import MAGIC, ErrorReply, decode_reply
 from tests.fixtures import frames
@@ -55,7 +55,7 @@ async def test_without_credit_a_connection_waits_and_goes_on() -> None:
             client = await greeted(bookie)
             client.send(b"".join(frames.add(100 + i, i, b"d" * 100) for i in range(35)))
             await bookie.take(10)
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_CREDIT) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_CREDIT"]) >= 1)
             worker_harness.publish()
             await answered(client, range(100, 110))
             assert worker_harness.next() is None
@@ -75,7 +75,7 @@ async def test_fences_and_recovery_adds_need_no_credit() -> None:
         async with served(worker_harness) as bookie:
             stuck, other = await greeted(bookie), await greeted(bookie)
             stuck.send(frames.add(2, 0))
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_CREDIT) == 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_CREDIT"]) == 1)
             other.send(
                 frames.read(3, -1, flags=1, key=KEY) + frames.add(4, 9, flags=1) + frames.force(5)
             )
@@ -83,12 +83,12 @@ async def test_fences_and_recovery_adds_need_no_credit() -> None:
             assert [record.request_id for record in records] == [3, 4, 5]
             other.send(frames.read(6, 3))
             assert (await bookie.take_request()).request_id == 6
-            assert worker_harness.counter(lib.FBK_C_WORKER_ADD_WAITS) == 0, "it still waits"
+            assert worker_harness.counter(SLOTS["FBK_C_WORKER_ADD_WAITS"]) == 0, "it still waits"
             worker_harness.grant(1000)
             (record,) = await bookie.take(1)
             assert record.request_id == 2
-            assert worker_harness.counter(lib.FBK_C_WORKER_ADD_WAITS) == 1
-            assert worker_harness.counter(lib.FBK_C_WORKER_ADD_WAITS_US) > 0
+            assert worker_harness.counter(SLOTS["FBK_C_WORKER_ADD_WAITS"]) == 1
+            assert worker_harness.counter(SLOTS["FBK_C_WORKER_ADD_WAITS_US"]) > 0
             await stuck.close()
             await other.close()
 
@@ -101,7 +101,7 @@ async def test_a_full_ring_keeps_its_reserve_and_resumes() -> None:
             total = 100
             client.send(b"".join(frames.add(100 + i, i, b"d" * 60_000) for i in range(total)))
             taken: list[Record] = []
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_RING) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_RING"]) >= 1)
             other.send(frames.read(3, -1, flags=1, key=KEY))
 
             def fence_is_there() -> bool:
@@ -137,7 +137,7 @@ async def test_waiting_connections_take_turns() -> None:
                 client.send(
                     b"".join(frames.add(number * 100 + i, i, b"d" * 100) for i in range(10, 20))
                 )
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_CREDIT) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_CREDIT"]) >= 1)
             await until(lambda: bookie.network.connections[2]._transport.is_reading() is False)
             order = []
             for n in range(1, 31):
@@ -156,7 +156,7 @@ async def test_too_many_pending_requests_pause_a_connection() -> None:
             client = await greeted(bookie)
             client.send(b"".join(frames.add(100 + i, i) for i in range(25)))
             await bookie.take(10)
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_PENDING) == 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_PENDING"]) == 1)
             assert worker_harness.next() is None
             worker_harness.publish()
             await answered(client, range(100, 110))
@@ -174,7 +174,7 @@ async def test_a_full_request_ring_pauses_a_connection() -> None:
         async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(b"".join(frames.read(100 + i, i) for i in range(100)))
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_REQUEST_RING) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_REQUEST_RING"]) >= 1)
             for i in range(100):
                 record = await bookie.take_request()
                 assert record.request_id == 100 + i
@@ -190,7 +190,7 @@ async def test_a_read_only_bookie_says_so_at_once() -> None:
         async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(frames.add(2, 0) + frames.add(3, 1))
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_CREDIT) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_CREDIT"]) >= 1)
             worker_harness.read_only(1)
             assert answer_of(await client.frame()) == (2, READ_ONLY)
             assert answer_of(await client.frame()) == (3, READ_ONLY)
@@ -219,7 +219,7 @@ async def test_without_a_journal_nothing_goes_into_the_add_ring() -> None:
             for request_id in range(2, 8):
                 assert answer_of(await client.frame()) == (request_id, READ_ONLY)
             assert worker_harness.next() is None
-            assert worker_harness.counter(lib.FBK_C_WORKER_REFUSED_READ_ONLY) == len(refused)
+            assert worker_harness.counter(SLOTS["FBK_C_WORKER_REFUSED_READ_ONLY"]) == len(refused)
             client.send(frames.read(8, 0) + frames.read_lac(9, -1) + frames.list_entries(10, 0, 5))
             assert [(await bookie.take_request()).kind for _ in range(3)] == [READ, READ_LAC, LIST]
             assert bookie.worker.is_read_only
@@ -237,16 +237,16 @@ async def test_a_client_that_stops_reading_is_cut_and_others_are_served() -> Non
             )
             slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
             slow.send(b"".join(frames.read(100 + i, 0) for i in range(60)))
-            cut = lib.FBK_C_WORKER_SLOW_READERS_CUT
+            cut = SLOTS["FBK_C_WORKER_SLOW_READERS_CUT"]
             for i in range(60):
                 record = await bookie.take_request()
                 worker_harness.reply(
                     frames.read_reply(100 + i, 0, bytes(1000_000)), record.connection_id, READ
                 )
-                reply_is_taken = worker_harness.counter(lib.FBK_C_WORKER_REPLIES) + 1
+                reply_is_taken = worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES"]) + 1
                 await until(
                     lambda wanted=reply_is_taken: (
-                        worker_harness.counter(lib.FBK_C_WORKER_REPLIES) >= wanted  # type: ignore[misc]
+                        worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES"]) >= wanted  # type: ignore[misc]
                         or worker_harness.counter(cut) == 1
                     )
                 )
@@ -274,7 +274,7 @@ async def test_a_slow_reader_gets_everything_in_order() -> None:
                 worker_harness.reply(
                     frames.read_reply(100 + i, 0, bytes(size)), record.connection_id, READ
                 )
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_OUTPUT) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_OUTPUT"]) >= 1)
             client.reader._transport.resume_reading()  # type: ignore[attr-defined]
             await answered(client, range(100, 300))
             client.send(frames.ping(7))
@@ -291,7 +291,7 @@ async def test_memory_for_partial_frames_is_given_in_order() -> None:
             adds = [frames.add(2, i, bytes([i]) * 1_000_000) for i in range(3)]
             for client, add in zip(clients, adds, strict=True):
                 client.send(add[:600_000])
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAITS_MEMORY) >= 1)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_MEMORY"]) >= 1)
             for client, add in zip(clients, adds, strict=True):
                 client.send(add[600_000:])
             records = await bookie.take(3)
@@ -342,7 +342,7 @@ async def test_who_does_not_finish_in_time_is_closed(
             client = await bookie.connect()
             client.send(sent)
             await client.is_closed()
-            assert worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{counter}")) == 1
+            assert worker_harness.counter(SLOTS[f"FBK_C_WORKER_{counter}"]) == 1
             await client.close()
 
 
@@ -353,9 +353,9 @@ async def test_an_idle_connection_stays(is_greeted: bool, monkeypatch: pytest.Mo
     with WorkerHarness() as worker_harness:
         async with served(worker_harness, hello_timeout_ms=50, frame_timeout_ms=50) as bookie:
             client = await (greeted(bookie) if is_greeted else bookie.connect())
-            wakes = worker_harness.counter(lib.FBK_C_WORKER_WAKES)
+            wakes = worker_harness.counter(SLOTS["FBK_C_WORKER_WAKES"])
             # Two rounds of the sweep, each of them longer than both deadlines.
-            await until(lambda: worker_harness.counter(lib.FBK_C_WORKER_WAKES) >= wakes + 2)
+            await until(lambda: worker_harness.counter(SLOTS["FBK_C_WORKER_WAKES"]) >= wakes + 2)
             client.send(frames.ping(2) if is_greeted else frames.hello(2))
             assert answer_of(await client.frame()) == (2, OK)
             await client.close()
@@ -378,7 +378,7 @@ async def test_polls_of_a_connection_that_left_are_cancelled() -> None:
             worker_harness.reply(frames.read_reply(2, 0, b"late"), poll.connection_id, READ_LAC)
             worker_harness.reply(frames.read_reply(3, 0, b"e"), record.connection_id, READ)
             assert answer_of(await again.frame()) == (3, OK)
-            assert worker_harness.counter(lib.FBK_C_WORKER_REPLIES_STALE) == 1
+            assert worker_harness.counter(SLOTS["FBK_C_WORKER_REPLIES_STALE"]) == 1
             await again.close()
             await other.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastbk.native._bookie import lib
+from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import hear_v3
 from tests.fixtures.worker_harness import Served, WorkerHarness, served
@@ -18,7 +18,7 @@ def under_way(worker_harness: WorkerHarness, bookie: Served) -> list[int]:
         "READS_BLOCKED",
         "RING_BYTES",
     )
-    return [worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}")) for name in names]
+    return [worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"]) for name in names]
 
 
 async def test_what_is_under_way_and_what_waits() -> None:

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from fastbk.native._bookie import lib
 from fastbk.native.ffi import LayoutError
 from fastbk.native.shard import SHARD_COUNT, shard_of
 from fastbk.native.worker import Worker
+from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, answer_of
@@ -101,7 +101,7 @@ async def test_a_pair_without_credit_holds_up_only_those_who_wait_for_it() -> No
     async with two_served(credit=0) as (mine, theirs):
         stuck, other = await greeted(mine), await greeted(mine)
         stuck.send(frames.add(2, 0, ledger_id=MINE))
-        await until(lambda: mine.worker_harness.counter(lib.FBK_C_WORKER_WAITS_CREDIT) == 1)
+        await until(lambda: mine.worker_harness.counter(SLOTS["FBK_C_WORKER_WAITS_CREDIT"]) == 1)
         other.send(b"".join(frames.add(10 + n, n, ledger_id=THEIRS) for n in range(20)))
         await theirs.take(20)
         theirs.worker_harness.publish()

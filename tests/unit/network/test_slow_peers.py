@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from fastbk.native.client_codec import put_read
-from fastbk.native.stats import SLOTS
 from fastbk.native.worker import ABORT, COLD, COLLECT, PAUSE, Worker
+from fastbk.observe.names import SLOTS
 from fastbk.server.network import idle_connections, network
 from fastbk.wire.statuses import Status
 from tests.fixtures import frames

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.segment import Segment, create_segment
-from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
-from fastbk.observe.names import NAMES
+from fastbk.native.stats import Histogram, Stats, bucket_from
+from fastbk.observe.names import NAMES, SLOTS
 from fastbk.server.admin.metrics import Metrics, cumulative
 from fastbk.server.process_table import JOURNAL, Process, journal, worker
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, State

@@ -36,7 +36,7 @@
 #include "journal/scan.h"
 
 #include "boundary/index.h"
-#include "boundary/stats_names.h"
+#include "base/slots.h"
 
 #include "index/requests.h"
 

@@ -23,7 +23,7 @@
 #include "io/io.h"
 
 #include "boundary/journal.h"
-#include "boundary/stats_names.h"
+#include "base/slots.h"
 
 _Static_assert(FBK_JOURNAL_WORKERS_MAX == FBK_WORKERS_MAX, "the boundary's number");
 

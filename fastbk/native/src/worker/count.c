@@ -109,7 +109,7 @@ fbk_worker_set_gauges(struct fbk_worker *worker)
 
 /* ------------------------------------------------------------------ Apache's */
 
-/* Slots of one protocol's counters, in the order of boundary/stats_names.h. */
+/* Slots of one protocol's counters, in the order of fastbk/observe/names.py. */
 struct slots {
     uint32_t adds, add_bytes, reads, read_bytes, read_batches, polls, lac_writes, lac_reads, forces, lists, others;
     uint32_t errors; /* ENOLEDGER; the others follow */

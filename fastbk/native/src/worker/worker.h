@@ -13,7 +13,7 @@
 #include "wire/client.h"
 #include "wire/wire.h"
 
-#include "boundary/stats_names.h"
+#include "base/slots.h"
 #include "boundary/wire.h"
 #include "boundary/worker.h"
 
@@ -358,7 +358,7 @@ fbk_worker_note_held(struct fbk_worker *worker)
 /* Each file uses only those above it. */
 
 /* ---- worker/count.c */
-/* In the order of boundary/stats_names.h: four counters each, but two of those whose successes are histograms. */
+/* In the order of their slots (fastbk/observe/names.py): four counters each, but two of those whose successes are histograms. */
 enum fbk_operation {
     FBK_OPERATION_ADD,
     FBK_OPERATION_READ,
