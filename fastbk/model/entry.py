@@ -1,7 +1,6 @@
 """Apache's entry bytes, digests and the master key, in plain Python.
 
-The data path does the same in C (`native/client_codec.py`); this is the reference that the tests compare it
-with, and what tools that look at single entries use. Numbers are big-endian:
+The data path does the same in C (`native/client_codec.py`). Numbers are big-endian:
 
     ledger 8 | entry 8 | last add confirmed 8 | length 8 | digest D | data
 
@@ -16,14 +15,11 @@ import hashlib
 import hmac
 import struct
 import zlib
-from dataclasses import dataclass
 
-from fastbk.errors import ConfigError, DigestMismatch, ProtocolError
+from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId, LedgerId
 
 HEADER_BYTES = 32
-MASTER_KEY_BYTES = 20
-_HEADER = struct.Struct(">qqqq")
 _LAC_BODY = struct.Struct(">qq")
 
 
@@ -99,50 +95,6 @@ def digest(
         mac.update(data)
         return mac.digest()
     return b""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedEntry:
-    """An entry whose digest was checked."""
-
-    ledger_id: LedgerId
-    entry_id: EntryId
-    last_add_confirmed: EntryId
-    length: int
-    data: bytes
-
-
-def make_entry(
-    ledger_id: LedgerId,
-    entry_id: EntryId,
-    last_add_confirmed: EntryId,
-    length: int,
-    data: bytes,
-    kind: DigestType,
-    password: bytes = b"",
-) -> bytes:
-    """Return the entry as it is sent and stored."""
-    header = _HEADER.pack(ledger_id, entry_id, last_add_confirmed, length)
-    return header + digest(kind, header, data, password) + data
-
-
-def parse_entry(entry: bytes | memoryview, kind: DigestType, password: bytes = b"") -> ParsedEntry:
-    """Return what `entry` holds; raise ProtocolError when it is too short, DigestMismatch when it is not whole."""
-    raw = bytes(entry)
-    start = HEADER_BYTES + DIGEST_BYTES[kind]
-    if len(raw) < start:
-        raise ProtocolError(
-            f"an entry of {len(raw)} bytes is shorter than its {start} bytes of header"
-        )
-    ledger_id, entry_id, last_add_confirmed, length = _HEADER.unpack_from(raw)
-    data = raw[start:]
-    if digest(kind, raw[:HEADER_BYTES], data, password) != raw[HEADER_BYTES:start]:
-        raise DigestMismatch(
-            f"entry {entry_id} of ledger {ledger_id} fails its {kind.name} digest",
-            ledger_id=ledger_id,
-            entry_id=entry_id,
-        )
-    return ParsedEntry(ledger_id, entry_id, last_add_confirmed, length, data)
 
 
 def make_lac_body(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastbk.model.entry import DigestType, make_entry
+from fastbk.model.entry import DigestType
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.decide import entries_same
 from fastbk.native.store import FENCED
@@ -18,6 +18,7 @@ from fastbk.replication.actions import (
     WriteLac,
 )
 from fastbk.wire.statuses import Status
+from tests.fixtures.entries import make_entry
 from tests.simulation.kernel import STALE
 from tests.simulation.network import Connection
 

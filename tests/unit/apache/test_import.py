@@ -12,7 +12,7 @@ from fastbk.apache.importer import import_bookie
 from fastbk.apache.importer.journal import FENCE
 from fastbk.errors import StorageError
 from fastbk.meta.api import BookieService
-from fastbk.model.entry import DigestType, make_entry, master_key
+from fastbk.model.entry import DigestType, master_key
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE, arm_from_environment
@@ -21,6 +21,7 @@ from fastbk.storage.identity_check import IdentityError
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import entry, record, special
 from tests.fixtures.apache_imports import BOOKIE_ID, Import, closed
+from tests.fixtures.entries import make_entry
 from tests.fixtures.fork import exit_code_of_fork
 
 SIGKILLED = -9

@@ -11,7 +11,7 @@ import pytest
 from fastbk.apache.importer import directories, import_bookie
 from fastbk.apache.importer.index_check import IndexUse
 from fastbk.errors import StorageError
-from fastbk.model.entry import DigestType, make_entry, make_lac_body, master_key
+from fastbk.model.entry import DigestType, make_lac_body, master_key
 from fastbk.native.ledger_state import FENCED, HAS_KEY
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import entry, record
@@ -23,6 +23,7 @@ from tests.fixtures.apache_indexes import (
     put_databases,
     put_index_file,
 )
+from tests.fixtures.entries import make_entry
 
 KEY = master_key(b"")
 OLD, NEW = (make_entry(7, 0, lac, 5, b"data", DigestType.CRC32C) for lac in (-1, 0))

@@ -8,10 +8,11 @@ import pytest
 
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_requests import LedgerRequests
-from fastbk.model.entry import DigestType, make_entry, make_lac_body
+from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native.client_codec import put_write_lac
 from fastbk.replication.actions import AddEntry, ReadEntries, ReadEntry, ReadLac, WriteLac
 from fastbk.wire.statuses import Status
+from tests.fixtures.entries import make_entry
 
 LEDGER = 9
 DIGESTS = [DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC, DigestType.DUMMY]

@@ -16,8 +16,9 @@ from fastbk.errors import (
     NoSuchLedger,
     RecordTooLarge,
 )
-from fastbk.model.entry import DigestType, parse_entry
+from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
+from tests.fixtures.entries import parse_entry
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns

@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError, DigestMismatch, ProtocolError
-from fastbk.model.entry import (
-    DigestType,
-    crc32c,
-    make_entry,
-    make_lac_body,
-    master_key,
-    parse_entry,
-    parse_lac_body,
-)
+from fastbk.model.entry import DigestType, crc32c, make_lac_body, master_key, parse_lac_body
+from tests.fixtures.entries import make_entry, parse_entry
 
 HEADER = "0000000000000005000000000000000700000000000000060" + "00000000000007b"
 DIGESTS = {

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
-from fastbk.model.entry import DigestType, make_entry, master_key
+from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, LedgerCodec
 from fastbk.wire.generated import Add, Request, RequestBody
+from tests.fixtures.entries import make_entry
 from tests.fixtures.fake_bookie_parts import key_of, vector
 from tests.fixtures.frames import response
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from fastbk.model.entry import DigestType, mac_key, make_entry
+from fastbk.model.entry import DigestType, mac_key
 from fastbk.native._client import lib
+from tests.fixtures.entries import make_entry
 from tests.fixtures.hashes import check_mac
 
 

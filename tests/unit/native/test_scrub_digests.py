@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from fastbk.model.entry import DigestType, mac_key, make_entry
+from fastbk.model.entry import DigestType, mac_key
 from fastbk.native.scrub import BAD_RANGES_MAX, DigestScan, LogScan, Run
 from fastbk.storage.directories import log_path
 from tests.fixtures import store_harness
+from tests.fixtures.entries import make_entry
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.hashes import (
     DIGEST_CRC32,

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
-from fastbk.model.entry import DigestType, make_entry
+from fastbk.model.entry import DigestType
 from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.entry_columns import Table, fill
 from fastbk.native.ffi import NativeFullError
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import EntryTable, size_bytes_of, table_of
+from tests.fixtures.entries import make_entry
 
 LEDGER = 2**50
 DATAS = st.lists(st.binary(max_size=40), min_size=1, max_size=12)

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
-from fastbk.model.entry import DigestType, make_entry
+from fastbk.model.entry import DigestType
 from fastbk.native import stream_codec as codec
 from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.stream_columns import Sizes, fill, sizes_of
 from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import compressed
 from fastbk.stream.records import Chunk, chunk_of, chunk_of_run
+from tests.fixtures.entries import make_entry
 
 LEDGER, SEGMENT, FIRST_ENTRY, BASE_SEQ, BASE_TXID = 5, 3, 40, 1000, 77
 PAYLOADS = st.lists(
