@@ -288,64 +288,6 @@ class Maintenance:
         plan.abandon()
         self.commits.files.abandon(store, plan.attempt)
 
-    # ---- all at once, in one thread: for tools and tests
-
-    def merge_if_due(self, store: Store, deleted: Collection[int] = ()) -> Change | None:
-        """Merge locations files if there are many; None when there is nothing to do. Raises CheckpointFailed."""
-        merging = self.plan_merge(deleted)
-        return None if merging is None else self._through(store, merging)
-
-    def merge_all(
-        self,
-        store: Store,
-        deleted: Collection[int] = (),
-        *,
-        forget_deleted_before_s: int = 0,
-        dropped: Collection[int] = (),
-    ) -> Change | None:
-        """Merge all files into one; see `plan_merge`. Raises CheckpointFailed."""
-        merging = self.plan_merge(
-            deleted,
-            everything=True,
-            forget_deleted_before_s=forget_deleted_before_s,
-            dropped=dropped,
-        )
-        return None if merging is None else self._through(store, merging)
-
-    def recount(self, store: Store, deleted: Collection[int] = ()) -> Change | None:
-        """Count what lives, and give up logs in which nothing does. Raises CheckpointFailed."""
-        recount = Recount(self.commits, deleted)
-        try:
-            recount.run(store)
-        except FAILURES as error:
-            raise CheckpointFailed(f"could not count what lives: {error}") from error
-        return self.commit_recount(store, recount)
-
-    def compact(
-        self, store: Store, log_ids: Collection[int], deleted: Collection[int] = ()
-    ) -> Change | None:
-        """Move what lives in these logs into new ones; None if there is nothing to do. Raises CheckpointFailed."""
-        compaction = self.plan_compaction(log_ids, deleted)
-        return None if compaction is None else self._through(store, compaction)
-
-    def _through(self, store: Store, plan: LocationsMerge | Compaction) -> Change:
-        try:
-            while plan.step(store):
-                pass
-            if isinstance(plan, LocationsMerge):
-                return self.commit_merge(store, plan)
-            return self.commit_compaction(store, plan)
-        except FAILURES as error:
-            self.abandon(store, plan)
-            if isinstance(plan, LocationsMerge):
-                self.note_damage(plan)
-            if isinstance(error, CheckpointFailed):
-                raise
-            raise CheckpointFailed(f"could not rewrite files: {error}") from error
-        except BaseException:
-            plan.abandon()
-            raise
-
     def _commit_upkeep(
         self,
         store: Store,

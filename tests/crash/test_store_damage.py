@@ -15,6 +15,7 @@ from fastbk.native.hashes import crc32c
 from fastbk.storage import locations_merge
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.manifest import ManifestSlots
+from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import (
     CANNOT_TELL,
@@ -196,9 +197,9 @@ def test_damaged_files_are_not_merged_away(image: FakeDisk) -> None:
     world = StoreHarness(image)
     life = world.start()
     before = life.checkpoint.manifest
-    assert life.checkpoint.merge_all(life.store, [2]) is None
+    assert upkeep_at_once.merge_all(life.checkpoint, life.store, [2]) is None
     with pytest.raises(CheckpointFailed, match="damaged"):
-        life.checkpoint.recount(life.store, [2])
+        upkeep_at_once.recount(life.checkpoint, life.store, [2])
     assert life.checkpoint.manifest == before
     assert ManifestSlots(image.disk(), DIRECTORY).load() == before
     world.attempted = world.committed = before.mark

@@ -17,6 +17,7 @@ from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import locations_path
+from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
@@ -96,7 +97,7 @@ class StoreModel(RuleBasedStateMachine):
     def drop(self, ledger_ids: set[int]) -> None:
         """All at once, of ledgers that may come again."""
         store = self.life.store
-        self.harness.upkeep(lambda life: life.checkpoint.merge_all(store, dropped=ledger_ids))
+        self.harness.upkeep(lambda life: upkeep_at_once.merge_all(life.checkpoint, store, dropped=ledger_ids))
         self.harness.recount()
         for ledger_id in ledger_ids:
             self.entries.pop(ledger_id, None)

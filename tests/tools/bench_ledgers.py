@@ -26,6 +26,7 @@ from fastbk.native.store import Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.units import GIB
+from tests.fixtures import upkeep_at_once
 from tests.tools.one_bookie import OneBookie, one_bookie
 from tests.tools.part import scratch, setting
 
@@ -90,7 +91,7 @@ def build(directory: Path, incarnation: int, count: int) -> None:
                     change = changes.pop()
                     Checkpoint.install(store, change)
                     checkpoint.clean_up(store, change)
-                    merged = checkpoint.merge_if_due(store)
+                    merged = upkeep_at_once.merge_if_due(checkpoint, store)
                     changes += [merged] if merged else []
         finally:
             store.destroy()

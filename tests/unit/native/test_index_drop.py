@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.index import SETTLED_END
+from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, OK, RECOVERY
 from tests.fixtures.storage_harness import Book, Life, format_disk
@@ -44,7 +45,7 @@ def begin(life: Life, *ledger_ids: int) -> tuple[list[int], list[int]]:
 
 def drop(life: Life, ledger_id: int) -> None:
     ids, marks = begin(life, ledger_id)
-    change = life.checkpoint.merge_all(life.store, dropped=ids)
+    change = upkeep_at_once.merge_all(life.checkpoint, life.store, dropped=ids)
     assert change is not None
     life.checkpoint.install(life.store, change)
     life.index.end_drop(ids, marks, is_dropped=True)
@@ -124,7 +125,7 @@ def test_what_comes_behind_the_end_meanwhile_stays(life: Life) -> None:
     """An id above all others needs no look: it is acknowledged while the rest goes, and lies behind what is dropped."""
     ids, marks = begin(life, 1)
     assert is_acked(life, 1, 3)
-    change = life.checkpoint.merge_all(life.store, dropped=ids)
+    change = upkeep_at_once.merge_all(life.checkpoint, life.store, dropped=ids)
     assert change is not None
     life.checkpoint.install(life.store, change)
     life.index.end_drop(ids, marks, is_dropped=True)

@@ -9,6 +9,7 @@ import pytest
 
 from fastbk.native.index import ids_without
 from fastbk.server.index.forgetting import DELETED_KEPT_S
+from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.storage_harness import Book, Life, format_disk
@@ -125,7 +126,7 @@ def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) ->
     life.flusher.upkeep.recount()
     for _ in range(20):
         life.flusher.poll()
-    change = life.checkpoint.merge_all(life.store, life.flusher.upkeep.deleted)
+    change = upkeep_at_once.merge_all(life.checkpoint, life.store, life.flusher.upkeep.deleted)
     assert change is not None
     life.checkpoint.install(life.store, change)
     assert life.store.ledger_bytes(1), "it is not merged away"

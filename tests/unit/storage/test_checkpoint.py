@@ -14,6 +14,7 @@ from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_merge import MERGE_FILES_MIN
 from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import Damage, ManifestSlots
+from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
@@ -196,7 +197,7 @@ def test_nothing_is_deleted_without_its_line(harness: StoreHarness) -> None:
     harness.settings = CheckpointSettings(entry_log_size_bytes=1)
     life = harness.start()
     harness.flush([(1, 0)])
-    change = life.checkpoint.recount(life.store, [1])
+    change = upkeep_at_once.recount(life.checkpoint, life.store, [1])
     assert change is not None
     Checkpoint.install(life.store, change)
     harness.fake.fault("fail", "create", errno=errno.EIO)
@@ -213,7 +214,7 @@ def test_a_full_disk_has_room_made_before_the_line(harness: StoreHarness) -> Non
     harness.settings = CheckpointSettings(entry_log_size_bytes=1)
     life = harness.start()
     harness.flush([(1, 0)])
-    change = life.checkpoint.recount(life.store, [1])
+    change = upkeep_at_once.recount(life.checkpoint, life.store, [1])
     assert change is not None
     Checkpoint.install(life.store, change)
     harness.fake.fault("fail", "create", errno=errno.ENOSPC)
@@ -226,7 +227,7 @@ def test_a_full_disk_has_room_made_before_the_line(harness: StoreHarness) -> Non
 def test_a_recount_that_changes_nothing_commits_nothing(harness: StoreHarness, life: Life) -> None:
     harness.flush([(1, 0)])
     generation = life.checkpoint.manifest.generation
-    assert life.checkpoint.recount(life.store) is None
+    assert upkeep_at_once.recount(life.checkpoint, life.store) is None
     assert life.checkpoint.manifest.generation == generation
 
 
@@ -267,7 +268,7 @@ def test_states_of_deleted_ledgers_are_forgotten_in_time(harness: StoreHarness, 
     ]
     harness.take(life.checkpoint.run(life.store, FlushItems.from_entries([], states), 1))
     assert life.store.count_states([1], 150) == (3, 1)
-    change = life.checkpoint.merge_all(life.store, [1, 2], forget_deleted_before_s=150)
+    change = upkeep_at_once.merge_all(life.checkpoint, life.store, [1, 2], forget_deleted_before_s=150)
     assert change is not None
     harness.take(change)
     assert life.store.states(change.add[0]) == states[1:]
@@ -275,7 +276,7 @@ def test_states_of_deleted_ledgers_are_forgotten_in_time(harness: StoreHarness, 
 
 def test_dropped_copies_are_gone_and_may_come_again(harness: StoreHarness, life: Life) -> None:
     harness.flush([(1, 0), (2, 0)])
-    harness.upkeep(lambda it: it.checkpoint.merge_all(it.store, dropped=[1]))
+    harness.upkeep(lambda it: upkeep_at_once.merge_all(it.checkpoint, it.store, dropped=[1]))
     assert life.store.read(1, 0, 0).status == NO_ENTRY
     assert life.store.read(2, 0, 0).status == OK
     harness.pending = [(1, 0)]
@@ -333,7 +334,7 @@ def test_a_disk_that_reads_nothing_is_no_file_s_fault(harness: StoreHarness, lif
         harness.flush([(1, i)])
     harness.fake.fault("fail", "read", times=FOREVER, errno=errno.EIO)
     with pytest.raises(CheckpointFailed):
-        life.checkpoint.merge_if_due(life.store)
+        upkeep_at_once.merge_if_due(life.checkpoint, life.store)
     harness.fake.clear_faults()
     assert life.checkpoint.damaged == set()
     harness.merge()

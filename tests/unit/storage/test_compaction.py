@@ -14,6 +14,7 @@ from fastbk.storage.checkpoint import CheckpointFailed, CheckpointSettings
 from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.directories import log_path
 from fastbk.storage.manifest import COMPACTION, ManifestSlots
+from tests.fixtures import upkeep_at_once
 from tests.fixtures.fake_disk import FOREVER, FakeDisk
 from tests.fixtures.store_harness import (
     CANNOT_TELL,
@@ -129,7 +130,7 @@ def test_locations_are_not_rewritten(harness: StoreHarness, life: Life) -> None:
 def test_nothing_lives_in_them(harness: StoreHarness, life: Life) -> None:
     harness.maybe_deleted = {1, 2}
     harness.flush([])
-    change = life.checkpoint.compact(life.store, [1, 2, 3, 4], harness.deleted)
+    change = upkeep_at_once.compact(life.checkpoint, life.store, [1, 2, 3, 4], harness.deleted)
     assert change is not None
     assert change.add == ()
     harness.take(change)
@@ -217,7 +218,7 @@ def test_when_none_can_be_read_nothing_changes(harness: StoreHarness, life: Life
     before = life.checkpoint.manifest
     life.disk.unlink(log_path(DIRECTORY, 1))
     with pytest.raises(CheckpointFailed, match="none of these"):
-        life.checkpoint.compact(life.store, [1])
+        upkeep_at_once.compact(life.checkpoint, life.store, [1])
     assert life.checkpoint.manifest is before
     assert not life.checkpoint.has_compaction
     assert life.store.read(1, 0, 0).status == CANNOT_TELL
@@ -237,7 +238,7 @@ def test_a_disk_that_gives_wrong_bytes_everywhere_is_not_believed() -> None:
             corrupt(harness, one, ledger_id, 0)
         before = one.checkpoint.manifest
         with pytest.raises(CheckpointFailed, match="can be read"):
-            one.checkpoint.compact(one.store, [1])
+            upkeep_at_once.compact(one.checkpoint, one.store, [1])
         assert one.checkpoint.manifest is before
         harness.end()
 
@@ -330,7 +331,7 @@ def test_what_is_dropped_meanwhile_does_not_come_back(harness: StoreHarness, lif
     assert plan is not None
     while plan.step(life.store):
         pass
-    harness.upkeep(lambda it: it.checkpoint.merge_all(it.store, dropped=[2]))
+    harness.upkeep(lambda it: upkeep_at_once.merge_all(it.checkpoint, it.store, dropped=[2]))
     with pytest.raises(CheckpointFailed, match="dropped"):
         life.checkpoint.commit_compaction(life.store, plan)
     life.checkpoint.abandon(life.store, plan)
@@ -342,7 +343,7 @@ def test_a_full_disk_ends_it_without_a_trace(harness: StoreHarness, life: Life) 
     before = life.checkpoint.manifest
     harness.fake.fault("fail", "create", times=FOREVER, errno=errno.ENOSPC)
     with pytest.raises(CheckpointFailed, match="No space left"):
-        life.checkpoint.compact(life.store, [1])
+        upkeep_at_once.compact(life.checkpoint, life.store, [1])
     harness.fake.clear_faults()
     assert life.checkpoint.manifest is before
     harness.check()
