@@ -11,13 +11,13 @@ import argparse
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fastbk.errors import ConfigError
 from fastbk.exit_codes import DONE, FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
 
@@ -25,6 +25,8 @@ Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
 ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
 """Of a ledger's client or a stream's."""
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+T = TypeVar("T")
 
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 METADATA_TIMEOUT_S = 10.0
@@ -125,12 +127,17 @@ def print_json(answer: object) -> None:
     print(json.dumps(answer, ensure_ascii=False))
 
 
-def print_answer(options: argparse.Namespace, facts: object, *lines: str) -> int:
-    """Print `facts` as JSON if that is wanted, else these lines; return the exit code of success."""
+def print_answer(
+    options: argparse.Namespace, facts: T, *lines: str, as_lines: Callable[[T], Iterable[str]] | None = None
+) -> int:
+    """Print `facts` as JSON if that is wanted, else these lines; return the exit code of success.
+
+    `as_lines` makes more lines of the facts. It is not called for JSON: another version's facts may lack what it needs.
+    """
     if options.json:
         print_json(facts)
     else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(f"{line}\n" for line in (*lines, *(as_lines(facts) if as_lines else ())))
     return DONE
 
 

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     client = admin_client(options)
     if options.gc_verb == "status":
         status = client.get("/gc")
-        return print_answer(options, status, *_lines(status))
+        return print_answer(options, status, as_lines=_lines)
     if options.gc_verb == "run":
         return _run(options, client)
     answer = client.post(f"/gc/{options.gc_verb}", {"what": _what(options)})
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace, client: AdminClient) -> int:
                 f"not done within {options.timeout:g} s; it goes on, see `fastbk bookie gc status`"
             )
         time.sleep(POLL_S)
-    print_answer(options, status, *_lines(status))
+    print_answer(options, status, as_lines=_lines)
     return 0 if _went_well(status, what) else 1
 
 

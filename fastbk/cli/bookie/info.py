@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def info(options: argparse.Namespace) -> int:
     """Print state, reasons and disks. Returns 1 when the bookie does not take writes."""
     found = admin_client(options).get("/info")
-    print_answer(options, found, *_info_lines(found))
+    print_answer(options, found, as_lines=_info_lines)
     return 0 if found["state"] == WRITABLE and not found["not_ready"] else 1
 
 
 def disk(options: argparse.Namespace) -> int:
     """Print every directory's disk. Returns 1 when one is worse than a warning, or slow."""
     disks = admin_client(options).get("/disks")["disks"]
-    print_answer(options, disks, *_disk_lines(disks))
+    print_answer(options, disks, as_lines=_disk_lines)
     is_well = all(each["state"] in WELL and not each["slow"] for each in disks)
     return 0 if is_well and disks else 1
 

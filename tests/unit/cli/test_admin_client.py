@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fastbk.cli.__main__ import main
 from fastbk.cli.admin_client import (
     AdminClient,
     BookieRefused,
@@ -117,3 +119,24 @@ def test_a_bookie_is_found_by_address_or_in_the_metadata(page: Page, tmp_path: P
     for lease in (first, second):
         lease.close()
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "arguments"),
+    [
+        ("/info", {"state": "writable", "not_ready": []}, ["info"]),
+        ("/gc", {"running": True}, ["gc", "status"]),
+        ("/disks", {"disks": [{"state": "ok", "slow": ""}]}, ["disk"]),
+    ],
+    ids=["info", "gc", "disk"],
+)
+def test_json_is_what_a_bookie_of_any_version_says(
+    page: Page, path: str, answer: dict[str, object], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def says(_: dict[str, object]) -> object:
+        return answer
+
+    page.server.add_route("GET", path, says)
+    there = f"127.0.0.1:{page.server.port}"
+    assert main(["bookie", *arguments, "--http", there, "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out) == answer.get("disks", answer)
