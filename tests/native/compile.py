@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 SOURCES = NATIVE / "src"
 
 KINDS = {
+    "release": ["-O2"],
     "debug": ["-O1", "-DFBK_DEBUG"],
     "asan": [
         "-O1",

@@ -8,6 +8,7 @@ ASan and UBSan by `fuzz_driver.c`, and with `./dev fuzz` as long as one likes un
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import dataclass
@@ -285,6 +286,22 @@ def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
     built = build_program(["broken_harness.c", "fuzz_driver.c"], (), "asan")
     with pytest.raises(AssertionError, match="heap-buffer-overflow"):
         run(built, ["1000", str(seed)], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_bare_chain_answers_all_that_is_sent(tmp_path: Path) -> None:
+    """The floor of `./dev bench`: a window of 64 is durable in fewer batches than adds."""
+    built = build_program(["bench_chain.c"], [], "debug", URING)
+    command = [str(built), str(tmp_path / "journal"), "64", "0.3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["adds"] > answer["batches"] > 0
+    assert 0 < answer["latency_us"]["p50"] <= answer["latency_us"]["p99"] <= answer["latency_us"]["p99.9"]
+    assert all(spent > 0 for spent in answer["cpu_us_per_entry"].values())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failing_program_fails(tmp_path: Path) -> None:

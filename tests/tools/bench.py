@@ -1,9 +1,12 @@
-"""`./dev bench`: the disk, appends at windows 1, 100, 1,000, and reads; for this tree, or paired with another commit.
+"""`./dev bench`: the disk, a bare-C chain, this tree and perhaps another commit, measured in turn in one run.
 
-Every row is a ratio or stands beside one: these machines are noisy, so a figure alone says little. With AGAINST=commit
-that commit is checked out and set up under build/against/ and the two take turns, run by run, in one session.
+Every figure stands beside others of the same minute, since these machines are noisy: all systems take turns, the order
+is turned round each round, and what counts are ratios pair by pair. With AGAINST=commit that commit is checked out and
+set up under build/against/. What is measured is kept in OUT after each run of a system, so RESUME=1 goes on where a
+run was cut off.
 
-Environment: AGAINST=commit, ROUNDS=3, SECONDS_EACH=3, OUT=build/bench.json.
+Environment: AGAINST=commit, ROUNDS=3, SECONDS_EACH=3, ONLY=word,word (cases by name), RESUME=1, OUT=build/bench.json;
+the report is beside OUT, as .html.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.native.compile import URING, build_program
 from tests.style.tree import ROOT
-from tests.tools.part import scratch, setting, write
+from tests.tools.bench_report import Figures, Run, page, table
+from tests.tools.part import BUILD, scratch, setting, write
 
 OTHERS = (
     "replication", "apache", "slow", "stalls", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
@@ -27,61 +31,106 @@ OTHERS = (
 )  # fmt: skip
 """`./dev bench NAME` runs `main` of tests.tools.bench_NAME, and writes the figures that it returns."""
 
+THIS, CHAIN, DISK = "this tree", "bare-C chain", "disk"
+
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a `fastbk bench` command, the figure that counts, and whether more is better."""
+    """One thing to measure.
+
+    Attributes:
+        load: arguments of `fastbk bench`; () where only the disk is measured.
+        window: of the bare-C chain for the same; 0: it has no such case.
+        block: of the disk's case: bytes a durable write, as fio writes it.
+    """
 
     name: str
-    arguments: tuple[str, ...]
-    figure: str
-    more_is_better: bool
+    load: tuple[str, ...] = ()
+    window: int = 0
+    block: str = ""
+
+
+def append(name: str, *more: str, window: int, chain: bool = False) -> Case:
+    """Return a case of appends."""
+    return Case(name, ("append", "--window", str(window), *more), window if chain else 0)
 
 
 CASES = (
-    Case("disk commit, our probe: p50 µs", ("append", "--window", "1"), "disk_commit_us.p50", False),
-    Case("append, window 1: p50 µs", ("append", "--window", "1"), "latency_us.p50", False),
-    Case("append, window 1: p50 / disk p50", ("append", "--window", "1"), "p50_over_disk", False),
-    Case("append, window 100: adds/s", ("append", "--window", "100"), "adds_per_s", True),
-    Case("append, window 1,000: adds/s", ("append", "--window", "1000"), "adds_per_s", True),
-    Case(
-        "append, window 1,000: bookie CPU µs/entry",
-        ("append", "--window", "1000"),
-        "cpu_us_per_entry.bookie",
-        False,
+    *(Case(f"durable write of {size}", block=size) for size in ("4k", "128k", "1m")),
+    *(append(f"append, window {window:,}", window=window, chain=window <= 1000) for window in (1, 100, 1000, 5000)),
+    append("append, 100 B, window 1,000", "--size", "100B", window=1000),
+    append("append, 16 KiB, window 100", "--size", "16KiB", window=100),
+    append("append, 256 KiB, window 10", "--size", "256KiB", window=10),
+    append("append, 10 ledgers, window 100", "--ledgers", "10", window=100),
+    append("append, 1,000 ledgers, window 1,000", "--ledgers", "1000", window=1000),
+    *(
+        append(
+            f"append, {count:,} connections, 1 in flight each",
+            *("--connections", str(count), "--ledgers", str(count)),
+            window=count,
+        )
+        for count in (10, 100, 1000)
     ),
-    Case("read, singly, window 100: entries/s", ("read", "--window", "100"), "reads_per_s", True),
-    Case(
-        "read, in batches, window 10: entries/s",
-        ("read", "--window", "10", "--entries-a-read", "64"),
-        "reads_per_s",
-        True,
-    ),
+    Case("read, singly, window 100", ("read", "--window", "100")),
+    Case("read, 64 at once, window 10", ("read", "--window", "10", "--entries-a-read", "64")),
 )
 
 
-def run_bench(tree: Path, arguments: tuple[str, ...], seconds: float) -> dict[str, Any]:
-    """Run one `fastbk bench` of `tree` and return its JSON object."""
+def load_of(tree: Path, arguments: tuple[str, ...], seconds: float) -> Figures:
+    """Run one `fastbk bench` of `tree` and return its figures."""
     command = [tree / ".venv/bin/fastbk", "bench", *arguments, "--seconds", str(seconds), "--json"]
+    result = answer_of([str(part) for part in command], f"{tree} {' '.join(arguments)}")
+    latency, cpu = result["latency_us"], result["cpu_us_per_entry"]
+    found = {
+        "per_s": result.get("adds_per_s") or result["reads_per_s"],
+        "p50_us": latency["p50"],
+        "p99_us": latency["p99"],
+        "p999_us": latency["p999"],
+        "bookie_us": cpu["bookie"],
+        "client_us": cpu["client"],
+        "memory_mb": result.get("bookie_pss_mb"),
+        "disk_p50_us": result.get("disk_commit_us", {}).get("p50"),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def chain_of(program: Path, window: int, seconds: float) -> Figures:
+    """Run the bare-C chain and return its figures; the bookie's processor time is worker and journal."""
+    result = answer_of([str(program), "chain.file", str(window), str(seconds)], "the bare-C chain")
+    latency, cpu = result["latency_us"], result["cpu_us_per_entry"]
+    return {
+        "per_s": result["adds_per_s"],
+        "p50_us": latency["p50"],
+        "p99_us": latency["p99"],
+        "p999_us": latency["p99.9"],
+        "bookie_us": cpu["worker"] + cpu["journal"],
+        "client_us": cpu["client"],
+    }
+
+
+def disk_of(block: str, seconds: float) -> Figures:
+    """Return what fio measures of one durable overwrite at a time."""
+    command = [
+        "fio", "--name=commit", "--filename=disk.file", "--size=256M", f"--bs={block}", "--rw=write", "--direct=1",
+        "--sync=dsync", "--overwrite=1", "--ioengine=psync", "--time_based", f"--runtime={max(1, int(seconds))}",
+        "--output-format=json",
+    ]  # fmt: skip
+    written = answer_of(command, "fio")["jobs"][0]["write"]
+    # The sync is part of the write with O_DSYNC, so completion latency is the commit's.
+    percentiles = written["clat_ns"]["percentile"]
+    found = {name: percentiles[key] / 1000 for name, key in
+             (("p50_us", "50.000000"), ("p99_us", "99.000000"), ("p999_us", "99.900000"))}  # fmt: skip
+    return {"per_s": written["iops"], **found, "mb_per_s": written["bw_bytes"] / 1e6}
+
+
+def answer_of(command: list[str], what: str) -> dict[str, Any]:
+    """Run a command in a folder of its own on the tree's disk and return the JSON that it prints."""
     with scratch() as folder:
-        done = subprocess.run(
-            [str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=300
-        )
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
-        raise SystemExit(f"bench: {tree} {' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
+        raise SystemExit(f"bench: {what}: {done.stderr.strip()[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout)
-    disk = result.get("disk_commit_us", {}).get("p50")
-    if disk:
-        result["p50_over_disk"] = result["latency_us"]["p50"] / disk
     return result
-
-
-def figure(result: dict[str, Any], path: str) -> float:
-    """Return the number at a dotted path of one result."""
-    value: Any = result
-    for part in path.split("."):
-        value = value[part]
-    return float(value)
 
 
 def check_out(commit: str) -> Path:
@@ -105,57 +154,34 @@ def check_out(commit: str) -> Path:
     return tree
 
 
-def measure(trees: dict[str, Path], rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
-    """Return case → tree → figures, one per round; trees take turns and swap their order each round."""
-    figures: dict[str, dict[str, list[float]]] = {
-        case.name: {name: [] for name in trees} for case in CASES
-    }
-    commands = list(dict.fromkeys(case.arguments for case in CASES))
+def chosen(only: str) -> list[Case]:
+    """Return the cases whose name has one of these words, all for none. Raises SystemExit where that is no case."""
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    cases = [case for case in CASES if not words or any(word in case.name for word in words)]
+    if not cases:
+        raise SystemExit(f"bench: ONLY={only}: no case; there are: {'; '.join(case.name for case in CASES)}")
+    return cases
+
+
+def measure(run: Run, cases: list[Case], trees: dict[str, Path], rounds: int, seconds: float, out: Path) -> None:
+    """Measure what `run` does not have yet; the systems take turns and swap their order each round."""
+    chain = build_program(["bench_chain.c"], [], "release", URING)
     for number in range(rounds):
-        names = list(trees) if number % 2 == 0 else list(reversed(trees))
-        for arguments in commands:
-            for name in names:
-                print(f"round {number + 1}/{rounds}: {name}: {' '.join(arguments)}", file=sys.stderr)
-                result = run_bench(trees[name], arguments, seconds)
-                for case in CASES:
-                    if case.arguments == arguments:
-                        figures[case.name][name].append(figure(result, case.figure))
-    return figures
-
-
-def fio_commit_us(seconds: float) -> dict[str, float]:
-    """Return p50 and p99 of one durable 4 KiB overwrite at a time as fio measures them, to hold our probe against."""
-    with scratch() as folder:
-        command = [
-            "fio", "--name=commit", f"--filename={folder}/file", "--size=64M", "--bs=4k", "--rw=write",
-            "--direct=1", "--sync=dsync", "--overwrite=1", "--ioengine=psync", "--time_based",
-            f"--runtime={max(1, int(seconds))}", "--output-format=json",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        raise SystemExit(f"bench: fio: {done.stderr.strip()[-500:]}")
-    write = json.loads(done.stdout)["jobs"][0]["write"]
-    # The sync is part of the write with O_DSYNC, so completion latency is the commit's.
-    percentiles = write["clat_ns"]["percentile"]
-    return {"p50": percentiles["50.000000"] / 1000, "p99": percentiles["99.000000"] / 1000}
-
-
-def table(figures: dict[str, dict[str, list[float]]], trees: dict[str, Path]) -> str:
-    """Return the figures as aligned text: medians with their range, and the ratio of the paired rounds."""
-    lines = [f"{'':44}" + "".join(f"{name:>34}" for name in trees) + ("  this/other" if len(trees) > 1 else "")]
-    for case in CASES:
-        row = f"{case.name:44}"
-        for name in trees:
-            values = figures[case.name][name]
-            text = f"{statistics.median(values):,.2f} ({min(values):,.2f}…{max(values):,.2f})"
-            row += f"{text:>34}"
-        if len(trees) > 1:
-            this, other = (figures[case.name][name] for name in trees)
-            ratio = statistics.median(a / b for a, b in zip(this, other, strict=True))
-            better = (ratio > 1) == case.more_is_better
-            row += f"  {ratio:10.3f}{'' if abs(ratio - 1) < 0.03 else ' better' if better else ' worse'}"
-        lines.append(row)
-    return "\n".join(lines)
+        for case in cases:
+            systems = [THIS, *(name for name in trees if name != THIS)] if case.load else []
+            systems += [CHAIN] * (case.window > 0) + [DISK] * bool(case.block)
+            for system in systems if number % 2 == 0 else reversed(systems):
+                if run.has(case.name, system, number):
+                    continue
+                print(f"round {number + 1}/{rounds}: {case.name}: {system}", file=sys.stderr)
+                if system == DISK:
+                    figures = disk_of(case.block, seconds)
+                elif system == CHAIN:
+                    figures = chain_of(chain, case.window, seconds)
+                else:
+                    figures = load_of(trees[system], case.load, seconds)
+                run.add(case.name, system, figures)
+                run.write(out)
 
 
 def main() -> int:
@@ -169,18 +195,17 @@ def main() -> int:
             return 0
         return int(found or 0)
     rounds, seconds = setting("ROUNDS", 3), setting("SECONDS_EACH", 3.0)
-    trees = {"this tree": ROOT}
+    cases = chosen(setting("ONLY", ""))
+    trees = {THIS: ROOT}
     if against := os.environ.get("AGAINST"):
         trees[against] = check_out(against)
-    fio = [fio_commit_us(seconds)]
-    figures = measure(trees, rounds, seconds)
-    fio.append(fio_commit_us(seconds))
-    print("fio, 4 KiB O_DIRECT + O_DSYNC overwrite, before and after: " + "; ".join(
-        f"p50 {one['p50']:.1f} p99 {one['p99']:.1f} µs" for one in fio
-    ))
-    print(table(figures, trees))
-    answer = {"rounds": rounds, "seconds": seconds, "fio_commit_us": fio, "figures": figures}
-    write("bench", answer)
+    BUILD.mkdir(exist_ok=True)
+    out = Path(setting("OUT", str(BUILD / "bench.json")))
+    run = Run.read(out) if setting("RESUME", "") == "1" and out.exists() else Run(seconds)
+    measure(run, cases, trees, rounds, seconds, out)
+    print(table(run))
+    out.with_suffix(".html").write_text(page(run))
+    print(f"written: {out} and {out.with_suffix('.html')}", file=sys.stderr)
     return 0
 
 

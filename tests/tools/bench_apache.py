@@ -9,15 +9,15 @@ from __future__ import annotations
 import statistics
 
 from tests.style.tree import ROOT
-from tests.tools.bench import figure, run_bench
+from tests.tools.bench import load_of
 from tests.tools.part import setting
 
 PROTOCOLS = ("fastbk", "v2", "v3")
 WINDOW = setting("WINDOW", "1000")
 CASES = {
-    "append": ("adds_per_s", ("--window", WINDOW)),
-    "read": ("reads_per_s", ("--window", WINDOW)),
-    "read in batches": ("reads_per_s", ("--window", "10", "--entries-a-read", "64")),
+    "append": ("--window", WINDOW),
+    "read": ("--window", WINDOW),
+    "read in batches": ("--window", "10", "--entries-a-read", "64"),
 }
 
 
@@ -26,14 +26,13 @@ def main() -> None:
     size = ("--size", setting("SIZE", "1024"))
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for _ in range(rounds):
-        for name, (rate, more) in CASES.items():
+        for name, more in CASES.items():
             for protocol in PROTOCOLS:
                 if protocol == "v3" and "--entries-a-read" in more:
                     continue  # it has none
                 arguments = (name.split()[0], "--protocol", protocol, *size, *more)
-                result = run_bench(ROOT, arguments, seconds)
-                figures = figure(result, "cpu_us_per_entry.bookie"), figure(result, rate)
-                found.setdefault((name, protocol), []).append(figures)
+                figures = load_of(ROOT, arguments, seconds)
+                found.setdefault((name, protocol), []).append((figures["bookie_us"], figures["per_s"]))
     print(f"{'':18} {'':7} {'bookie CPU µs/entry':>20} {'entries/s':>12}   (medians of {rounds})")
     for (name, protocol), figures_of_rounds in found.items():
         cpu, rate_found = (statistics.median(column) for column in zip(*figures_of_rounds, strict=True))
