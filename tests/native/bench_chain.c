@@ -2,7 +2,10 @@
  * ask for.  Three processes, TCP loopback, a ring in shared memory, eventfds, io_uring, O_DIRECT + RWF_DSYNC on a file
  * whose blocks have been written before: the shape of a bookie, without its checks, checksums, index and Python.
  *
- * usage: bench_chain FILE WINDOW SECONDS.  Prints JSON: adds, seconds, adds_per_s, batches, latency_us, cpu_us_per_entry.
+ * A bookie stores each entry twice: with `twice` a fourth process writes as many bytes to a second file on the same disk,
+ * 1 MiB at a time and four at once, as a flush does.
+ *
+ * usage: bench_chain FILE WINDOW SECONDS [twice].  Prints JSON: adds, seconds, adds_per_s, batches, latency_us, cpu_us_per_entry.
  * Exits 77 where io_uring is refused. */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +35,9 @@
 #define BLOCK_BYTES 4096u
 #define BATCH_BYTES (1u << 20)
 #define FILE_BYTES (64u << 20)
+#define PIECE_BYTES (1u << 20)
+#define PIECE_COUNT 4u
+#define FLUSH_BYTES (24u << 20) /* half of a write cache */
 #define LATENCIES_MAX (1u << 22)
 
 /* What the three share.  Each word has one writer; `..._sleeps` is its reader's. */
@@ -124,6 +130,35 @@ run_journal(int file)
         atomic_store(&shared->committed, taken);
         atomic_fetch_add(&shared->batches, 1);
         ring_bell(worker_bell);
+    }
+}
+
+/* ------------------------------------------------------------------ flusher */
+
+static void
+run_flusher(int file)
+{
+    struct io_uring uring;
+    uint8_t *piece;
+    need(open_uring(&uring) == 0, "io_uring");
+    need(posix_memalign((void **)&piece, BLOCK_BYTES, PIECE_BYTES) == 0, "memory");
+    memset(piece, 1, PIECE_BYTES);
+    uint64_t flushed = 0, offset = 0;
+    for (;;) {
+        struct timespec pause = {0, 1000000};
+        while (atomic_load(&shared->committed) * FRAME_BYTES < flushed + FLUSH_BYTES)
+            nanosleep(&pause, NULL);
+        for (uint32_t i = 0; i < FLUSH_BYTES / PIECE_BYTES + PIECE_COUNT; i++) {
+            if (i >= PIECE_COUNT)
+                wait_one(&uring, PIECE_BYTES);
+            if (i < FLUSH_BYTES / PIECE_BYTES) {
+                io_uring_prep_write(io_uring_get_sqe(&uring), file, piece, PIECE_BYTES, offset);
+                io_uring_submit(&uring);
+                offset = offset + 2 * PIECE_BYTES > FILE_BYTES ? 0 : offset + PIECE_BYTES;
+            }
+        }
+        need(fdatasync(file) == 0, "sync");
+        flushed += FLUSH_BYTES;
     }
 }
 
@@ -268,6 +303,7 @@ open_file(const char *path)
         need(pwrite(file, zeros, BATCH_BYTES, at) == BATCH_BYTES, "write zeros");
     need(fdatasync(file) == 0, "sync");
     free(zeros);
+    unlink(path); /* its descriptor is enough */
     return file;
 }
 
@@ -312,10 +348,11 @@ start(void (*run)(int), int fd, int other)
 int
 main(int argc, char **argv)
 {
-    uint64_t window = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
-    double seconds = argc == 4 ? strtod(argv[3], NULL) : 0;
+    bool is_twice = argc == 5 && strcmp(argv[4], "twice") == 0;
+    uint64_t window = argc == 4 || is_twice ? strtoull(argv[2], NULL, 10) : 0;
+    double seconds = window > 0 ? strtod(argv[3], NULL) : 0;
     if (window == 0 || window > SLOT_COUNT / 2 || seconds <= 0 || seconds > 600) {
-        fprintf(stderr, "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600)\n", SLOT_COUNT / 2);
+        fprintf(stderr, "usage: bench_chain FILE WINDOW(1..%u) SECONDS(..600) [twice]\n", SLOT_COUNT / 2);
         return 2;
     }
     struct io_uring tried;
@@ -328,18 +365,18 @@ main(int argc, char **argv)
     need(shared != MAP_FAILED, "memory");
     journal_bell = eventfd(0, EFD_CLOEXEC);
     worker_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int client, server, file = open_file(argv[1]);
+    int client, server, file = open_file(argv[1]), second = is_twice ? open_file(argv[1]) : -1;
     connect_both(&client, &server);
     signal(SIGCHLD, on_dead_child);
-    pid_t pids[3] = {getpid(), start(run_worker, client, server), 0};
+    pid_t pids[4] = {getpid(), start(run_worker, client, server), 0, 0};
     close(client);
     pids[2] = start(run_journal, file, server);
+    pids[3] = is_twice ? start(run_flusher, second, server) : 0;
     run_client(server, window, seconds, pids);
     signal(SIGCHLD, SIG_DFL);
-    for (int i = 1; i < 3; i++) {
+    for (int i = 1; i < 4 && pids[i] != 0; i++) {
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);
     }
-    unlink(argv[1]);
     return 0;
 }

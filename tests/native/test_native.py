@@ -289,10 +289,11 @@ def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_bare_chain_answers_all_that_is_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["twice"]], ids=["once", "twice"])
+def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path) -> None:
     """The floor of `./dev bench`: a window of 64 is durable in fewer batches than adds."""
     built = build_program(["bench_chain.c"], [], "debug", URING)
-    command = [str(built), str(tmp_path / "journal"), "64", "0.3"]
+    command = [str(built), str(tmp_path / "journal"), "64", "0.3", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.strip())

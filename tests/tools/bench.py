@@ -27,11 +27,12 @@ from tests.tools.part import BUILD, scratch, setting, write
 
 OTHERS = (
     "replication", "apache", "slow", "stalls", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
-    "segments", "manystreams", "arrow", "spark", "spark-memory",
+    "segments", "manystreams", "arrow", "spark", "spark-memory", "costs",
 )  # fmt: skip
 """`./dev bench NAME` runs `main` of tests.tools.bench_NAME, and writes the figures that it returns."""
 
-THIS, CHAIN, DISK = "this tree", "bare-C chain", "disk"
+THIS, CHAIN, TWICE, DISK = "this tree", "bare-C chain", "same, stored twice", "disk"
+"""TWICE: the chain beside a process that writes as many bytes again, as a bookie's flush does."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ def load_of(tree: Path, arguments: tuple[str, ...], seconds: float) -> Figures:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def chain_of(program: Path, window: int, seconds: float) -> Figures:
+def chain_of(program: Path, window: int, seconds: float, *more: str) -> Figures:
     """Run the bare-C chain and return its figures; the bookie's processor time is worker and journal."""
-    result = answer_of([str(program), "chain.file", str(window), str(seconds)], "the bare-C chain")
+    result = answer_of([str(program), "chain.file", str(window), str(seconds), *more], "the bare-C chain")
     latency, cpu = result["latency_us"], result["cpu_us_per_entry"]
     return {
         "per_s": result["adds_per_s"],
@@ -169,15 +170,16 @@ def measure(run: Run, cases: list[Case], trees: dict[str, Path], rounds: int, se
     for number in range(rounds):
         for case in cases:
             systems = [THIS, *(name for name in trees if name != THIS)] if case.load else []
-            systems += [CHAIN] * (case.window > 0) + [DISK] * bool(case.block)
+            systems += [CHAIN, TWICE] * (case.window > 0) + [DISK] * bool(case.block)
             for system in systems if number % 2 == 0 else reversed(systems):
                 if run.has(case.name, system, number):
                     continue
                 print(f"round {number + 1}/{rounds}: {case.name}: {system}", file=sys.stderr)
                 if system == DISK:
                     figures = disk_of(case.block, seconds)
-                elif system == CHAIN:
-                    figures = chain_of(chain, case.window, seconds)
+                elif system in (CHAIN, TWICE):
+                    more = ["twice"] if system == TWICE else []
+                    figures = chain_of(chain, case.window, seconds, *more)
                 else:
                     figures = load_of(trees[system], case.load, seconds)
                 run.add(case.name, system, figures)

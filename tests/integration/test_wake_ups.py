@@ -1,0 +1,32 @@
+"""What docs/performance.md says of sleeps and bells: an add does not wake a process once more than it has to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.tools.bench_costs import costs_of
+from tests.tools.one_bookie import one_bookie
+
+SECONDS = 1.0
+
+
+def test_an_add_wakes_each_process_as_often_as_it_has_to(tmp_path: Path) -> None:
+    with one_bookie(tmp_path) as bookie:
+        alone = costs_of(bookie, 1, SECONDS)
+        many = costs_of(bookie, 100, SECONDS)
+    # A lone add: the client's bytes and the journal's bell wake the worker, the worker's bell and the disk the journal.
+    assert alone["receives"] <= 1.05
+    assert alone["batches"] <= 1.05
+    assert alone["bells worker→journal"] <= 1.05
+    assert alone["bells journal→worker"] <= 1.05
+    assert alone["worker sleeps"] <= 2.2
+    assert alone["journal sleeps"] <= 2.3
+    # The index hears of it each 5 ms.
+    assert alone["bells journal→index"] * alone["entries a second"] <= 250
+    # A hundred at once are few batches, and none of them costs more wake-ups than a lone add.
+    assert many["batches"] <= 0.1
+    assert many["bells worker→journal"] <= many["batches"] * 1.05
+    assert many["bells journal→worker"] <= many["batches"] * 1.05
+    assert many["journal sleeps"] <= many["batches"] * 2.5
+    # Its bytes to the journal: the entry, its header, at most a block of padding for each batch.
+    assert many["journal bytes"] - many["of them padding"] <= 1200
