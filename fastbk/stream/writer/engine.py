@@ -166,9 +166,11 @@ class AppendEngine:
         self._progressed()
 
     def _entry_failed(self, group: Group, error: Error) -> None:
-        self._give_up(group, self._unknown(self.failure or self._failure_of(error)))
-        if self.failure is None:
-            self.fail(error)
+        # It has failed before anybody is told: whoever is, in another thread, is refused at once.
+        is_first, self.failure = self.failure is None, self.failure or self._failure_of(error)
+        self._give_up(group, self._unknown(self.failure))
+        if is_first:
+            self._end(self.failure)
         self._settle()
 
     def _unknown(self, failure: Error) -> Error:
@@ -221,9 +223,12 @@ class AppendEngine:
             self.stop()
             return
         self.failure = self._failure_of(error)
+        self._end(self.failure)
+
+    def _end(self, failure: Error) -> None:
         self.stop()
         if self.segment is not None:
-            self.segment.ledger.abandon(ClientClosed(str(self.failure), outcome="unknown"))
+            self.segment.ledger.abandon(ClientClosed(str(failure), outcome="unknown"))
         self._settle()
 
     def _failure_of(self, error: Error) -> Error:

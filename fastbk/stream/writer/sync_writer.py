@@ -212,12 +212,13 @@ class SyncStreamWriter:
     def _has_room(self, timeout: float | None) -> WriterQueue:
         """Wait for room and return the queue. The condition is held."""
         limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
-        _, queue = self._opened()
+        writer, queue = self._opened()
         end_s = time.monotonic() + limit_s
         while True:
             self._loop.check()
-            if self._failure is not None:
-                failure = self._failure.copy()
+            # Whoever has been told of the failure may be here before the loop has come to `_settled`.
+            if (ended := self._failure or writer.failure) is not None:
+                failure = ended.copy()
                 failure.outcome = "not_written"
                 raise failure
             if self._is_closed:

@@ -185,7 +185,10 @@ async def test_two_clients_that_follow_the_errors_leave_one_writer() -> None:
     assert (opened, causes) == (["old", "new"], [])
 
 
-def test_the_blocking_writer_says_the_same() -> None:
+@pytest.mark.parametrize("is_settled", [True, False], ids=["settled", "before_it_is_settled"])
+def test_the_blocking_writer_says_the_same(is_settled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_settled:
+        monkeypatch.setattr(SyncStreamWriter, "_settled", lambda *_: None)
     plan = HeldAppends()
     cluster = Cluster(plan)
     loop = LoopThread(lambda: cluster.client("former"))  # type: ignore[arg-type, return-value]
