@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.doctor.interrupts import disk_of, interrupts_of
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import StorageError
 from fastbk.native.disk import Disk
@@ -28,6 +29,8 @@ NETWORK_KINDS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.ss
 MEMORY_KINDS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 NO_BARRIER = frozenset({"nobarrier", "barrier=0"})
 INODES_MIN = 10_000
+INTERRUPTS_SHARE_MIN = 0.5
+"""Above it one processor is the disk's."""
 
 
 class Disks:
@@ -44,6 +47,8 @@ class Disks:
             yield f"file system of the {place}", partial(self.mount, directory, place)
             yield f"writes to the {place}", partial(self.writes, directory, place)
             yield f"room in the {place}", partial(self.room, directory, place)
+            if place.role == "journal":
+                yield f"interrupts of the {place}", partial(self.interrupts, directory)
         yield "a disk for each directory", self.sharing
 
     def directory(self, directory: str, place: DirectoryPlace) -> Finding:
@@ -133,6 +138,22 @@ class Disks:
             yield warn(
                 text, f"remove small files from {mount_of(existing_parent(directory)).point}"
             )
+
+    def interrupts(self, directory: str, proc: Path = Path("/proc"), sys_: Path = Path("/sys")) -> Finding:
+        """Who answers commits: workers and journals may keep to those processors."""
+        disk = disk_of(existing_parent(directory), sys_)
+        found = interrupts_of((proc / "interrupts").read_text(), disk[1]) if disk else {}
+        if disk is None or not found:
+            return ok("not known of this kind of disk")
+        most = max(found, key=lambda processor: found[processor])
+        share, chosen = found[most] / sum(found.values()), self._config.bookie.processors
+        why = f"{disk[0]}: processor {most} has {share:.0%} of them"
+        if share < INTERRUPTS_SHARE_MIN:
+            return ok(f"{disk[0]}: spread over {len(found)} processors")
+        if chosen and most not in chosen:
+            there = f"[bookie] processors = {list(chosen)}"
+            return warn(f"{why}, {there} are others", f"[bookie] processors = [{most}], or leave them out")
+        return ok(why)
 
     def sharing(self) -> Finding:
         """Journals commit all the time; whatever else their disk does, they wait for."""

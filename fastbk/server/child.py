@@ -28,7 +28,7 @@ from fastbk.native.process import die_with_parent, watch_signals
 from fastbk.observe import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 MESSAGE_BYTES_MAX = 1 << 17
 """Longest control message: fits a socket's buffer under the default limits of any user."""
@@ -152,6 +152,12 @@ def start(role: str) -> Child:
         os.set_inheritable(descriptor, False)
     logs.bind(index=child.index, **message.get("log", {}))
     return child
+
+
+def keep_to(processors: Collection[int]) -> None:
+    """Have this process, and threads that it starts from now on, run on these processors only; on any for none."""
+    if processors:
+        os.sched_setaffinity(0, processors)
 
 
 def run(role: str, main: Callable[[Child], None]) -> NoReturn:

@@ -23,7 +23,7 @@ from fastbk.observe import library_log, logs
 from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.pages import endpoints, life_info, open_admin
-from fastbk.server.configuration.checks import check
+from fastbk.server.configuration.checks import check, check_processors
 from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
@@ -69,6 +69,7 @@ class Supervisor:
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
         check(config)
+        check_processors(config)
         library_log.forward()
         self._config = config
         self._accept_data_loss = accept_data_loss

@@ -136,6 +136,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitSettings
     settings: NetworkSettings
     drain_timeout_ms: int
+    processors: tuple[int, ...] = ()
     reads_only_reason: str = ""
     """Not empty: there is no journal, and whatever would have to be written is refused."""
 
@@ -156,6 +157,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: JournalSettings
     disk: DiskSettings
     replayed: Replayed
+    processors: tuple[int, ...] = ()
     refuses_adds: bool = False
     """From the start on, until told otherwise: normal adds."""
     header_key: str = ""

@@ -33,6 +33,16 @@ def check(config: BookieConfig) -> None:
         raise ConfigError(problem)
 
 
+def check_processors(config: BookieConfig) -> None:
+    """Refuse processors that this machine does not have, or does not give to this process. Raises ConfigError."""
+    usable = os.sched_getaffinity(0)
+    if missing := sorted(set(config.bookie.processors) - usable):
+        raise ConfigError(
+            f"[bookie] processors: {', '.join(map(str, missing))} cannot be used here, but"
+            f" {', '.join(map(str, sorted(usable)))}"
+        )
+
+
 def _problems(config: BookieConfig) -> Iterator[str]:
     if not config.metadata.uri:
         yield "[metadata] uri is missing: the bookie needs it"

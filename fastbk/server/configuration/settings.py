@@ -41,6 +41,11 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     workers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
     """Network processes. 0: a quarter of the cores, at least 1 and at most 16."""
 
+    processors: tuple[Annotated[int, msgspec.Meta(ge=0, le=4095)], ...] = ()
+    """By number, those that workers and journals keep to; empty: any. `fastbk doctor` names those that the journal's
+    disk interrupts: an add that waits alone is faster there (docs/performance.md).
+    """
+
     allow_unauthenticated_remote: bool = False
     """There is no authentication yet: only with this set does a bookie listen beyond loopback."""
 

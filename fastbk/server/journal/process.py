@@ -28,7 +28,7 @@ from fastbk.native.kill_points import kill_point
 from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
-from fastbk.server.child import Child, run
+from fastbk.server.child import Child, keep_to, run
 from fastbk.server.configuration.bookie_config import JournalConfig
 from fastbk.server.configuration.settings import unconfirmed_ledgers_max
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch
@@ -299,6 +299,7 @@ def serve(child: Child, loop: JournalLoop) -> None:
 def main(child: Child) -> None:
     """The journal's life after `configure`."""
     config = msgspec.convert(child.config, JournalConfig)
+    keep_to(config.processors)
     settings = config.settings
     disk = Disk(settings.directory, settings.backend)
     journal = Journal(disk, journal_options(child, config, disk))

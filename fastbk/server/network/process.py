@@ -12,7 +12,7 @@ import uvloop
 from fastbk.native.segment import seal_segment
 from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
-from fastbk.server.child import Child, SupervisorGone, run
+from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
 from fastbk.server.network.idle_connections import allow_descriptors
 from fastbk.server.network.network import Network
@@ -100,6 +100,7 @@ async def until_drain(child: Child, network: Network) -> None:
 async def serve(child: Child) -> None:
     """Serve until drained."""
     config = msgspec.convert(child.config, WorkerConfig)
+    keep_to(config.processors)
     worker = Worker(worker_options(child, config))
     for pair in range(config.pair_count):
         seal_segment(child.fds[f"segment.{pair}"])

@@ -289,6 +289,7 @@ class BootOrder:
             limits=self._config.limits,
             settings=self._config.network,
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
+            processors=self._config.bookie.processors,
             reads_only_reason=self._facts.reads_only_reason,
         )
 
@@ -302,6 +303,7 @@ class BootOrder:
             settings=bookie_config.journal_settings(self._config, pair),
             disk=self._config.disk,
             replayed=replayed,
+            processors=self._config.bookie.processors,
             refuses_adds=self._facts.refuses_adds,
             header_key=self._header_key(pair),
         )
