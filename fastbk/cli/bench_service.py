@@ -63,7 +63,7 @@ def service_under_load(options: argparse.Namespace) -> Iterator[Service]:
             "--data is for a service of its own; it cannot go with a cluster that runs"
         )
     if uri:
-        with _connected(uri) as service:
+        with _connected(uri, options.protocol) as service:
             yield service
         return
     from fastbk.devcluster import DevCluster
@@ -72,7 +72,7 @@ def service_under_load(options: argparse.Namespace) -> Iterator[Service]:
     cluster = DevCluster(data, 1)
     try:
         cluster.start()
-        with _connected(cluster.metadata_uri) as service:
+        with _connected(cluster.metadata_uri, options.protocol) as service:
             service.bookie = cluster.bookies[0]
             service.journal_directory = service.bookie.directory / "journal"
             yield service
@@ -83,17 +83,18 @@ def service_under_load(options: argparse.Namespace) -> Iterator[Service]:
 
 
 @contextlib.contextmanager
-def _connected(uri: str) -> Iterator[Service]:
+def _connected(uri: str, protocol: str) -> Iterator[Service]:
     from fastbk.meta.uri import open_store
 
     with contextlib.closing(open_store(uri, may_make=False)) as store:
         for registration in store.list_bookies():
-            bookie, endpoint = registration.service, registration.service.endpoint()
+            bookie = registration.service
+            endpoint = bookie.endpoint() if protocol == "fastbk" else bookie.client_endpoint()
             if registration.writable and endpoint is not None:
                 where = (bookie.bookie_id, endpoint.host, endpoint.port)
                 yield Service(uri, store, *where, facts=dict(bookie.properties))
                 return
-        raise StorageError(f"no writable bookie in {uri}: start one, e.g. `fastbk dev`")
+        raise StorageError(f"no writable bookie in {uri} that speaks {protocol}: start one, e.g. `fastbk dev`")
 
 
 def digest_type_of(options: argparse.Namespace) -> DigestType:

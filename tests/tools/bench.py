@@ -5,8 +5,10 @@ is turned round each round, and what counts are ratios pair by pair. With AGAINS
 set up under build/against/. What is measured is kept in OUT after each run of a system, so RESUME=1 goes on where a
 run was cut off.
 
-Environment: AGAINST=commit, ROUNDS=3, SECONDS_EACH=3, ONLY=word,word (cases by name), RESUME=1, OUT=build/bench.json;
-the report is beside OUT, as .html.
+With APACHE=1 the same load in C goes to a tuned and warm bookie of Apache's, too, through both of Apache's protocols.
+
+Environment: AGAINST=commit, APACHE=1, ROUNDS=3, SECONDS_EACH=3, ONLY=word,word (cases by name), RESUME=1,
+OUT=build/bench.json; the report is beside OUT, as .html.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 from tests.native.compile import URING, build_program
 from tests.style.tree import ROOT
 from tests.tools.bench_report import Figures, Run, page, table
+from tests.tools.bench_rivals import PROTOCOLS, ApacheBookie, apache_bookie
 from tests.tools.part import BUILD, scratch, setting, write
 
 OTHERS = (
@@ -91,8 +95,14 @@ def load_of(tree: Path, arguments: tuple[str, ...], seconds: float) -> Figures:
         "client_us": cpu["client"],
         "memory_mb": result.get("bookie_pss_mb"),
         "disk_p50_us": result.get("disk_commit_us", {}).get("p50"),
+        "entries": result["entries"],
     }
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def may_measure(system: str, case: Case) -> bool:
+    """Whether a bookie of Apache's has such a case: version 3 has no reads of many entries."""
+    return system in PROTOCOLS and not (PROTOCOLS[system] == "v3" and "--entries-a-read" in case.load)
 
 
 def chain_of(program: Path, window: int, seconds: float, *more: str) -> Figures:
@@ -164,12 +174,21 @@ def chosen(only: str) -> list[Case]:
     return cases
 
 
-def measure(run: Run, cases: list[Case], trees: dict[str, Path], rounds: int, seconds: float, out: Path) -> None:
+def measure(
+    run: Run,
+    cases: list[Case],
+    trees: dict[str, Path],
+    apache: ApacheBookie | None,
+    rounds: int,
+    seconds: float,
+    out: Path,
+) -> None:
     """Measure what `run` does not have yet; the systems take turns and swap their order each round."""
     chain = build_program(["bench_chain.c"], [], "release", URING)
     for number in range(rounds):
         for case in cases:
             systems = [THIS, *(name for name in trees if name != THIS)] if case.load else []
+            systems += [name for name in PROTOCOLS if apache and case.load and may_measure(name, case)]
             systems += [CHAIN, TWICE] * (case.window > 0) + [DISK] * bool(case.block)
             for system in systems if number % 2 == 0 else reversed(systems):
                 if run.has(case.name, system, number):
@@ -180,6 +199,8 @@ def measure(run: Run, cases: list[Case], trees: dict[str, Path], rounds: int, se
                 elif system in (CHAIN, TWICE):
                     more = ["twice"] if system == TWICE else []
                     figures = chain_of(chain, case.window, seconds, *more)
+                elif apache and system in PROTOCOLS:
+                    figures = apache.measure(system, case.load, seconds)
                 else:
                     figures = load_of(trees[system], case.load, seconds)
                 run.add(case.name, system, figures)
@@ -204,7 +225,8 @@ def main() -> int:
     BUILD.mkdir(exist_ok=True)
     out = Path(setting("OUT", str(BUILD / "bench.json")))
     run = Run.read(out) if setting("RESUME", "") == "1" and out.exists() else Run(seconds)
-    measure(run, cases, trees, rounds, seconds, out)
+    with apache_bookie() if os.environ.get("APACHE") else nullcontext() as apache:
+        measure(run, cases, trees, apache, rounds, seconds, out)
     print(table(run))
     out.with_suffix(".html").write_text(page(run))
     print(f"written: {out} and {out.with_suffix('.html')}", file=sys.stderr)

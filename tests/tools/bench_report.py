@@ -82,8 +82,10 @@ def ratio(these: list[Figures], others: list[Figures], name: str) -> float | Non
 
 
 def rows_of(systems: dict[str, list[Figures]]) -> list[list[str]]:
-    """Return a row for each system: its name and its figures, as text."""
-    return [[system, *(shown(rounds, name) for name in COLUMNS)] for system, rounds in systems.items()]
+    """Return a row of titles, and one for each system: its name and its figures, as text; no column is empty."""
+    names = [name for name in COLUMNS if any(name in one for rounds in systems.values() for one in rounds)]
+    titles = ["", *(COLUMNS[name][0] for name in names)]
+    return [titles, *([system, *(shown(rounds, name) for name in names)] for system, rounds in systems.items())]
 
 
 def ratios_of(systems: dict[str, list[Figures]]) -> list[str]:
@@ -104,12 +106,11 @@ def table(run: Run) -> str:
     """Return the report as text."""
     lines = []
     for case, systems in run.cases.items():
-        rows = [["", *(title for title, _ in COLUMNS.values())], *rows_of(systems)]
-        used = [at for at in range(len(rows[0])) if at == 0 or any(row[at] for row in rows[1:])]
-        widths = {at: max(len(row[at]) for row in rows) for at in used}
+        rows = rows_of(systems)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines.append(case)
-        lines += ["  " + "  ".join(f"{row[at]:<{widths[at]}}" if at == 0 else f"{row[at]:>{widths[at]}}" for at in used)
-                  for row in rows]  # fmt: skip
+        for name, *cells in rows:
+            lines.append("  ".join([f"  {name:<{widths[0]}}", *map("{:>{}}".format, cells, widths[1:])]))
         lines += [f"  {line}" for line in ratios_of(systems)]
     return "\n".join(lines)
 
@@ -147,13 +148,13 @@ def page(run: Run) -> str:
     """Return the report as one HTML file that needs nothing else."""
     parts = []
     for case, systems in run.cases.items():
-        head = "".join(f"<th>{escape(title)}</th>" for title in ("", *(title for title, _ in COLUMNS.values())))
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows_of(systems)
+        head, *body = (
+            "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in row)
+            for kind, row in zip(["th", *["td"] * len(systems)], rows_of(systems), strict=True)
         )
         parts.append(
             f"<h2>{escape(case)}</h2>{chart(systems, 'per_s')}{chart(systems, 'p50_us')}"
-            f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+            f'<div class="scroll"><table><tr>{head}</tr>{"".join(f"<tr>{row}</tr>" for row in body)}</table></div>'
             + "".join(f"<p>{escape(line)}</p>" for line in ratios_of(systems))
         )
     rounds = max((len(one) for systems in run.cases.values() for one in systems.values()), default=0)
