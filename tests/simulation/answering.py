@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import EntryId, LedgerId
-from fastbk.native.decide import entries_same
 from fastbk.native.store import FENCED
 from fastbk.replication.actions import (
     BookieRequest,
@@ -18,6 +17,7 @@ from fastbk.replication.actions import (
     WriteLac,
 )
 from fastbk.wire.statuses import Status
+from tests.fixtures.decide import entries_same
 from tests.fixtures.entries import make_entry
 from tests.simulation.kernel import STALE
 from tests.simulation.network import Connection

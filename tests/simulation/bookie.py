@@ -1,4 +1,4 @@
-"""A bookie as a node: the product's decisions (`fastbk.native.decide`) over a simulated journal.
+"""A bookie as a node: the product's decisions (`tests.fixtures.decide`) over a simulated journal.
 
 Records are decided in one order, written in batches, answered after the batch's sync (INV-J1); what is durable is
 taken into the store in that order, the first copy of an entry winning (INV-A5). A crash loses the batches that were
@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
-from fastbk.native.decide import NO_KEY, RECOVERY, Kind, LedgerTable, Limit, Take
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState
 from fastbk.replication.actions import AddEntry, BookieRequest, ForceLedger, ReadEntry, Reply
 from fastbk.server.identity import ledgers_of
 from fastbk.wire.statuses import Status
+from tests.fixtures.decide import NO_KEY, RECOVERY, Kind, LedgerTable, Limit, Take
 from tests.simulation.answering import Answers, Stored
 from tests.simulation.jobs import Job, Record, runs_of, split_key
 from tests.simulation.kernel import STALE, Kernel, Node

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
-from fastbk.native.decide import RECOVERY, Kind
 from fastbk.replication.actions import BookieRequest, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
+from tests.fixtures.decide import RECOVERY, Kind
 from tests.simulation.checks_base import ChecksBase
 from tests.simulation.kernel import Violation
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fastbk.model.ids import EntryId, LedgerId
-from fastbk.native.decide import Kind, Take
 from fastbk.replication.actions import BookieRequest
+from tests.fixtures.decide import Kind, Take
 from tests.simulation.answering import Stored
 from tests.simulation.network import Connection
 

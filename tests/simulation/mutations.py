@@ -9,7 +9,7 @@ from tests.simulation.mutations_copies import COPIES
 from tests.simulation.planting import fault
 
 _ADDS = "fastbk.replication.add_machine:AddMachine"
-_BOOKIE = "fastbk.native.decide:LedgerTable"
+_BOOKIE = "tests.fixtures.decide:LedgerTable"
 _CHANGE = "fastbk.replication.ensemble_change_result:EnsembleChange"
 _CLOSE = "fastbk.replication.closing:CloseLedger"
 _COPY = "fastbk.replication.copying:CopyShare"

@@ -7,12 +7,12 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.model.quorum import write_sets
-from fastbk.native.decide import Kind
 from fastbk.replication.actions import ReadEntry, SendRequest
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.recovery_reads import ReadForRecovery
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
+from tests.fixtures.decide import Kind
 from tests.simulation.answering import Stored
 from tests.simulation.network import TO_BOOKIE
 from tests.simulation.scripts.registry import script

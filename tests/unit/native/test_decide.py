@@ -7,7 +7,11 @@ import random
 
 import pytest
 
-from fastbk.native.decide import (
+from fastbk.native.ffi import CorruptDataError, NativeFullError
+from fastbk.native.ledger_state import UNCONFIRMED
+from fastbk.native.store import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
+from fastbk.wire.statuses import Status
+from tests.fixtures.decide import (
     RECOVERY,
     Kind,
     LedgerTable,
@@ -17,10 +21,6 @@ from fastbk.native.decide import (
     Verdict,
     entries_same,
 )
-from fastbk.native.ffi import CorruptDataError, NativeFullError
-from fastbk.native.ledger_state import UNCONFIRMED
-from fastbk.native.store import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
-from fastbk.wire.statuses import Status
 from tests.fixtures.store_harness import entry_bytes
 
 KEY = b"k" * 20

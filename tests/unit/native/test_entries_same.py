@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from fastbk.native.decide import entries_same
+from tests.fixtures.decide import entries_same
 from tests.fixtures.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
-from fastbk.native.decide import RECOVERY, Kind
 from fastbk.replication.actions import BookieRequest, ReadEntry, Reply
+from tests.fixtures.decide import RECOVERY, Kind
 from tests.simulation.answering import Stored
 from tests.simulation.scripts.stage import plan_of
 from tests.simulation.workload import KEY, data_of
