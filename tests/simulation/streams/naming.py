@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFound
 from fastbk.stream.chain.chain import NONE, get_chain
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.catalog import Catalog, Place
 from fastbk.stream.namespace.events import NamespaceEvent
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STREAMS, chain_path
@@ -168,6 +168,15 @@ class NamesWorld:
         one_id = self.rng.choice(spaces)
         catalog = Catalog(as_client(self._processes.client()))
         watcher = Watcher(Namespace(catalog, tree.path_of(one_id)), one_id)
+        place = catalog.place
+
+        async def noted(path: tuple[str, ...], leaf: str | None = None) -> Place:
+            # By now another namespace may have the name: that one is watched.
+            found = await place(path, leaf)
+            watcher.id = found.levels[-1].id
+            return found
+
+        catalog.place = noted  # type: ignore[method-assign]
         watching.append((watcher, asyncio.ensure_future(watcher.watch())))
 
     def _wrong_watcher(self, watching: list[tuple[Watcher, asyncio.Task[None]]]) -> str:
