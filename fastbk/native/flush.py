@@ -38,23 +38,22 @@ class FlushResult:
     file_size_bytes: int
 
 
-class FlushItems:
-    """Sorted entries and sorted ledger states to be flushed, in memory that outlives this object's use."""
+class FlushContents:
+    """Entries and ledger states to be flushed, in memory that outlives this object's use.
 
-    def __init__(
-        self, items: CData, item_count: int, states: CData, state_count: int, keep: object = None
-    ) -> None:
-        """Take pointers to `fbk_flush_item` and `fbk_ledger_state`; `keep` is held as long as this is."""
-        self._items = items
-        self._states = states
+    Attributes:
+        handle: the native `fbk_flush_contents`, for sibling modules in `fastbk.native` only.
+    """
+
+    def __init__(self, handle: CData, keep: object = None) -> None:
+        """Take a pointer to `fbk_flush_contents`; `keep` is held as long as this is."""
+        self.handle = handle
         self._keep = keep
-        self.item_count = item_count
-        self.state_count = state_count
 
     @classmethod
     def from_entries(
         cls, entries: Iterable[tuple[int, int, bytes]], states: Iterable[LedgerState] = ()
-    ) -> FlushItems:
+    ) -> FlushContents:
         """Copy (ledger id, entry id, bytes) and states, in any order; for tools and tests."""
         ordered = sorted(entries, key=lambda entry: entry[:2])
         items = ffi.new("struct fbk_flush_item[]", len(ordered) + 1)
@@ -66,15 +65,21 @@ class FlushItems:
             item.data, item.size_bytes, item.crc = buffer, len(data), crc32c(data)
         packed = b"".join(map(pack_state, sorted(states, key=lambda state: state.ledger_id)))
         memory = ffi.new("uint8_t[]", packed + b"\0")
-        pointer = ffi.cast("struct fbk_ledger_state *", memory)
-        return cls(
-            items, len(ordered), pointer, len(packed) // STATE.size, (items, buffers, memory)
-        )
+        contents = ffi.new("struct fbk_flush_contents *")
+        contents.items, contents.item_count = items, len(ordered)
+        contents.states = ffi.cast("struct fbk_ledger_state *", memory)
+        contents.state_count = len(packed) // STATE.size
+        return cls(contents, (items, buffers, memory))
 
     @property
-    def handles(self) -> tuple[CData, int, CData, int]:
-        """Items, their count, states, their count: for this module only."""
-        return self._items, self.item_count, self._states, self.state_count
+    def has_entries(self) -> bool:
+        """Whether there is anything for an entry log."""
+        return bool(self.handle.item_count or self.handle.run_count)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are neither entries nor states."""
+        return not self.has_entries and not self.handle.state_count
 
 
 class Flush(NativeObject):
@@ -82,17 +87,17 @@ class Flush(NativeObject):
 
     _gone = "this flush has ended"
 
-    def __init__(self, store: CData, options: FlushOptions, items: FlushItems) -> None:
+    def __init__(self, store: CData, options: FlushOptions, contents: FlushContents) -> None:
         """Open the log; `store` is the native one. Raises OSError."""
         native = ffi.new("struct fbk_flush_options *")
         fill_struct(native, options)
         super().__init__(
             create(
-                lambda error: lib.fbk_flush_begin(store, native, *items.handles, error),
+                lambda error: lib.fbk_flush_begin(store, native, contents.handle, error),
                 "begin a flush",
             )
         )
-        self._items = items
+        self._contents = contents
 
     def step(self, bytes_max: int) -> bool:
         """Write up to about `bytes_max`; return whether there is more. Raises OSError: then abandon."""

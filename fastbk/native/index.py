@@ -13,7 +13,7 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import CorruptDataError, check, create, fill_struct, ints_of
 from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
 from fastbk.native.ledger_notices import PAGE_IDS, LedgerNotices
-from fastbk.native.store import FlushItems
+from fastbk.native.store import FlushContents
 from fastbk.observe.names import SLOTS
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class SealedCache:
         mark_sequence: the last batch contained completely: the mark once this is flushed (INV-A1).
     """
 
-    items: FlushItems
+    contents: FlushContents
     mark_sequence: int
 
 
@@ -185,15 +185,11 @@ class Index(LedgerNotices):
 
     def sealed(self) -> SealedCache:
         """Return what was sealed, sorting it at the first call; for the flush thread, as often as it likes."""
-        items = ffi.new("const struct fbk_flush_item **")
-        states = ffi.new("const struct fbk_ledger_state **")
-        counts = ffi.new("uint64_t[3]")
-        result = lib.fbk_index_sealed(
-            self.handle, items, counts + 0, states, counts + 1, counts + 2
-        )
-        check(result, "sort the write cache")
-        contents = FlushItems(items[0], int(counts[0]), states[0], int(counts[1]), self)
-        return SealedCache(contents, int(counts[2]))
+        contents = ffi.new("struct fbk_flush_contents *")
+        mark_sequence = ffi.new("uint64_t *")
+        result = lib.fbk_index_sealed(self.handle, contents, mark_sequence)
+        check(result, "lay out the write cache")
+        return SealedCache(FlushContents(contents, self), int(mark_sequence[0]))
 
     def flushed(self) -> None:
         """Say that the manifest names what was sealed: the mark moves, credit is given."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fastbk.native import location_pass
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import NativeObject, check, create, fill_struct
-from fastbk.native.flush import Flush, FlushItems, FlushOptions, FlushResult
+from fastbk.native.flush import Flush, FlushContents, FlushOptions, FlushResult
 from fastbk.native.ledger_state import (
     DELETED,
     FENCED,
@@ -41,7 +41,7 @@ __all__ = [
     "LIMBO",
     "STATE",
     "Flush",
-    "FlushItems",
+    "FlushContents",
     "FlushOptions",
     "FlushResult",
     "LedgerState",
@@ -276,9 +276,9 @@ class Store(NativeObject):
 
     # ---- the flush thread
 
-    def begin_flush(self, options: FlushOptions, items: FlushItems) -> Flush:
+    def begin_flush(self, options: FlushOptions, contents: FlushContents) -> Flush:
         """Begin a flush. Raises OSError; FileExistsError when an id was used before."""
-        return Flush(self.handle, options, items)
+        return Flush(self.handle, options, contents)
 
     # ---- the background thread
 

@@ -111,8 +111,7 @@ _COUNTERS: Slots = {
     "WORKER_COLD_REQUESTS": (41, "Requests handled in Python: hello, info, ping."),
     "WORKER_WAITS_CONTEXT": (42, "Times that a client of Apache's waited for others' requests to be answered."),
     "WORKER_APACHE_CONNECTIONS": (43, "Connections that spoke Apache's protocols."),
-    "WORKER_ADDS_UNVERIFIED": (80, "Entries taken without a look at their digest: its type is not known yet, named by"
-    " no metadata (both of Apache's clients only), or HMAC. DUMMY is no digest and does not count."),
+    "WORKER_ADDS_UNVERIFIED": (80, "Entries taken with no look at their digest: of unknown type, or HMAC, not DUMMY."),
     "JOURNAL_BATCHES": (0, "Batches written and synced."),
     "JOURNAL_BYTES": (1, "Bytes written to journal files, padding included."),
     "JOURNAL_PADDING_BYTES": (2, "Bytes of them that fill blocks up."),
@@ -166,6 +165,8 @@ _COUNTERS: Slots = {
     "INDEX_CACHE_FULL": (26, "Batches that waited for a flush."),
     "INDEX_SEALS": (27, "Write caches sealed for a flush."),
     "INDEX_FLUSHES": (28, "Flushes finished."),
+    "INDEX_FLUSH_COPIED_BYTES": (57, "Bytes of entries that flushes copied on their way to an entry log."),
+    "INDEX_FLUSH_IN_PLACE_BYTES": (58, "Bytes of entries that flushes wrote from where they lay in the write cache."),
     "INDEX_FLUSH_FAILURES": (29, "Flushes that failed and will be tried again."),
     "INDEX_MERGES": (30, "Merges of locations files."),
     "INDEX_DELETED_LEDGERS": (31, "Ledgers deleted on gc's word."),
@@ -179,8 +180,7 @@ _COUNTERS: Slots = {
     "INDEX_SCRUB_DAMAGED": (48, "Runs that were found damaged, with entries that no other copy here is whole of."),
     "INDEX_SCRUB_DIGESTS": (51, "Entries of which the scrub computed the digest."),
     "INDEX_SCRUB_BAD_DIGESTS": (52, "Of these, those stored as they came, with a wrong digest: no reader takes them."),
-    "INDEX_SCRUB_DIGESTS_KEYED": (53, "Entries that the scrub read and could not check: their digest is an HMAC, and"
-    " metadata has no password."),
+    "INDEX_SCRUB_DIGESTS_KEYED": (53, "Entries whose HMAC the scrub could not check: metadata has no password."),
     "INDEX_SCRUB_DIGESTS_UNKNOWN": (54, "Entries that the scrub read while nobody could say which digest they have."),
     "INDEX_UNEXPECTED": (43, "Adds that the journal took for new although they were stored."),
     "GC_CYCLES": (0, "Looks for ledgers that metadata no longer lists."),

@@ -229,24 +229,29 @@ CACHE_ITEM_BYTES = 56
 """What an entry costs the write cache beside its bytes, at most (fbk_record_cost)."""
 
 
+CACHE_SPARE_PART = 8
+"""An eighth of what a write cache takes is its memory's spare part (FBK_CACHE_SPARE)."""
+
+
 BACKGROUND_BYTES = 8 * MIB
 """A merge's buffers. While a compaction runs it has 80 MiB more at most: a window of 32, the runs before and behind."""
 
 
 def write_cache_sizes(wanted_bytes: int, limits: LimitSettings, workers: int) -> tuple[int, int]:
-    """Return the size of a write cache, and how much of it is the reserve.
+    """Return how much a write cache of `wanted_bytes` of memory takes, and how much of that is the reserve.
 
     The reserve is what recovery adds and fences may take when normal adds have used up their credit: room
     for the largest frames, and for the end of a cache that the next batch does not fit into. Beside it each worker's
     share of the credit has to hold its largest add, or that one would wait for ever: with many workers the cache
-    is made larger than `wanted_bytes`.
+    is made larger than `wanted_bytes`. A ninth of the memory is for chunks that are not full yet (FBK_CACHE_SPARE).
     """
     frame_bytes = limits.frame_size_bytes_max
     entries = min(limits.batch_entries_max, frame_bytes // SMALLEST_ENTRY_BYTES)
     shares_bytes = workers * (frame_bytes + entries * CACHE_ITEM_BYTES)
     reserve_bytes = 2 * frame_bytes + 2 * MIB
     least_bytes = shares_bytes + min(reserve_bytes, shares_bytes)
-    cache_bytes = -(-max(wanted_bytes, least_bytes) // PAGE_BYTES) * PAGE_BYTES
+    takes_bytes = wanted_bytes * CACHE_SPARE_PART // (CACHE_SPARE_PART + 1)
+    cache_bytes = -(-max(takes_bytes, least_bytes) // PAGE_BYTES) * PAGE_BYTES
     return cache_bytes, min(reserve_bytes, cache_bytes // 2)
 
 
@@ -348,7 +353,7 @@ def _pair_table(config: BookieConfig, pair: int, name: str) -> list[Budget]:
         Budget("journal", name + "batch buffers", 2 * batch_bytes),
         Budget("journal", name + "ledger states", states_bytes),
         Budget("journal", name + "control pages", CONTROL_BYTES),
-        Budget("index", name + "write caches", 2 * cache_bytes),
+        Budget("index", name + "write caches", 2 * (cache_bytes + cache_bytes // CACHE_SPARE_PART)),
         Budget("index", name + "read cache", ledgers.read_cache_size_bytes),
         Budget("index", name + "block cache", ledgers.block_cache_size_bytes),
         Budget("index", name + "reader buffers", ledgers.readers * READER_BUFFER_BYTES),

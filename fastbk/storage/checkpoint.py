@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fastbk.native.disk import Disk
-    from fastbk.native.store import FlushItems, FlushResult, Store
+    from fastbk.native.store import FlushContents, FlushResult, Store
     from fastbk.storage.manifest import Damage, ManifestSlots
 
 __all__ = ["Change", "Checkpoint", "CheckpointFailed", "CheckpointSettings"]
@@ -131,24 +131,24 @@ class Checkpoint(Maintenance):
     def run(
         self,
         store: Store,
-        items: FlushItems,
+        contents: FlushContents,
         mark: int,
         *,
         damage: Iterable[Damage] = (),
         clean: bool = False,
         pause: Callable[[int], None] = _no_pause,
     ) -> Change:
-        """Flush `items` and commit `mark`; try again with new files when a disk fails.
+        """Flush `contents` and commit `mark`; try again with new files when a disk fails.
 
         Args:
             store: writes with the same disk as this.
-            items: sorted; unchanged until this returns.
-            mark: the last journal batch contained in `items` and all earlier flushes.
+            contents: unchanged until this returns.
+            mark: the last journal batch contained in `contents` and all earlier flushes.
             damage: found by replay; added to what the manifest remembers.
             clean: nothing is in the journal behind `mark`, and nothing will come.
             pause: called with the bytes of each written step: paces the flush; may raise to give up.
 
-        Raises CheckpointFailed after the last attempt: `items` are still needed.
+        Raises CheckpointFailed after the last attempt: `contents` are still needed.
         """
         backoff = Backoff(self._settings.retry_delay_s, math.inf)
         found = tuple(damage)
@@ -157,7 +157,7 @@ class Checkpoint(Maintenance):
             if attempt:
                 self._wait(backoff.next_s())
             try:
-                return self._run_once(store, items, mark, found, clean, pause)
+                return self._run_once(store, contents, mark, found, clean, pause)
             except FAILURES as error:
                 cause = error
         raise CheckpointFailed(
@@ -174,7 +174,7 @@ class Checkpoint(Maintenance):
     def _run_once(
         self,
         store: Store,
-        items: FlushItems,
+        contents: FlushContents,
         mark: int,
         damage: tuple[Damage, ...],
         clean: bool,
@@ -184,17 +184,17 @@ class Checkpoint(Maintenance):
         manifest = msgspec.structs.replace(
             self.manifest, mark=mark, damage=(*self.manifest.damage, *damage), clean=clean
         )
-        if not items.item_count and not items.state_count:
+        if contents.is_empty:
             return commits.commit(store, manifest, Attempt(self._slots.next_generation()))
         attempt = commits.files.attempt(self._slots.next_generation())
-        log = commits.current_log if items.item_count else None
+        log = commits.current_log if contents.has_entries else None
         offset_bytes = log.durable_bytes if log is not None else 0
-        if items.item_count and log is None:
+        if contents.has_entries and log is None:
             log = commits.files.new_log(attempt, self._new_salt(), self._clock_s(), FLUSH)
         # Whatever happens from here on, the log's tail is unknown until the commit.
         current, commits.current_log = commits.current_log, None
         try:
-            result = self._flush(store, items, attempt, log, offset_bytes, pause)
+            result = self._flush(store, contents, attempt, log, offset_bytes, pause)
         except BaseException:
             commits.files.abandon(store, attempt)
             raise
@@ -223,7 +223,7 @@ class Checkpoint(Maintenance):
     def _flush(
         self,
         store: Store,
-        items: FlushItems,
+        contents: FlushContents,
         attempt: Attempt,
         log: LogEntry | None,
         offset_bytes: int,
@@ -238,7 +238,7 @@ class Checkpoint(Maintenance):
             generation=attempt.generation,
             created_s=self._clock_s(),
         )
-        flush = store.begin_flush(options, items)
+        flush = store.begin_flush(options, contents)
         try:
             while flush.step(self._settings.step_bytes):
                 pause(self._settings.step_bytes)

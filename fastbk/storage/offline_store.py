@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
-from fastbk.native.flush import FlushItems
+from fastbk.native.flush import FlushContents
 from fastbk.native.kill_points import kill_point
 from fastbk.native.ledger_state import DELETED, LedgerState
 from fastbk.native.shard import shard_of
@@ -154,7 +154,7 @@ class OfflineStore:
         count = 0
         for part in _parts(entries):
             self._check_room(sum(len(data) for _, _, data in part))
-            self._put(FlushItems.from_entries(part))
+            self._put(FlushContents.from_entries(part))
             kill_point("move.after_entries")
             count += len(part)
             on_bytes(sum(len(data) for _, _, data in part))
@@ -169,7 +169,7 @@ class OfflineStore:
         """
         mark = self._checkpoint.manifest.mark
         self._put(
-            FlushItems.from_entries(
+            FlushContents.from_entries(
                 entries, [replace(state, changed_sequence=mark) for state in states]
             )
         )
@@ -208,11 +208,11 @@ class OfflineStore:
 
     def _put_states(self, states: Sequence[LedgerState]) -> None:
         for at in range(0, len(states), FLUSH_STATES):
-            self._put(FlushItems.from_entries((), states[at : at + FLUSH_STATES]))
+            self._put(FlushContents.from_entries((), states[at : at + FLUSH_STATES]))
 
-    def _put(self, items: FlushItems) -> None:
+    def _put(self, contents: FlushContents) -> None:
         manifest = self._checkpoint.manifest
-        change = self._checkpoint.run(self._store, items, manifest.mark, clean=manifest.clean)
+        change = self._checkpoint.run(self._store, contents, manifest.mark, clean=manifest.clean)
         Checkpoint.install(self._store, change)
         self._checkpoint.clean_up(self._store, change)
 

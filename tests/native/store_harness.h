@@ -125,8 +125,10 @@ harness_flush(struct harness *harness, const struct harness_entry *entries, uint
         .generation = file_id,
         .created_s = 1,
     };
+    struct fbk_flush_contents contents = {
+        .items = items, .item_count = count, .states = states, .state_count = state_count};
     int32_t error = 0;
-    struct fbk_flush *flush = fbk_flush_begin(harness->store, &options, items, count, states, state_count, &error);
+    struct fbk_flush *flush = fbk_flush_begin(harness->store, &options, &contents, &error);
     CHECK(flush != NULL);
     int32_t more;
     while ((more = fbk_flush_step(flush, 100000)) > 0)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fastbk.native.store import DELETED, FlushItems, LedgerState
+from fastbk.native.store import DELETED, FlushContents, LedgerState
 from fastbk.storage import locations_merge
 from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
 from fastbk.storage.commits import FAILURES
@@ -156,7 +156,7 @@ class GcModel:
         mark = self.next_mark
         self.next_mark += 1
         self.in_doubt[mark] = (entries, set(self.dying))
-        items = FlushItems.from_entries(
+        items = FlushContents.from_entries(
             [(led, i, entry_bytes(led, i)) for led, ids in entries.items() for i in ids],
             [LedgerState(led, max(ids)) for led, ids in entries.items()]
             + [LedgerState(led, flags=DELETED, deleted_s=1) for led in self.dying],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fastbk.native.ledger_state import UNCONFIRMED
-from fastbk.native.store import FlushItems, LedgerState, Scope
+from fastbk.native.store import FlushContents, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import locations_path
 from tests.fixtures import upkeep_at_once
@@ -73,7 +73,7 @@ class StoreModel(RuleBasedStateMachine):
             for ledger_id in fresh
         ]  # fmt: skip
         self.states |= {state.ledger_id: state for state in states}
-        items = FlushItems.from_entries(entries, states)
+        items = FlushContents.from_entries(entries, states)
         self.harness.take(self.life.checkpoint.run(self.life.store, items, self.mark))
 
     @rule()
@@ -209,7 +209,7 @@ def golden_files() -> dict[str, bytes]:
             LedgerState(1, 4, 3, 9, 9, b"k" * 20),
             LedgerState(LAST, LAST, -1, 1, 4, deleted_s=8, creation_mark=2**32 - 1),
         ]
-        life.checkpoint.run(life.store, FlushItems.from_entries(entries, states), 9)
+        life.checkpoint.run(life.store, FlushContents.from_entries(entries, states), 9)
         files = {
             "entry_log.bin": life.disk.read_file(f"{DIRECTORY}/logs/0000000000000001.log"),
             "locations.bin": life.disk.read_file(locations_path(DIRECTORY, 1)),

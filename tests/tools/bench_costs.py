@@ -24,7 +24,10 @@ BELLS = {
 BYTES = {
     "journal bytes": "fastbk_journal_bytes_total",
     "of them padding": "fastbk_journal_padding_bytes_total",
+    "write cache bytes": "fastbk_index_entry_bytes_total",
 }
+FLUSHED = ("fastbk_index_flush_copied_bytes_total", "fastbk_index_flush_in_place_bytes_total")
+"""Bytes of entries, by what the flush did with them on their way to an entry log."""
 
 
 def counters_of(bookie: OneBookie) -> dict[str, float]:
@@ -72,6 +75,9 @@ def costs_of(bookie: OneBookie, window: int, seconds: float, connections: int = 
         found[f"{role} sleeps"] = round((sleeps_of(pids[role]) - sleeps[role]) / entries, 4)
     for shown, name in (BELLS | BYTES).items():
         found[shown] = round((after[name] - counters[name]) / entries, 4)
+    copied, in_place = (after[name] - counters[name] for name in FLUSHED)
+    if copied or in_place:
+        found["part that the flush copied"] = round(copied / (copied + in_place), 4)
     found["entry log bytes"] = round((written_of(pids["index"]) - written) / entries, 1)
     return found
 

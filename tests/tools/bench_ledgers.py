@@ -20,7 +20,7 @@ from pathlib import Path
 from fastbk.model.entry import DigestType
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import check
-from fastbk.native.flush import FlushItems
+from fastbk.native.flush import FlushContents
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
@@ -36,7 +36,7 @@ LEDGERS_A_FLUSH = 100_000
 SAMPLE = 20_000
 
 
-def flush_items(first_ledger_id: int, ledgers: int) -> FlushItems:
+def flush_items(first_ledger_id: int, ledgers: int) -> FlushContents:
     """Return what one flush takes: entries and states of neighbouring ledgers."""
     from fastbk.native._bench import lib as bench
     from fastbk.native._bookie import ffi
@@ -61,13 +61,12 @@ def flush_items(first_ledger_id: int, ledgers: int) -> FlushItems:
         pack_state(LedgerState(ledger_id, ENTRIES_A_LEDGER - 1, -1, 0)) for ledger_id in ids
     )
     held = ffi.from_buffer("uint8_t[]", states)
-    return FlushItems(
-        ffi.cast("struct fbk_flush_item *", ffi.from_buffer("uint8_t[]", items)),
-        count,
-        ffi.cast("struct fbk_ledger_state *", held),
-        len(states) // STATE.size,
-        (items, memory, states, held),
-    )
+    contents = ffi.new("struct fbk_flush_contents *")
+    contents.items = ffi.cast("struct fbk_flush_item *", ffi.from_buffer("uint8_t[]", items))
+    contents.item_count = count
+    contents.states = ffi.cast("struct fbk_ledger_state *", held)
+    contents.state_count = len(states) // STATE.size
+    return FlushContents(contents, (items, memory, states, held))
 
 
 def _signed(crc: int) -> int:

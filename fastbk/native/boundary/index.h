@@ -2,8 +2,7 @@
 
 struct fbk_index;
 struct fbk_store;
-struct fbk_flush_item;
-struct fbk_ledger_state;
+struct fbk_flush_contents;
 
 struct fbk_index_options {
     uint32_t epoch;                  /* of all segments */
@@ -68,10 +67,9 @@ void fbk_index_get_status(const struct fbk_index *index, struct fbk_index_status
 
 /* ---- flushing.  Seal swaps the caches; -EBUSY while the last sealed one is not flushed. */
 int32_t fbk_index_seal(struct fbk_index *index);
-/* What was sealed, for the flush thread; any number of times until fbk_index_flushed.  Arrays sorted by (ledger, entry)
- * and by ledger; valid until fbk_index_flushed.  *mark_sequence: the last batch contained completely. */
-int32_t fbk_index_sealed(struct fbk_index *index, const struct fbk_flush_item **items, uint64_t *item_count,
-                         const struct fbk_ledger_state **states, uint64_t *state_count, uint64_t *mark_sequence);
+/* What was sealed, for the flush thread; any number of times until fbk_index_flushed.  The contents are valid until
+ * fbk_index_flushed.  *mark_sequence: the last batch contained completely. */
+int32_t fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents, uint64_t *mark_sequence);
 /* The manifest names it: publishes the mark, frees the cache (it stays readable until it is filled again), grants credit. */
 void fbk_index_flushed(struct fbk_index *index);
 /* From now on the journal is told of no mark, for tests: it keeps all its files. */

@@ -26,6 +26,33 @@ struct fbk_flush_item {
     uint32_t crc; /* CRC32C of data, taken when the entry came in: a cache gone bad is found at read */
 };
 
+struct fbk_flush_run { /* lies in a chunk: room for its header, its item table, its entries */
+    uint8_t *bytes;
+    int64_t ledger_id;
+    uint32_t size_bytes;
+    uint32_t entry_count;
+    uint32_t chunk;        /* number; ascending */
+    uint32_t reserved;
+};
+
+struct fbk_flush_chunk { /* runs that are written where they lie, aligned for direct writes */
+    uint8_t *bytes;
+    uint64_t size_bytes;
+};
+
+struct fbk_flush_contents { /* what a flush writes; all of it stays untouched by others until the flush has ended */
+    const struct fbk_flush_item *items; /* sorted by (ledger, entry): copied into runs */
+    uint64_t item_count;
+    uint64_t item_bytes;  /* of entries */
+    const struct fbk_flush_run *runs;
+    uint64_t run_count;
+    const struct fbk_flush_chunk *chunks;
+    uint64_t chunk_count;
+    uint64_t in_place_bytes; /* of entries in chunks */
+    const struct fbk_ledger_state *states; /* sorted by ledger */
+    uint64_t state_count;
+};
+
 struct fbk_flush_options {
     uint64_t log_id;           /* to append to */
     uint64_t log_offset_bytes; /* 0 = create it */
@@ -154,8 +181,7 @@ const uint8_t *fbk_run_entry(const struct fbk_run *run, int64_t entry_id, uint32
 void fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts);
 
 struct fbk_flush *fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options,
-                                  const struct fbk_flush_item *items, uint64_t item_count,
-                                  const struct fbk_ledger_state *states, uint64_t state_count, int32_t *error);
+                                  const struct fbk_flush_contents *contents, int32_t *error);
 int32_t fbk_flush_step(struct fbk_flush *flush, uint64_t bytes_max);
 int32_t fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result);
 void fbk_flush_abandon(struct fbk_flush *flush);

@@ -284,7 +284,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.directories or (self.directory,)
 
     write_cache_size_bytes: Size = 48 * MIB
-    """Of one of the two write caches: one fills while the other is flushed."""
+    """Memory of one of the two write caches: one fills while the other is flushed."""
 
     read_cache_size_bytes: Size = 16 * MIB
     block_cache_size_bytes: Size = 8 * MIB

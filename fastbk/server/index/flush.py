@@ -320,7 +320,7 @@ class Flusher:
         sealed = self._index.sealed()
         return self._checkpoint.run(
             self._store,
-            sealed.items,
+            sealed.contents,
             sealed.mark_sequence,
             damage=self._damage,
             clean=self._clean,

@@ -22,7 +22,8 @@ from fastbk.meta import open_store
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.native.store import DELETED, FENCED, LIMBO, FlushItems, LedgerState, Store, StoreOptions
+from fastbk.native.flush import FlushContents
+from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
@@ -87,15 +88,14 @@ class Patient:
 
     def flush(self, states: list[LedgerState]) -> None:
         """What a flush of these states leaves behind."""
-        directory = str(self.ledgers)
-        with Disk(self.ledgers, "plain") as disk:
+        with Disk(directory := str(self.ledgers), "plain") as disk:
             slots = ManifestSlots(disk, directory)
             identity = read_identity(disk, directory)
             assert identity is not None
             store = Store(directory, disk, disk, StoreOptions(identity.incarnation_number))
             checkpoint = Checkpoint(disk, directory, slots, slots.load(), CheckpointSettings())
             checkpoint.load(store)
-            checkpoint.run(store, FlushItems.from_entries([], states), 1)
+            checkpoint.run(store, FlushContents.from_entries([], states), 1)
             store.destroy()
 
     def examine(self) -> list[Finding]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.disk import Disk
-from fastbk.native.store import FlushItems, FlushOptions, Store, StoreOptions
+from fastbk.native.store import FlushContents, FlushOptions, Store, StoreOptions
 from tests.fixtures.store_harness import entry_bytes as front_bytes
 
 KIB = 1024
@@ -39,7 +39,7 @@ def flush(
     store: Store, number: int, entries: list[tuple[int, int]], log_offset_bytes: int = 0
 ) -> int:
     """Flush entries into log 1 and locations file `number`; return the log's end."""
-    items = FlushItems.from_entries(
+    items = FlushContents.from_entries(
         (ledger, entry, entry_bytes(ledger, entry)) for ledger, entry in entries
     )
     flush = store.begin_flush(FlushOptions(1, log_offset_bytes, 9, number, number, 1), items)

@@ -16,7 +16,7 @@ from fastbk.native.ffi import NativeFullError
 from fastbk.native.hashes import crc32c
 from fastbk.native.store import (
     DELETED,
-    FlushItems,
+    FlushContents,
     FlushOptions,
     LedgerState,
     Store,
@@ -39,7 +39,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
         store.destroy()
 
 
-def flush(store: Store, options: FlushOptions, items: FlushItems) -> int:
+def flush(store: Store, options: FlushOptions, items: FlushContents) -> int:
     flush = store.begin_flush(options, items)
     while flush.step(1 << 20):
         pass
@@ -48,7 +48,7 @@ def flush(store: Store, options: FlushOptions, items: FlushItems) -> int:
 
 def test_what_is_flushed_is_read(store: Store) -> None:
     entries = [(i % 4, i // 4, entry_bytes(i % 4, i // 4, 3000)) for i in range(1200)]
-    end_bytes = flush(store, OPTIONS, FlushItems.from_entries(reversed(entries)))
+    end_bytes = flush(store, OPTIONS, FlushContents.from_entries(reversed(entries)))
     assert end_bytes % 4096 == 0
     assert not store.add(1)
     for ledger_id, entry_id, data in entries:
@@ -65,7 +65,7 @@ def test_a_list_of_many_gaps_comes_in_pieces(store: Store) -> None:
     """INV-B1: what one listing remembers is bounded, however many gaps a striped ledger has."""
     ids = range(0, 2 * 70_000, 2)
     entries = [(1, entry_id, b"x" * 33) for entry_id in ids]
-    flush(store, OPTIONS, FlushItems.from_entries(entries))
+    flush(store, OPTIONS, FlushContents.from_entries(entries))
     store.add(1)
     found: list[int] = []
     first, pieces = 0, 0
@@ -79,7 +79,7 @@ def test_a_list_of_many_gaps_comes_in_pieces(store: Store) -> None:
 
 def test_an_entry_larger_than_a_run_and_than_a_piece(store: Store) -> None:
     entries = [(1, 0, b"a" * 40), (1, 1, bytes(range(256)) * 14_000), (1, 2, b"b" * 40)]
-    flush(store, OPTIONS, FlushItems.from_entries(entries))
+    flush(store, OPTIONS, FlushContents.from_entries(entries))
     store.add(1)
     for ledger_id, entry_id, data in entries:
         assert store.read(ledger_id, entry_id, entry_id).entry == data
@@ -87,7 +87,7 @@ def test_an_entry_larger_than_a_run_and_than_a_piece(store: Store) -> None:
 
 def test_readers_in_threads(store: Store) -> None:
     entries = [(1, e, entry_bytes(1, e)) for e in range(1000)]
-    flush(store, OPTIONS, FlushItems.from_entries(entries))
+    flush(store, OPTIONS, FlushContents.from_entries(entries))
     store.add(1)
     event_fd = os.eventfd(0)
     threads = [threading.Thread(target=store.reader_run, args=(event_fd,)) for _ in range(2)]
@@ -117,15 +117,15 @@ def test_more_jobs_than_the_bound(store: Store) -> None:
 
 
 def test_ids_are_used_once(store: Store) -> None:
-    flush(store, OPTIONS, FlushItems.from_entries([(1, 0, b"x" * 32)]))
+    flush(store, OPTIONS, FlushContents.from_entries([(1, 0, b"x" * 32)]))
     with pytest.raises(FileExistsError):
-        store.begin_flush(OPTIONS, FlushItems.from_entries([(1, 1, b"x" * 32)]))
+        store.begin_flush(OPTIONS, FlushContents.from_entries([(1, 1, b"x" * 32)]))
 
 
 def test_one_flush_at_a_time(store: Store) -> None:
-    first = store.begin_flush(OPTIONS, FlushItems.from_entries([(1, 0, b"x" * 32)]))
+    first = store.begin_flush(OPTIONS, FlushContents.from_entries([(1, 0, b"x" * 32)]))
     with pytest.raises(OSError, match="busy"):
-        store.begin_flush(OPTIONS, FlushItems.from_entries([(1, 1, b"x" * 32)]))
+        store.begin_flush(OPTIONS, FlushContents.from_entries([(1, 1, b"x" * 32)]))
     first.abandon()
     first.abandon()
     with pytest.raises(ValueError, match="ended"):
@@ -133,7 +133,7 @@ def test_one_flush_at_a_time(store: Store) -> None:
 
 
 def test_an_entry_that_no_run_can_hold_is_refused(store: Store) -> None:
-    flushing = store.begin_flush(OPTIONS, FlushItems.from_entries([(1, 0, b"")]))
+    flushing = store.begin_flush(OPTIONS, FlushContents.from_entries([(1, 0, b"")]))
     with pytest.raises(OSError, match="Invalid argument"):
         flushing.step(1)
     flushing.abandon()

@@ -184,7 +184,7 @@ def test_a_deletion_that_a_stop_cut_off_is_gone_on_with(fake: FakeDisk, life: Li
     live_bytes = life.checkpoint.manifest.logs[0].live_bytes
     life.flusher.delete_ledgers([1], "test")
     life.flusher._index.seal()
-    life.checkpoint.run(life.store, life.index.sealed().items, life.harness.mark)
+    life.checkpoint.run(life.store, life.index.sealed().contents, life.harness.mark)
     life.close()
     again = Life(fake, Book())
     assert again.checkpoint.manifest.logs[0].live_bytes == live_bytes

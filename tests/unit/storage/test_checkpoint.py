@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from fastbk.native.store import DELETED, FlushItems, LedgerState, Scope
+from fastbk.native.store import DELETED, FlushContents, LedgerState, Scope
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
 from fastbk.storage.directories import locations_path
@@ -35,11 +35,11 @@ def life(harness: StoreHarness) -> Life:
     return harness.life
 
 
-def items_of(*ids: tuple[int, int]) -> FlushItems:
-    return FlushItems.from_entries([(*an_id, entry_bytes(*an_id)) for an_id in ids])
+def items_of(*ids: tuple[int, int]) -> FlushContents:
+    return FlushContents.from_entries([(*an_id, entry_bytes(*an_id)) for an_id in ids])
 
 
-NOTHING = FlushItems.from_entries([])
+NOTHING = FlushContents.from_entries([])
 
 
 def test_what_is_committed_is_not_searched_before_it_is_installed(harness: StoreHarness, life: Life) -> None:
@@ -67,7 +67,7 @@ def test_a_mark_alone_writes_only_the_manifest(harness: StoreHarness, life: Life
 
 
 def test_states_alone_need_no_log(harness: StoreHarness, life: Life) -> None:
-    states = FlushItems.from_entries([], [LedgerState(4, flags=1)])
+    states = FlushContents.from_entries([], [LedgerState(4, flags=1)])
     harness.take(life.checkpoint.run(life.store, states, 1))
     assert life.disk.list(f"{DIRECTORY}/logs") == []
     assert life.store.states(1) == [LedgerState(4, flags=1)]
@@ -266,7 +266,7 @@ def test_states_of_deleted_ledgers_are_forgotten_in_time(harness: StoreHarness, 
         LedgerState(2, flags=4, deleted_s=200),
         LedgerState(3),
     ]
-    harness.take(life.checkpoint.run(life.store, FlushItems.from_entries([], states), 1))
+    harness.take(life.checkpoint.run(life.store, FlushContents.from_entries([], states), 1))
     assert life.store.count_states([1], 150) == (3, 1)
     change = upkeep_at_once.merge_all(life.checkpoint, life.store, [1, 2], forget_deleted_before_s=150)
     assert change is not None

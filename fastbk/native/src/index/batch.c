@@ -72,7 +72,7 @@ in_memory(struct gather *gather, struct part *part)
     }
     const struct fbk_cache_item *item = fbk_index_cached(index, gather->state->ledger_id, gather->position);
     if (item) {
-        *part = (struct part){fbk_cache_data(item), item->size_bytes};
+        *part = (struct part){item->data, item->size_bytes};
         fbk_count(&index->segment->stats, FBK_C_INDEX_CACHE_HITS, 1);
         return true;
     }

@@ -217,7 +217,7 @@ look(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *
     int64_t entry_id = check->record.entry_id + check->item;
     const struct fbk_cache_item *item = fbk_index_cached(index, state->ledger_id, entry_id);
     if (item) {
-        note_stored(index, check, state, fbk_cache_data(item), item->size_bytes);
+        note_stored(index, check, state, item->data, item->size_bytes);
         return LOOKED_DONE;
     }
     if (check->looked_entry_id == entry_id && check->resets != index->resets) {

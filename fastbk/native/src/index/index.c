@@ -58,8 +58,9 @@ take_memory(struct fbk_index *index)
 {
     const struct fbk_index_options *options = &index->options;
     int32_t error = fbk_ledgers_init(&index->ledgers, options->ledgers_max);
+    const uint64_t align_bytes = index->store ? fbk_store_align_bytes(index->store) : FBK_PAGE_BYTES;
     for (uint32_t n = 0; n < 2 && error >= 0; n++)
-        error = fbk_cache_init(&index->caches[n], options->cache_bytes, options->seed + n);
+        error = fbk_cache_init(&index->caches[n], options->cache_bytes, align_bytes, options->seed + n);
     if (error >= 0)
         error = fbk_index_requests_init(index);
     if (error >= 0)
@@ -107,8 +108,8 @@ fbk_index_create(const struct fbk_index_options *options, struct fbk_store *stor
 static void
 free_sealed(struct fbk_sealed *sealed)
 {
-    if (sealed->items)
-        fbk_memory_give_back(sealed->items, sealed->items_memory_bytes);
+    if (sealed->layout)
+        fbk_memory_give_back(sealed->layout, sealed->layout_memory_bytes);
     if (sealed->states)
         fbk_memory_give_back(sealed->states, sealed->states_memory_bytes);
     memset(sealed, 0, sizeof *sealed);
@@ -308,33 +309,45 @@ compare_states(const void *a, const void *b)
     return (x->ledger_id > y->ledger_id) - (x->ledger_id < y->ledger_id);
 }
 
+/* Of all attempts at this flush: chunks are laid out in the arena itself, which a failed attempt may have written to disk,
+ * but to a place that no manifest names. */
+static int32_t
+lay_out(struct fbk_sealed *sealed)
+{
+    struct fbk_write_cache *cache = sealed->cache;
+    const uint64_t items_bytes = cache->item_count * sizeof(struct fbk_flush_item);
+    const uint64_t runs_bytes = cache->run_count * sizeof(struct fbk_flush_run);
+    sealed->layout_memory_bytes = items_bytes + runs_bytes + cache->chunk_count * sizeof(struct fbk_flush_chunk) + 1;
+    sealed->layout = fbk_memory_take(sealed->layout_memory_bytes);
+    if (!sealed->layout)
+        return -ENOMEM;
+    int32_t error = fbk_cache_lay_out(
+        cache, (struct fbk_flush_item *)(void *)sealed->layout,
+        (struct fbk_flush_run *)(void *)(sealed->layout + items_bytes),
+        (struct fbk_flush_chunk *)(void *)(sealed->layout + items_bytes + runs_bytes), &sealed->contents);
+    if (error < 0) {
+        fbk_memory_give_back(sealed->layout, sealed->layout_memory_bytes);
+        sealed->layout = NULL;
+        return error;
+    }
+    qsort(sealed->states, sealed->state_count, sizeof *sealed->states, compare_states);
+    for (uint64_t n = 0; n < sealed->state_count; n++)
+        fbk_index_state_seal(&sealed->states[n]);
+    sealed->contents.states = sealed->states;
+    sealed->contents.state_count = sealed->state_count;
+    return 0;
+}
+
 int32_t
-fbk_index_sealed(struct fbk_index *index, const struct fbk_flush_item **items, uint64_t *item_count,
-                 const struct fbk_ledger_state **states, uint64_t *state_count, uint64_t *mark_sequence)
+fbk_index_sealed(struct fbk_index *index, struct fbk_flush_contents *contents, uint64_t *mark_sequence)
 {
     struct fbk_sealed *sealed = &index->sealed;
     if (!sealed->cache)
         return -EINVAL;
-    if (!sealed->sorted) {
-        sealed->items_memory_bytes = (sealed->cache->item_count + 1) * sizeof *sealed->items;
-        sealed->items = fbk_memory_take(sealed->items_memory_bytes);
-        if (!sealed->items)
-            return -ENOMEM;
-        int32_t error = fbk_cache_sorted(sealed->cache, sealed->items);
-        if (error < 0) {
-            fbk_memory_give_back(sealed->items, sealed->items_memory_bytes);
-            sealed->items = NULL;
-            return error;
-        }
-        qsort(sealed->states, sealed->state_count, sizeof *sealed->states, compare_states);
-        for (uint64_t n = 0; n < sealed->state_count; n++)
-            fbk_index_state_seal(&sealed->states[n]);
-        sealed->sorted = true;
-    }
-    *items = sealed->items;
-    *item_count = sealed->cache->item_count;
-    *states = sealed->states;
-    *state_count = sealed->state_count;
+    int32_t error = sealed->layout ? 0 : lay_out(sealed);
+    if (error < 0)
+        return error;
+    *contents = sealed->contents;
     *mark_sequence = sealed->mark_sequence;
     return 0;
 }
@@ -346,6 +359,8 @@ fbk_index_flushed(struct fbk_index *index)
     FBK_ASSERT(sealed->cache != NULL && sealed->mark_sequence >= index->mark_sequence);
     index->mark_sequence = sealed->mark_sequence;
     index->mark_journal_bytes = sealed->journal_bytes;
+    fbk_count(&index->segment->stats, FBK_C_INDEX_FLUSH_COPIED_BYTES, sealed->contents.item_bytes);
+    fbk_count(&index->segment->stats, FBK_C_INDEX_FLUSH_IN_PLACE_BYTES, sealed->contents.in_place_bytes);
     free_sealed(sealed);
     if (FBK_LIKELY(!index->mark_is_held))
         fbk_cursor_publish(&index->segment->mark_sequence, index->mark_sequence);

@@ -125,14 +125,14 @@ struct fbk_lac_body {
 /* What seal set aside for the flush thread. */
 struct fbk_sealed {
     struct fbk_write_cache *cache; /* NULL: no flush under way */
-    struct fbk_flush_item *items;  /* sorted; made by fbk_index_sealed */
-    uint64_t items_memory_bytes;
+    uint8_t *layout;               /* items, runs, chunks of the contents; made by fbk_index_sealed */
+    uint64_t layout_memory_bytes;
     struct fbk_ledger_state *states;
     uint64_t states_memory_bytes;
     uint64_t state_count;
+    struct fbk_flush_contents contents;
     uint64_t mark_sequence;
     uint64_t journal_bytes;
-    bool sorted;
 };
 
 /* Deleted ledgers on their way out of memory: index/forget.c. */

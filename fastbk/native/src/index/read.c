@@ -33,7 +33,7 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const
     memset(found, 0, sizeof *found);
     const struct fbk_cache_item *item = fbk_index_cached(index, state->ledger_id, entry_id);
     if (item) {
-        found->data = fbk_cache_data(item);
+        found->data = item->data;
         found->size_bytes = item->size_bytes;
         fbk_count(&index->segment->stats, FBK_C_INDEX_CACHE_HITS, 1);
         return FBK_RAN_DONE;

@@ -61,7 +61,7 @@ is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entr
     bool same = false;
     const struct fbk_cache_item *item = fbk_index_cached(index, record->ledger_id, entry_id);
     if (item)
-        same = fbk_entry_same(fbk_cache_data(item), item->size_bytes, entry, size_bytes, record->digest_type);
+        same = fbk_entry_same(item->data, item->size_bytes, entry, size_bytes, record->digest_type);
     else {
         uint32_t status = index->store ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
         for (uint32_t n = 0; n < LOOKS_MAX && status == FBK_S_CANNOT_TELL; n++)

@@ -26,6 +26,37 @@ count_items(const struct fbk_flush_item *items, uint64_t item_count, uint64_t *s
     return count;
 }
 
+void
+fbk_run_head(uint8_t *bytes, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes, uint64_t offset_bytes,
+             uint64_t log_id, uint64_t log_salt, struct fbk_location *location)
+{
+    const struct fbk_run_item *items =
+        (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
+    struct fbk_run_header header = {
+        .magic = FBK_RUN_MAGIC,
+        .entry_count = entry_count,
+        .log_id = log_id,
+        .salt = log_salt,
+        .offset_bytes = offset_bytes,
+        .ledger_id = ledger_id,
+        .first_entry_id = items[0].entry_id,
+        .last_entry_id = items[entry_count - 1].entry_id,
+        .size_bytes = size_bytes,
+        .items_crc = fbk_crc32c(0, items, entry_count * sizeof(struct fbk_run_item)),
+    };
+    header.header_crc = fbk_crc32c(0, &header, offsetof(struct fbk_run_header, header_crc));
+    memcpy(bytes, &header, sizeof header);
+    *location = (struct fbk_location){
+        .ledger_id = ledger_id,
+        .first_entry_id = header.first_entry_id,
+        .last_entry_id = header.last_entry_id,
+        .log_id = log_id,
+        .offset_bytes = offset_bytes,
+        .size_bytes = size_bytes,
+        .entry_count = entry_count,
+    };
+}
+
 int32_t
 fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, uint64_t item_count, uint64_t log_id,
             uint64_t log_salt, struct fbk_location *location)
@@ -49,28 +80,8 @@ fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, 
         at += fbk_round_up(items[i].size_bytes, 8);
     }
     FBK_ASSERT(at == size_bytes);
-    front.header = (struct fbk_run_header){
-        .magic = FBK_RUN_MAGIC,
-        .entry_count = count,
-        .log_id = log_id,
-        .salt = log_salt,
-        .offset_bytes = fbk_file_writer_position(writer),
-        .ledger_id = items[0].ledger_id,
-        .first_entry_id = items[0].entry_id,
-        .last_entry_id = items[count - 1].entry_id,
-        .size_bytes = (uint32_t)size_bytes,
-        .items_crc = fbk_crc32c(0, front.items, count * sizeof(struct fbk_run_item)),
-    };
-    front.header.header_crc = fbk_crc32c(0, &front.header, offsetof(struct fbk_run_header, header_crc));
-    *location = (struct fbk_location){
-        .ledger_id = front.header.ledger_id,
-        .first_entry_id = front.header.first_entry_id,
-        .last_entry_id = front.header.last_entry_id,
-        .log_id = log_id,
-        .offset_bytes = front.header.offset_bytes,
-        .size_bytes = (uint32_t)size_bytes,
-        .entry_count = count,
-    };
+    fbk_run_head((uint8_t *)&front, items[0].ledger_id, count, (uint32_t)size_bytes, fbk_file_writer_position(writer), log_id,
+                 log_salt, location);
     fbk_file_writer_put(writer, &front, sizeof front.header + count * sizeof(struct fbk_run_item));
     for (uint32_t i = 0; i < count; i++) {
         /* Entries lie in the cache in the order they came: of many ledgers, the next one is somewhere else. */

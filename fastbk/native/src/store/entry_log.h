@@ -10,6 +10,11 @@
 int32_t fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, uint64_t item_count,
                     uint64_t log_id, uint64_t log_salt, struct fbk_location *location);
 
+/* Fills in the header of a run whose item table and entries lie behind it, and its location (but for last_entry_id_max):
+ * it will lie at offset_bytes of the log. */
+void fbk_run_head(uint8_t *bytes, int64_t ledger_id, uint32_t entry_count, uint32_t size_bytes, uint64_t offset_bytes,
+                  uint64_t log_id, uint64_t log_salt, struct fbk_location *location);
+
 /* Block 0 of a log, in a buffer of FBK_PAGE_BYTES. */
 void fbk_log_header_fill(uint8_t *block, const struct fbk_log_header *values);
 /* 0, FBK_E_CORRUPT, FBK_E_TOO_NEW. */

@@ -75,18 +75,14 @@ wait_for_some(struct fbk_file_writer *writer)
 }
 
 static void
-submit_piece(struct fbk_file_writer *writer)
+submit(struct fbk_file_writer *writer, const uint8_t *data, uint32_t size_bytes)
 {
     uint32_t piece = writer->current;
-    uint32_t size_bytes = writer->fill_bytes;
-    if (size_bytes == 0)
-        return;
     if (writer->error == 0) {
         writer->busy[piece] = true;
         writer->sizes[piece] = size_bytes;
         int32_t result = writer->io->operations->write(
-            writer->io, writer->file, writer->memory + (size_t)piece * FBK_PIECE_BYTES, size_bytes,
-            writer->offset_bytes, 0, (uint64_t)writer->use << 8 | piece);
+            writer->io, writer->file, data, size_bytes, writer->offset_bytes, 0, (uint64_t)writer->use << 8 | piece);
         if (result < 0) {
             writer->busy[piece] = false;
             writer->error = result;
@@ -95,10 +91,19 @@ submit_piece(struct fbk_file_writer *writer)
         }
     }
     writer->offset_bytes += size_bytes;
-    writer->fill_bytes = 0;
     writer->current = (piece + 1) % writer->piece_count;
     while (writer->busy[writer->current])
         wait_for_some(writer);
+}
+
+static void
+submit_piece(struct fbk_file_writer *writer)
+{
+    uint32_t size_bytes = writer->fill_bytes;
+    if (size_bytes == 0)
+        return;
+    writer->fill_bytes = 0;
+    submit(writer, writer->memory + (size_t)writer->current * FBK_PIECE_BYTES, size_bytes);
 }
 
 void
@@ -128,11 +133,30 @@ fbk_file_writer_zeros(struct fbk_file_writer *writer, uint64_t size_bytes)
     }
 }
 
-int32_t
-fbk_file_writer_finish(struct fbk_file_writer *writer)
+void
+fbk_file_writer_align(struct fbk_file_writer *writer)
 {
     uint64_t position = fbk_file_writer_position(writer);
     fbk_file_writer_zeros(writer, fbk_round_up(position, writer->align_bytes) - position);
+}
+
+void
+fbk_file_writer_put_in_place(struct fbk_file_writer *writer, const uint8_t *data, uint64_t size_bytes)
+{
+    FBK_ASSERT(fbk_file_writer_position(writer) % writer->align_bytes == 0 && size_bytes % writer->align_bytes == 0);
+    submit_piece(writer);
+    while (size_bytes > 0) {
+        uint64_t now = size_bytes < FBK_PIECE_BYTES ? size_bytes : FBK_PIECE_BYTES;
+        submit(writer, data, (uint32_t)now);
+        data += now;
+        size_bytes -= now;
+    }
+}
+
+int32_t
+fbk_file_writer_finish(struct fbk_file_writer *writer)
+{
+    fbk_file_writer_align(writer);
     submit_piece(writer);
     while (writer->in_flight > 0)
         wait_for_some(writer);

@@ -29,6 +29,10 @@ void fbk_file_writer_free(struct fbk_file_writer *writer);
 void fbk_file_writer_begin(struct fbk_file_writer *writer, int32_t file, uint64_t offset_bytes);
 void fbk_file_writer_put(struct fbk_file_writer *writer, const void *data, uint64_t size_bytes);
 void fbk_file_writer_zeros(struct fbk_file_writer *writer, uint64_t size_bytes);
+/* Pads with zeros to the alignment. */
+void fbk_file_writer_align(struct fbk_file_writer *writer);
+/* At an aligned position: writes from `data` itself, aligned, too, which stays untouched until finish or settle. */
+void fbk_file_writer_put_in_place(struct fbk_file_writer *writer, const uint8_t *data, uint64_t size_bytes);
 /* Pads to the alignment, waits until nothing is in flight; 0 or the first error.  Nothing is synced yet. */
 int32_t fbk_file_writer_finish(struct fbk_file_writer *writer);
 

@@ -1,5 +1,7 @@
 /* One flush: runs into an entry log, then their locations and the changed ledger states into a locations file.  The
- * flush thread's alone. */
+ * flush thread's alone.
+ *
+ * Chunks go first, each at an aligned place and from where it lies in memory; then what is copied into runs. */
 #include "base/fault.h"
 #include "base/segment.h"
 #include "store/entry_log.h"
@@ -8,12 +10,11 @@
 struct fbk_flush {
     struct fbk_store *store;
     struct fbk_flush_options options;
-    const struct fbk_flush_item *items;
-    const struct fbk_ledger_state *states;
-    uint64_t item_count;
-    uint64_t state_count;
+    struct fbk_flush_contents contents;
+    uint64_t chunk_next;
+    uint64_t run_next;
     uint64_t item_next;
-    struct fbk_location *locations;
+    struct fbk_location *locations; /* of the runs in chunks, then of the others, by ledger and id */
     uint64_t locations_bytes; /* of memory */
     uint64_t location_count;
     uint64_t run_bytes;
@@ -63,8 +64,8 @@ open_log(struct fbk_flush *flush)
 }
 
 struct fbk_flush *
-fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options, const struct fbk_flush_item *items,
-                uint64_t item_count, const struct fbk_ledger_state *states, uint64_t state_count, int32_t *error)
+fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options,
+                const struct fbk_flush_contents *contents, int32_t *error)
 {
     struct fbk_flush *flush = NULL;
     *error = store->writing ? -EBUSY : -ENOMEM;
@@ -75,13 +76,10 @@ fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options
     store->writing = true;
     flush->store = store;
     flush->options = *options;
-    flush->items = items;
-    flush->item_count = item_count;
-    flush->states = states;
-    flush->state_count = state_count;
+    flush->contents = *contents;
     flush->log = -1;
     flush->to.handle = -1;
-    *error = item_count > 0 ? open_log(flush) : 0; /* states alone need no log */
+    *error = contents->item_count + contents->run_count > 0 ? open_log(flush) : 0; /* states alone need no log */
     if (*error < 0) {
         free_flush(flush);
         return NULL;
@@ -105,33 +103,74 @@ next_location(struct fbk_flush *flush)
     return &flush->locations[flush->location_count];
 }
 
+/* Heads the chunk's runs, now that their places in the log are known, and writes it. */
+static int32_t
+put_chunk(struct fbk_flush *flush)
+{
+    struct fbk_file_writer *writer = &flush->store->writer;
+    const struct fbk_flush_chunk *chunk = &flush->contents.chunks[flush->chunk_next];
+    fbk_file_writer_align(writer);
+    const uint64_t begins_at = fbk_file_writer_position(writer);
+    while (flush->run_next < flush->contents.run_count &&
+           flush->contents.runs[flush->run_next].chunk == flush->chunk_next) {
+        const struct fbk_flush_run *run = &flush->contents.runs[flush->run_next++];
+        struct fbk_location *location = next_location(flush);
+        if (!location)
+            return -ENOMEM;
+        FBK_ASSERT(run->bytes >= chunk->bytes && run->bytes + run->size_bytes <= chunk->bytes + chunk->size_bytes);
+        fbk_run_head(run->bytes, run->ledger_id, run->entry_count, run->size_bytes,
+                     begins_at + (uint64_t)(run->bytes - chunk->bytes), flush->options.log_id, flush->options.log_salt,
+                     location);
+        flush->location_count++;
+        flush->run_bytes += run->size_bytes;
+    }
+    fbk_file_writer_put_in_place(writer, chunk->bytes, chunk->size_bytes);
+    flush->chunk_next++;
+    return 0;
+}
+
+/* Copies the next items into a run.  The bytes that it has, or < 0. */
+static int64_t
+put_run(struct fbk_flush *flush)
+{
+    struct fbk_location *location = next_location(flush);
+    if (!location)
+        return -ENOMEM;
+    int32_t taken = fbk_run_put(&flush->store->writer, flush->contents.items + flush->item_next,
+                                flush->contents.item_count - flush->item_next, flush->options.log_id,
+                                flush->options.log_salt, location);
+    if (taken < 0)
+        return taken;
+    flush->item_next += (uint32_t)taken;
+    flush->location_count++;
+    flush->run_bytes += location->size_bytes;
+    return location->size_bytes;
+}
+
+static bool
+has_more(const struct fbk_flush *flush)
+{
+    return flush->chunk_next < flush->contents.chunk_count || flush->item_next < flush->contents.item_count;
+}
+
 int32_t
 fbk_flush_step(struct fbk_flush *flush, uint64_t bytes_max)
 {
-    struct fbk_file_writer *writer = &flush->store->writer;
+    const struct fbk_file_writer *writer = &flush->store->writer;
     uint64_t bytes = 0;
-    while (flush->error >= 0 && flush->item_next < flush->item_count && bytes < bytes_max) {
-        struct fbk_location *location = next_location(flush);
-        if (!location) {
-            flush->error = -ENOMEM;
-            break;
+    while (flush->error >= 0 && has_more(flush) && bytes < bytes_max) {
+        int64_t put;
+        if (flush->chunk_next < flush->contents.chunk_count) {
+            put = (int64_t)flush->contents.chunks[flush->chunk_next].size_bytes;
+            int32_t error = put_chunk(flush);
+            put = error < 0 ? error : put;
+        } else {
+            put = put_run(flush);
         }
-        int32_t taken = fbk_run_put(writer, flush->items + flush->item_next, flush->item_count - flush->item_next,
-                                    flush->options.log_id, flush->options.log_salt, location);
-        if (taken < 0) {
-            flush->error = taken;
-            break;
-        }
-        if (writer->error < 0)
-            flush->error = writer->error;
-        flush->item_next += (uint32_t)taken;
-        flush->location_count++;
-        flush->run_bytes += location->size_bytes;
-        bytes += location->size_bytes;
+        flush->error = put < 0 ? (int32_t)put : writer->error < 0 ? writer->error : 0;
+        bytes += put < 0 ? 0 : (uint64_t)put;
     }
-    if (flush->error < 0)
-        return flush->error;
-    return flush->item_next < flush->item_count;
+    return flush->error < 0 ? flush->error : has_more(flush);
 }
 
 /* Ends the log: padded, written, synced; a new one's name too. */
@@ -160,12 +199,35 @@ end_log(struct fbk_flush *flush, uint64_t *end_bytes)
     return result < 0 ? result : closed < 0 ? closed : 0;
 }
 
+static int
+compare_locations(const void *a, const void *b)
+{
+    const struct fbk_location *x = a, *y = b;
+    if (x->ledger_id != y->ledger_id)
+        return x->ledger_id > y->ledger_id ? 1 : -1;
+    return (x->first_entry_id > y->first_entry_id) - (x->first_entry_id < y->first_entry_id);
+}
+
+/* Those of chunks are in the order of the chunks, the others in that of the file. */
+static void
+write_locations(struct fbk_flush *flush)
+{
+    struct fbk_location *in_chunks = flush->locations, *copied = flush->locations + flush->contents.run_count;
+    const struct fbk_location *end = flush->locations + flush->location_count, *chunks_end = copied;
+    if (flush->contents.run_count > 0)
+        qsort(in_chunks, flush->contents.run_count, sizeof *in_chunks, compare_locations);
+    while (in_chunks < chunks_end || copied < end) {
+        bool first = copied == end || (in_chunks < chunks_end && compare_locations(in_chunks, copied) < 0);
+        fbk_locations_write_location(&flush->to, first ? in_chunks++ : copied++);
+    }
+}
+
 int32_t
 fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result)
 {
     memset(result, 0, sizeof *result);
     int32_t error = flush->error;
-    if (error >= 0 && flush->item_next < flush->item_count)
+    if (error >= 0 && has_more(flush))
         error = -EINVAL;
     if (error >= 0)
         error = end_log(flush, &result->log_end_bytes);
@@ -178,10 +240,9 @@ fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result)
         fbk_flush_abandon(flush);
         return error;
     }
-    for (uint64_t i = 0; i < flush->location_count; i++)
-        fbk_locations_write_location(&flush->to, &flush->locations[i]);
-    for (uint64_t i = 0; i < flush->state_count; i++)
-        fbk_locations_write_state(&flush->to, &flush->states[i]);
+    write_locations(flush);
+    for (uint64_t i = 0; i < flush->contents.state_count; i++)
+        fbk_locations_write_state(&flush->to, &flush->contents.states[i]);
     FBK_KILL_POINT("index.flush_before_locations_sync");
     error = fbk_locations_write_end(&flush->to, &result->file_size_bytes);
     FBK_KILL_POINT("index.flush_after_locations");

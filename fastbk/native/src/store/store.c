@@ -214,6 +214,12 @@ fbk_store_release(struct fbk_store *store, const struct fbk_run *run)
 }
 
 uint64_t
+fbk_store_align_bytes(const struct fbk_store *store)
+{
+    return store->writer.align_bytes;
+}
+
+uint64_t
 fbk_store_cache_bytes(const struct fbk_store *store)
 {
     return store->options.read_cache_bytes;

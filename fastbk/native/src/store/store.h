@@ -95,6 +95,9 @@ fbk_run_items(const struct fbk_run *run)
     return (const struct fbk_run_item *)(const void *)(run->bytes + sizeof(struct fbk_run_header));
 }
 
+/* What direct writes of its files are aligned to. */
+uint64_t fbk_store_align_bytes(const struct fbk_store *store);
+
 /* What the read cache may hold. */
 uint64_t fbk_store_cache_bytes(const struct fbk_store *store);
 
