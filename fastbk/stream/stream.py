@@ -280,13 +280,13 @@ class Stream:
             stream_id = (await self.context()).stream_id
             record = await self._catalog.stream_record(stream_id, self.path)
             place = await self._catalog.place(self.namespace, record.value.name)
-            entry = place.leaf.value
-            if entry is None or entry.id != stream_id:
+            found = place.entries.get(record.value.name)
+            if found is None or found.value.id != stream_id:
                 raise StreamNotFound(f"stream {self.path} is not in its namespace any more")
             before = record.value.policy
             after = before.changed(patch or NO_PATCH).without(fields)
             if after != before:
                 effective([*patches(place), after])
-                await self._catalog.records.change(*stream_policy_set(place, entry, record, after))
+                await self._catalog.records.change(*stream_policy_set(place, found, record, after))
 
         await self._catalog.until_decided(attempt)

@@ -70,11 +70,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A namespace as it was found: its levels from the root down, and what a name in it stands for."""
+    """A namespace as it was found: its levels from the root down, and what some names in it stood for then."""
 
     path: tuple[str, ...]
     levels: tuple[Level, ...]
-    leaf: Versioned[EntryRecord | None]
+    entries: Mapping[str, Versioned[EntryRecord]]
+    """By name; those are left out that stood for nothing."""
 
     @property
     def here(self) -> Level:
@@ -102,16 +103,19 @@ class Catalog:
 
     # --- finding ------------------------------------------------------------------------------------------------
 
-    async def place(self, path: tuple[str, ...], leaf: str | None = None) -> Place:
-        """Return a namespace, and what `leaf` stands for in it. Raises StreamNotFound, MetadataUnavailable."""
+    async def place(self, path: tuple[str, ...], *names: str) -> Place:
+        """Return a namespace, and what `names` stand for in it. Raises StreamNotFound, MetadataUnavailable.
+
+        One request reads both: a name read after its namespace may be one in a namespace that has another path by then.
+        """
         for _ in range(len(path) + TRIES_MAX):
             ids = self._known_ids(path)
             is_whole = len(ids) == len(path) + 1
-            names = [*path[: len(ids)], *([leaf] if is_whole and leaf is not None else [])]
             wanted = [
                 *(namespace_path(one) for one in ids),
                 *(usage_path(one) for one in ids),
-                *(entry_path(above, name) for above, name in zip(ids, names, strict=False)),
+                *(entry_path(above, name) for above, name in zip(ids, path, strict=False)),
+                *(entry_path(ids[-1], name) for name in names if is_whole),
             ]
             found = await self.records.read_all(wanted)
             count = len(ids)
@@ -132,8 +136,12 @@ class Catalog:
             ]
             if any(level.record.version is None for level in levels[1:]):
                 continue  # deleted between the reading of its name and of itself
-            leaf_entry: Versioned[EntryRecord | None] = Versioned(None, None)
-            return Place(path, tuple(levels), leaf_entry if leaf is None else entries[-1])
+            here = {
+                name: Versioned(entry.value, entry.version)
+                for name, entry in zip(names, entries[len(path) :], strict=True)
+                if entry.value is not None
+            }
+            return Place(path, tuple(levels), here)
         raise StorageError(f"namespace {label(path)} has a name in metadata, and no record")
 
     def _known_ids(self, path: tuple[str, ...]) -> list[str]:
@@ -181,14 +189,14 @@ class Catalog:
     async def context(self, path: tuple[str, ...], name: str) -> StreamContext:
         """Return what works with the stream of this name. Raises StreamNotFound, MetadataUnavailable."""
         place = await self.place(path, name)
-        full, entry = label((*path, name)), place.leaf.value
-        if entry is None or entry.kind != "stream":
+        full, found = label((*path, name)), place.entries.get(name)
+        if found is None or found.value.kind != "stream":
             where = f" {label(path)}" if path else ""
             what = f"create it, or see `fastbk stream list{where}`"
-            if entry is not None:
+            if found is not None:
                 what = "that is a namespace"
             raise StreamNotFound(f"there is no stream {full}: {what}")
-        return self.context_by_id(entry.id, full, place)
+        return self.context_by_id(found.value.id, full, place)
 
     def context_by_id(self, stream_id: str, name: str, place: Place) -> StreamContext:
         """Return what works with a stream of this id in this namespace."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import gathered
-from fastbk.stream.namespace.catalog import Catalog, Place, entries_at, label, records_at
+from fastbk.stream.namespace.catalog import Catalog, Place, label, records_at
 from fastbk.stream.namespace.listing import entries_of
 from fastbk.stream.namespace.tree_changes import namespace_deleted, patches, streams_unnamed
 from fastbk.stream.namespace.tree_records import (
@@ -42,11 +42,10 @@ async def unname(
     seen: dict[str, str] = {}
 
     async def attempt() -> dict[str, str]:
-        place = await catalog.place(path)
-        there = await entries_at(catalog.records, place.here.id, names)
+        place = await catalog.place(path, *names)
         versions: dict[str, int | None] = {}
         for name in names:
-            entry = there.get(name)
+            entry = place.entries.get(name)
             if entry is not None and entry.value.kind == "stream":
                 if entry.value.id == seen.setdefault(name, entry.value.id):
                     versions[name] = entry.version

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from fastbk.errors import ConfigError, StreamExists, StreamNotFound
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.cursor_positions import CursorPositions
-from fastbk.stream.namespace.catalog import Catalog, Tries, entries_at, label
+from fastbk.stream.namespace.catalog import Catalog, Tries, label
 from fastbk.stream.namespace.events import NamespaceEvent, watch_namespace
 from fastbk.stream.namespace.listing import StreamInfo, entries_of, list_streams
 from fastbk.stream.namespace.many_streams import check_below, delete_data, delete_namespace, unname
@@ -96,16 +96,16 @@ class Namespace:
                     raise StreamExists("the root namespace is always there")
                 return
             place = await self._catalog.place(path[:-1], path[-1])
-            entry = place.leaf.value
-            if entry is None:
+            found = place.entries.get(path[-1])
+            if found is None:
                 effective([*patches(place), policy])
                 namespace_id = new_id()
                 tried.add(namespace_id)
                 await self._catalog.records.change(*
                     namespace_created(place, path[-1], namespace_id, policy, clock_us())
                 )
-            elif entry.kind == "stream" or (entry.id not in tried and not exist_ok):
-                raise StreamExists(f"there is a {entry.kind} {label(path)} already")
+            elif found.value.kind == "stream" or (found.value.id not in tried and not exist_ok):
+                raise StreamExists(f"there is a {found.value.kind} {label(path)} already")
 
         await self._catalog.until_decided(attempt)
 
@@ -137,7 +137,7 @@ class Namespace:
             if place.here.id != seen:
                 raise StreamNotFound(f"there is no namespace {label(self._path)}: it was deleted")
             if new != self._path:
-                if (await self._catalog.place(new[:-1], new[-1])).leaf.value is not None:
+                if (await self._catalog.place(new[:-1], name)).entries:
                     raise StreamExists(f"the name {label(new)} is taken")
                 await tries.change(namespace_renamed(place, name))
 
@@ -222,15 +222,14 @@ class Namespace:
         tried: set[str] = set()  # new ids each time, as in `_create`
 
         async def attempt() -> None:
-            place = await self._catalog.place(self._path)
-            there = await entries_at(self._catalog.records, place.here.id, names)
-            for name, found in there.items():
+            place = await self._catalog.place(self._path, *names)
+            for name, found in place.entries.items():
                 entry = found.value
                 if entry.kind != "stream" or (entry.id not in tried and not exist_ok):
                     raise StreamExists(
                         f"there is a {entry.kind} {label((*self._path, name))} already"
                     )
-            missing = {name: new_id() for name in names if name not in there}
+            missing = {name: new_id() for name in names if name not in place.entries}
             if missing:
                 tried.update(missing.values())
                 effective([*patches(place), policy])
@@ -268,16 +267,18 @@ class Namespace:
                 if tries.may_have_done_it:
                     return
                 raise StreamNotFound(f"there is no stream {full}: it was renamed")
-            place = await self._catalog.place(self._path, old)
-            entry = place.leaf.value
-            if entry is None or entry.kind != "stream" or entry.id != (seen or entry.id):
+            place = await self._catalog.place(self._path, old, new)
+            entry = place.entries.get(old)
+            if entry is None or entry.value.kind != "stream":
                 raise StreamNotFound(f"there is no stream {full}")
-            seen = entry.id
+            if entry.value.id != (seen or entry.value.id):
+                raise StreamNotFound(f"there is no stream {full}: it was deleted")
+            seen = entry.value.id
             if old == new:
                 return
-            if await entries_at(self._catalog.records, place.here.id, [new]):
+            if new in place.entries:
                 raise StreamExists(f"the name {label((*self._path, new))} is taken")
-            record = await self._catalog.stream_record(entry.id, full)
+            record = await self._catalog.stream_record(seen, full)
             await tries.change(stream_renamed(place, entry, record, new))
 
         await self._catalog.until_decided(attempt)

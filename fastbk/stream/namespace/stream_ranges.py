@@ -16,7 +16,7 @@ from fastbk.errors import DataLost, Error, NoSuchLedger, StreamNotFound
 from fastbk.stream.chain.chain import NONE, Chain, Segment, get_chain
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.context import StreamContext, gathered
-from fastbk.stream.namespace.catalog import Catalog, entries_at, label, records_at
+from fastbk.stream.namespace.catalog import Catalog, label, records_at
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
 from fastbk.stream.namespace.tree_records import UsageRecord
 from fastbk.stream.paths import chain_path, split_path, usage_path
@@ -116,8 +116,8 @@ class StreamRanges:
         found: list[tuple[str, str]] = []
         for namespace, names in by_namespace.items():
             with suppress(StreamNotFound):
-                here = (await self._catalog.place(namespace)).here.id
-                for name, entry in (await entries_at(self._catalog.records, here, names)).items():
+                place = await self._catalog.place(namespace, *names)
+                for name, entry in place.entries.items():
                     if entry.value.kind == "stream":
                         found.append((label((*namespace, name)), entry.value.id))
         async with self._lock:

@@ -102,26 +102,31 @@ def streams_unnamed(
 
 
 def stream_renamed(
-    place: Place, entry: EntryRecord, record: Versioned[StreamRecord], new: str
+    place: Place, entry: Versioned[EntryRecord], record: Versioned[StreamRecord], new: str
 ) -> list[Change]:
-    """A stream, which is `place.leaf`, has another name in the same namespace."""
+    """A stream has another name in the same namespace."""
+    where = stream_path(entry.value.id)
     return [
         *touched(place),
-        Change(entry_path(place.here.id, record.value.name), None, place.leaf.version),
-        Change(entry_path(place.here.id, new), put(entry)),
-        Change(stream_path(entry.id), put(replace(record.value, name=new)), record.version),
+        Change(entry_path(place.here.id, record.value.name), None, entry.version),
+        Change(entry_path(place.here.id, new), put(entry.value)),
+        Change(where, put(replace(record.value, name=new)), record.version),
     ]
 
 
 def stream_policy_set(
-    place: Place, entry: EntryRecord, record: Versioned[StreamRecord], policy: PolicyPatch
+    place: Place,
+    entry: Versioned[EntryRecord],
+    record: Versioned[StreamRecord],
+    policy: PolicyPatch,
 ) -> list[Change]:
-    """A stream, which is `place.leaf`, has another patch."""
-    told = replace(entry, policy_changes=entry.policy_changes + 1)
+    """A stream has another patch."""
+    where = stream_path(entry.value.id)
+    told = replace(entry.value, policy_changes=entry.value.policy_changes + 1)
     return [
         *touched(place),
-        Change(entry_path(place.here.id, record.value.name), put(told), place.leaf.version),
-        Change(stream_path(entry.id), put(replace(record.value, policy=policy)), record.version),
+        Change(entry_path(place.here.id, record.value.name), put(told), entry.version),
+        Change(where, put(replace(record.value, policy=policy)), record.version),
     ]
 
 
@@ -142,7 +147,7 @@ def namespace_created(
 
 
 def _above(place: Place) -> Place:
-    return Place(place.path[:-1], place.levels[:-1], place.here.entry)
+    return Place(place.path[:-1], place.levels[:-1], {})
 
 
 def namespace_deleted(place: Place) -> list[Change]:

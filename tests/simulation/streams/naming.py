@@ -170,9 +170,9 @@ class NamesWorld:
         watcher = Watcher(Namespace(catalog, tree.path_of(one_id)), one_id)
         place = catalog.place
 
-        async def noted(path: tuple[str, ...], leaf: str | None = None) -> Place:
+        async def noted(path: tuple[str, ...], *names: str) -> Place:
             # By now another namespace may have the name: that one is watched.
-            found = await place(path, leaf)
+            found = await place(path, *names)
             watcher.id = found.levels[-1].id
             return found
 

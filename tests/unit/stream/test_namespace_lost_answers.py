@@ -1,8 +1,8 @@
-"""Changes of names whose answers are lost while somebody else goes on: what is repeated is never done to another."""
+"""Changes of names while somebody else goes on, many with lost answers: nothing is done to another, or told of one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import pytest
 
@@ -37,15 +37,30 @@ class LosesOnce(Plan):
             raise MetadataUnavailable("the answer was lost")
 
 
+class BetweenCalls(Plan):
+    """`meanwhile` happens before the second call that `client` makes."""
+
+    def __init__(self, client: FakeClient, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._client = client
+        self._meanwhile = meanwhile
+        self._calls = 0
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if client is self._client:
+            self._calls += 1
+            if self._calls == 2:
+                await self._meanwhile()
+
+
 class Harness:
     """Two clients of one cluster, and a namespace that both see."""
 
     def __init__(self) -> None:
         self.plan = LosesOnce()
-        cluster = Cluster(self.plan)
-        self.plan.client = cluster.client()
+        self.cluster = Cluster(self.plan)
+        self.plan.client = self.cluster.client()
         self.mine = Namespace(Catalog(self.plan.client), "a")  # type: ignore[arg-type]
-        self.other = Namespace(Catalog(cluster.client()), "a")  # type: ignore[arg-type]
+        self.other = Namespace(Catalog(self.cluster.client()), "a")  # type: ignore[arg-type]
 
     async def ids(self) -> dict[str, str]:
         return {info.name: info.id async for info in self.other.streams()}
@@ -254,3 +269,28 @@ async def test_a_namespace_that_was_renamed_meanwhile_is_not_told_as_deleted() -
     with pytest.raises(StreamNotFound):
         await harness.mine.delete()
     assert await Namespace(harness.other._catalog, "c").exists()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda mine: mine.rename_stream("s", "t"), lambda mine: mine.create_streams(["t"])],
+    ids=["rename_stream", "create_streams"],
+)
+async def test_a_name_in_a_namespace_that_was_renamed_meanwhile_is_not_told_as_taken(
+    call: Callable[[Namespace], Coroutine[None, None, object]],
+) -> None:
+    """INV-S12: a/t never was there, and c/t is none of the caller's business."""
+    harness = await made()
+    await harness.other.create_stream("s")
+    assert await harness.mine.stream_count() == 1, "its path is known, so one request finds it"
+
+    async def taken_elsewhere() -> None:
+        await (await harness.other.rename("c")).create_stream("t")
+
+    client = harness.plan.client
+    assert client is not None
+    harness.cluster.plan = BetweenCalls(client, taken_elsewhere)
+    with pytest.raises(StreamNotFound):
+        await call(harness.mine)
+    found = Namespace(harness.other._catalog, "c").streams()
+    assert sorted([info.name async for info in found]) == ["s", "t"]
