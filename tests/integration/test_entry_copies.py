@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.tools.bench_costs import costs_of
+from tests.tools.bench_costs import entry_costs
 from tests.tools.one_bookie import ENTRY_BYTES, one_bookie
 
 SECONDS = 1.5
@@ -14,7 +14,7 @@ STORED_BYTES = ENTRY_BYTES + 36
 
 def test_an_entry_is_copied_once_by_each_process_and_not_by_the_flush(tmp_path: Path) -> None:
     with one_bookie(tmp_path) as bookie:
-        costs = costs_of(bookie, 1000, SECONDS)
+        costs = entry_costs(bookie, 1000, SECONDS)
     assert costs["journal bytes"] - costs["of them padding"] <= STORED_BYTES + 120
     assert costs["write cache bytes"] <= STORED_BYTES * 1.02
     # What a ledger brings before it has a chunk, and the last chunk of each flush, are few.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.tools.bench_costs import costs_of
+from tests.tools.bench_costs import entry_costs
 from tests.tools.one_bookie import one_bookie
 
 SECONDS = 1.0
@@ -12,8 +12,8 @@ SECONDS = 1.0
 
 def test_an_add_wakes_each_process_as_often_as_it_has_to(tmp_path: Path) -> None:
     with one_bookie(tmp_path) as bookie:
-        alone = costs_of(bookie, 1, SECONDS)
-        many = costs_of(bookie, 100, SECONDS)
+        alone = entry_costs(bookie, 1, SECONDS)
+        many = entry_costs(bookie, 100, SECONDS)
     # A lone add: the client's bytes and the journal's bell wake the worker, the worker's bell and the disk the journal.
     assert alone["receives"] <= 1.05
     assert alone["batches"] <= 1.05

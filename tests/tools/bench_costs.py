@@ -6,10 +6,13 @@ For each load: processor time, sleeps, reads and writes of each process (from /p
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
 
+from tests.native.compile import build_program
 from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
 from tests.tools.part import print_table, scratch, setting
 
@@ -55,7 +58,7 @@ def written_of(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
-def costs_of(bookie: OneBookie, window: int, seconds: float, connections: int = 1) -> dict[str, float]:
+def entry_costs(bookie: OneBookie, window: int, seconds: float, connections: int = 1) -> dict[str, float]:
     """Return what one entry costs under this load."""
     ids = [bookie.create_ledger() for _ in range(connections)]
     pids = {role: bookie.bookie.pids[name] for name, role in ROLES.items()}
@@ -80,6 +83,21 @@ def costs_of(bookie: OneBookie, window: int, seconds: float, connections: int = 
         found["part that the flush copied"] = round(copied / (copied + in_place), 4)
     found["entry log bytes"] = round((written_of(pids["index"]) - written) / entries, 1)
     return found
+
+
+def cache_line_ns() -> float:
+    """Return how long a cache line takes from one processor to another and back: on a virtual machine it changes."""
+    program = build_program(["measure_cache_line.c"], [], "release", ("-pthread",))
+    answer = subprocess.run([program, "0.02"], capture_output=True, check=True, timeout=10)
+    found: float = json.loads(answer.stdout)["round_trip_ns"]
+    return found
+
+
+def costs_of(bookie: OneBookie, window: int, seconds: float, connections: int = 1) -> dict[str, float]:
+    """Return what one entry costs under this load, and where the host had the processors before and behind it."""
+    before_ns = cache_line_ns()
+    found = entry_costs(bookie, window, seconds, connections)
+    return found | {"cache line, ns": before_ns, "behind it, ns": cache_line_ns()}
 
 
 def main() -> dict[str, dict[str, float]]:
