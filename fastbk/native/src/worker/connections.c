@@ -211,25 +211,56 @@ fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connec
 /* Replies on their way out.  While the transport is empty they are sent from here; what the socket does not take is handed
  * to the transport, and until that has written it all nothing is sent past it, nor read from that connection. */
 
-static uint8_t *
-block_take(struct fbk_worker *worker)
+/* Most outputs are a few acknowledgements and fit into a small block: with a large one for each, a thousand connections that
+ * are answered at once cost 64 MB and a page fault each. */
+static const uint32_t block_bytes[FBK_OUTPUT_BLOCK_KINDS] = {FBK_PAGE_BYTES, FBK_OUTPUT_BLOCK_BYTES};
+static const uint32_t blocks_kept_max[FBK_OUTPUT_BLOCK_KINDS] = {1024, 32};
+
+/* FBK_OUTPUT_BLOCK_KINDS: of another size. */
+static uint32_t
+block_kind(uint64_t size_bytes)
 {
-    if (worker->output_block_count > 0)
-        return worker->output_blocks[--worker->output_block_count];
-    return malloc(FBK_OUTPUT_BLOCK_BYTES);
+    uint32_t kind = 0;
+    while (kind < FBK_OUTPUT_BLOCK_KINDS && size_bytes != block_bytes[kind])
+        kind++;
+    return kind;
+}
+
+static uint8_t *
+block_take(struct fbk_worker *worker, uint64_t size_bytes)
+{
+    uint32_t kind = block_kind(size_bytes);
+    if (kind == FBK_OUTPUT_BLOCK_KINDS || worker->output_blocks[kind] == NULL)
+        return malloc(size_bytes);
+    uint8_t *block = worker->output_blocks[kind];
+    memcpy(&worker->output_blocks[kind], block, sizeof block); /* a free one begins with the next one's address */
+    worker->output_block_counts[kind]--;
+    return block;
 }
 
 static void
 output_give_back(struct fbk_worker *worker, struct fbk_connection *connection)
 {
+    uint32_t kind = block_kind(connection->output_size_bytes);
     worker->reply_bytes -= connection->output_size_bytes;
-    if (connection->output_size_bytes == FBK_OUTPUT_BLOCK_BYTES && worker->output_block_count < FBK_OUTPUT_BLOCKS_KEPT)
-        worker->output_blocks[worker->output_block_count++] = connection->output;
-    else
+    if (kind < FBK_OUTPUT_BLOCK_KINDS && worker->output_block_counts[kind] < blocks_kept_max[kind]) {
+        memcpy(connection->output, &worker->output_blocks[kind], sizeof connection->output);
+        worker->output_blocks[kind] = connection->output;
+        worker->output_block_counts[kind]++;
+    } else {
         free(connection->output);
+    }
     connection->output = NULL;
     connection->output_size_bytes = 0;
     connection->output_used = 0;
+}
+
+void
+fbk_output_blocks_free(struct fbk_worker *worker)
+{
+    for (uint32_t kind = 0; kind < FBK_OUTPUT_BLOCK_KINDS; kind++)
+        while (worker->output_blocks[kind] != NULL)
+            free(block_take(worker, block_bytes[kind]));
 }
 
 void
@@ -271,10 +302,12 @@ backlog_max(const struct fbk_worker *worker, const struct fbk_connection *connec
 static bool
 output_grow(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t size_bytes)
 {
-    uint64_t room = connection->output_size_bytes == 0 ? FBK_OUTPUT_BLOCK_BYTES : connection->output_size_bytes;
+    uint64_t room = connection->output_size_bytes;
+    for (uint32_t kind = 0; kind < FBK_OUTPUT_BLOCK_KINDS && room < size_bytes; kind++)
+        room = room < block_bytes[kind] ? block_bytes[kind] : room;
     while (room < size_bytes)
         room += room < FBK_OUTPUT_STEP_BYTES ? room : FBK_OUTPUT_STEP_BYTES;
-    uint8_t *output = room == FBK_OUTPUT_BLOCK_BYTES ? block_take(worker) : malloc(room);
+    uint8_t *output = block_take(worker, room);
     if (output == NULL) {
         output_cut(worker, connection);
         return false;
@@ -299,7 +332,7 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
         return NULL;
     uint64_t needed = (uint64_t)connection->output_used + size_bytes;
     if (FBK_UNLIKELY(needed > connection->output_size_bytes)) {
-        if (connection->output_used > 0 && !connection->is_busy) {
+        if (connection->output_used > 0 && !connection->is_busy && needed > FBK_OUTPUT_BLOCK_BYTES) {
             fbk_output_flush(worker, connection);
             if (connection->state == FBK_CONNECTION_DISCARD)
                 return NULL;

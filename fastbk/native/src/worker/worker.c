@@ -96,8 +96,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
         free(worker->connections[slot].input);
         free(worker->connections[slot].output);
     }
-    for (uint32_t i = 0; i < worker->output_block_count; i++)
-        free(worker->output_blocks[i]);
+    fbk_output_blocks_free(worker);
     fbk_contexts_free(worker);
     fbk_digests_free(worker);
     fbk_flight_close(&worker->recorder);

@@ -22,7 +22,7 @@
 #define FBK_SMALL_FRAME_BYTES 65536u  /* larger ones are received into a buffer of their own */
 #define FBK_COLD_FRAME_BYTES_MAX 16384u
 #define FBK_OUTPUT_BLOCK_BYTES 65536u
-#define FBK_OUTPUT_BLOCKS_KEPT 32u
+#define FBK_OUTPUT_BLOCK_KINDS 2u     /* small ones and those */
 #define FBK_DIRECT_SEND_BYTES_MIN 16384u
 #define FBK_LINGER_US 2000000u        /* a refused connection may read its last frame for so long */
 #define FBK_REFUSED_FRAMES 15u        /* what a refused frame counts more than another one, in a connection's turn */
@@ -284,8 +284,8 @@ struct fbk_worker {
     uint32_t sweeps;         /* from 1 on: a clock of seconds, about */
     uint32_t turn_slot;      /* the connection that was received from last */
     uint32_t turn_frames, turn_bytes; /* what was taken from it since */
-    uint8_t *output_blocks[FBK_OUTPUT_BLOCKS_KEPT];
-    uint32_t output_block_count;
+    uint8_t *output_blocks[FBK_OUTPUT_BLOCK_KINDS]; /* free ones: the first of a list */
+    uint32_t output_block_counts[FBK_OUTPUT_BLOCK_KINDS];
     uint32_t now_us;
     bool lacks_credit;       /* the last add that found no room did so for want of credit */
     uint64_t clock_ns;       /* now_us, in full */
@@ -461,6 +461,7 @@ void fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connecti
 /* Sends what waits, if the transport is empty. */
 void fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection);
 void fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+void fbk_output_blocks_free(struct fbk_worker *worker);
 
 /* What became of a request. */
 enum fbk_outcome {
