@@ -289,7 +289,7 @@ def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["twice"]], ids=["once", "twice"])
+@pytest.mark.parametrize("more", [[], ["twice"], ["connections=64"]], ids=["once", "twice", "apart"])
 def test_the_bare_chain_answers_all_that_is_sent(more: list[str], tmp_path: Path) -> None:
     """The floor of `./dev bench`: a window of 64 is durable in fewer batches than adds."""
     built = build_program(["bench_chain.c"], [], "debug", URING)
