@@ -36,6 +36,7 @@ BUFFER = lib.FBK_DO_BUFFER
 COLLECT = lib.FBK_DO_COLLECT
 TIGHT = lib.FBK_DO_TIGHT
 DIGESTS = lib.FBK_DO_DIGESTS
+END = lib.FBK_DO_END
 
 CONNECTIONS_REFUSED = SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"]
 BAD_VERSION = SLOTS["FBK_C_WORKER_BAD_VERSION"]
@@ -45,7 +46,7 @@ PLACED_MAX = lib.FBK_PLACED_MAX
 INFOS_DONE, INFOS_DONE_US = SLOTS["FBK_C_WORKER_INFOS_DONE"], SLOTS["FBK_C_WORKER_INFOS_DONE_US"]
 INFOS_FAILED, INFOS_FAILED_US = SLOTS["FBK_C_WORKER_INFOS_FAILED"], SLOTS["FBK_C_WORKER_INFOS_FAILED_US"]
 
-TIGHT_RECEIVE_BYTES = 8192
+TIGHT_RECEIVE_BYTES = lib.FBK_TIGHT_RECEIVE_BYTES
 """What a connection may receive at once while the memory for waiting input is half used."""
 
 DIGESTS_WANTED_MAX = 1024
@@ -154,6 +155,19 @@ class Worker(NativeObject):
         except NativeFullError:
             return None
 
+    def watch(self, slot: int) -> int:
+        """Have `poll` receive from a connection from now on; return bits."""
+        return lib.fbk_worker_watch(self.handle, slot)
+
+    @property
+    def poll_fd(self) -> int:
+        """A descriptor that is readable while a watched connection is."""
+        return lib.fbk_worker_poll_fd(self.handle)
+
+    def poll(self) -> tuple[list[Event], bool]:
+        """Receive from all watched connections that are readable; return what `collect` does. Raises PoisonedError."""
+        return self._collected(lib.fbk_worker_poll(self.handle), "receive")
+
     def disconnect(self, slot: int) -> int:
         """Forget a connection; return bits. Its socket is not touched again; must come before that is closed."""
         return lib.fbk_worker_disconnect(self.handle, slot)
@@ -205,9 +219,11 @@ class Worker(NativeObject):
         """Answer all that is durable and all that the index answered.
 
         Return events, and whether to call again without waiting for the bell. Raises PoisonedError."""
-        result = lib.fbk_worker_collect(self.handle)
+        return self._collected(lib.fbk_worker_collect(self.handle), "collect")
+
+    def _collected(self, result: int, what: str) -> tuple[list[Event], bool]:
         if result < 0:
-            raise _error_of(result, "collect")
+            raise _error_of(result, what)
         return self._events(result % lib.FBK_WORKER_MORE), result >= lib.FBK_WORKER_MORE
 
     def counter(self, slot: int) -> int:

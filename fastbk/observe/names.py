@@ -31,8 +31,7 @@ class Name:
         metric: its Prometheus name.
         scale: what a stored value is multiplied with to be in the metric's unit.
         text: its help.
-        is_own: whether it has a `fastbk_` name at `/metrics`; what only dashboards made for Apache's bookies ask for
-            has its name in `fastbk.observe.apache_names` alone (series are paid for).
+        is_own: False: only Apache's name shows it (`fastbk.observe.apache_names`): series are paid for.
     """
 
     slot_name: str
@@ -61,10 +60,8 @@ def describe(slot_name: str, slot: int, text: str, *, is_gauge: bool = False) ->
     for ending, factor in _TIMES.items():
         if rest.endswith(ending):
             base, scale = rest.removesuffix(ending) + "_SECONDS", factor
-    metric = f"fastbk_{role}_{base}".lower()
     kind: Kind = "histogram" if letter == "H" else "gauge" if is_gauge else "counter"
-    if kind == "counter":
-        metric += "_total"
+    metric = f"fastbk_{role}_{base}{'_total' if kind == 'counter' else ''}".lower()
     return Name(slot_name, slot, role.lower(), kind, metric, scale, text)
 
 
@@ -108,6 +105,8 @@ _COUNTERS: Slots = {
     "WORKER_WAKES": (38, "Times that the worker was woken by its bell."),
     "WORKER_JOURNAL_BELLS": (39, "Times that the worker woke the journal."),
     "WORKER_INDEX_BELLS": (40, "Times that the worker woke the index."),
+    "WORKER_SENDS": (143, "Sends to sockets."),
+    "WORKER_POLLS": (144, "Times that the worker received from all readable connections."),
     "WORKER_COLD_REQUESTS": (41, "Requests handled in Python: hello, info, ping."),
     "WORKER_WAITS_CONTEXT": (42, "Times that a client of Apache's waited for others' requests to be answered."),
     "WORKER_APACHE_CONNECTIONS": (43, "Connections that spoke Apache's protocols."),

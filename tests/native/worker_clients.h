@@ -25,6 +25,7 @@ struct client {
     int32_t near, far;   /* the worker's end, the client's */
     int32_t slot;        /* -1 = not connected */
     bool is_paused, has_own_buffer, is_reading;
+    bool is_polled, is_watched, has_ended; /* the worker receives from its socket itself, once it watches it */
     uint8_t *queue;      /* to be sent */
     uint32_t queue_from, queue_used;
     uint8_t *held;       /* what the transport holds */
@@ -108,6 +109,9 @@ act(struct client *c, int32_t todo)
     CHECK(todo >= 0);
     c->has_own_buffer = (todo & FBK_DO_BUFFER) != 0;
     CHECK((todo & (FBK_DO_ABORT | FBK_DO_FINISH)) == 0);
+    CHECK(!c->is_watched || (todo & (FBK_DO_PAUSE | FBK_DO_RESUME | FBK_DO_BUFFER)) == 0);
+    CHECK((todo & FBK_DO_END) == 0 || c->is_watched);
+    c->has_ended |= (todo & FBK_DO_END) != 0;
     if (todo & FBK_DO_PAUSE)
         c->is_paused = true;
     if (todo & FBK_DO_RESUME)
@@ -156,7 +160,8 @@ come(struct client *c)
     c->sent = c->answered = 0;
     for (uint32_t p = 0; p < PAIRS_MAX; p++)
         c->last_ordered[p] = -1;
-    c->is_paused = c->has_own_buffer = false;
+    c->is_paused = c->has_own_buffer = c->is_watched = c->has_ended = false;
+    c->is_polled = below(2);
     c->is_reading = true;
     c->id_base = next_base;
     next_base += REQUESTS_MAX;
@@ -175,9 +180,37 @@ come(struct client *c)
     push(c, hello, fbk_wire_put_hello(hello, 0, 1, 1, (const uint8_t *)"x", 1));
 }
 
+/* What the worker has for its connections after a collect or a poll.  True: more, without waiting. */
+static bool
+act_on(int32_t result)
+{
+    CHECK(result >= 0);
+    struct fbk_worker_event copies[CLIENTS];
+    uint32_t count = (uint32_t)(result % FBK_WORKER_MORE);
+    CHECK(count <= CLIENTS);
+    memcpy(copies, fbk_worker_events(worker), count * sizeof *copies);
+    for (uint32_t e = 0; e < count; e++)
+        for (uint32_t i = 0; i < CLIENTS; i++)
+            if (clients[i].slot == (int32_t)copies[e].connection)
+                act(&clients[i], (int32_t)copies[e].todo);
+    return result >= FBK_WORKER_MORE;
+}
+
+/* One that is watched and may be received from is found to have ended, behind all that it sent. */
+static void
+end(struct client *c)
+{
+    shutdown(c->far, SHUT_WR);
+    while (!c->has_ended && worker->connections[c->slot].is_watched)
+        act_on(fbk_worker_poll(worker));
+    CHECK(c->has_ended || worker->connections[c->slot].blocked != 0);
+}
+
 static void
 go(struct client *c)
 {
+    if (c->is_watched && below(2))
+        end(c);
     fbk_worker_disconnect(worker, (uint32_t)c->slot);
     close(c->near);
     close(c->far);
@@ -256,8 +289,17 @@ static void
 feed(struct client *c)
 {
     uint32_t waiting = c->queue_used - c->queue_from;
-    if (c->slot < 0 || c->is_paused || waiting == 0)
+    if (c->slot < 0 || (c->is_paused && !c->is_polled) || waiting == 0)
         return;
+    if (c->is_polled && (c->is_watched || below(4) == 0)) {
+        if (!c->is_watched)
+            CHECK_EQUAL(fbk_worker_watch(worker, (uint32_t)c->slot), 0);
+        c->is_watched = true;
+        c->is_paused = c->has_own_buffer = false;
+        ssize_t sent = send(c->far, c->queue + c->queue_from, 1 + below(waiting), MSG_DONTWAIT);
+        c->queue_from += sent > 0 ? (uint32_t)sent : 0;
+        return;
+    }
     uint32_t room;
     uint8_t *buffer = c->has_own_buffer ? fbk_worker_buffer(worker, (uint32_t)c->slot, &room) : fbk_worker_receive_buffer(worker, &room);
     CHECK(room > 0);

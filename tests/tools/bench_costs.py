@@ -23,6 +23,9 @@ BELLS = {
     "bells journal→index": "fastbk_journal_index_bells_total",
     "batches": "fastbk_journal_batches_total",
     "receives": "fastbk_worker_receive_bytes_count",
+    "sends": "fastbk_worker_sends_total",
+    "polls": "fastbk_worker_polls_total",
+    "worker wakes": "fastbk_worker_wakes_total",
 }
 BYTES = {
     "journal bytes": "fastbk_journal_bytes_total",
@@ -56,6 +59,15 @@ def written_of(pid: int) -> int:
     """Return the bytes that a process has had written to disks."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
+
+
+def network_calls(costs: dict[str, float]) -> float:
+    """Return a worker's system calls for an entry: a receive and a send, and what it waits with and wakes others by.
+
+    A poll is two calls, the event loop's and its own; a wake is the loop's and a read of the bell.
+    """
+    waiting = 2 * costs["polls"] + 2 * costs["worker wakes"]
+    return costs["receives"] + costs["sends"] + waiting + costs["bells worker→journal"]
 
 
 def entry_costs(bookie: OneBookie, window: int, seconds: float, connections: int = 1) -> dict[str, float]:

@@ -14,7 +14,9 @@
 #define FBK_DO_BUFFER 64  /* receive its next bytes into fbk_worker_buffer, else into the shared buffer */
 #define FBK_DO_COLLECT 128 /* other connections have events: call fbk_worker_collect soon */
 #define FBK_DO_DIGESTS 512 /* digest types are wanted: fbk_worker_digests_wanted; lost with its connection, so look at each sweep, too */
+#define FBK_DO_END 1024   /* its peer has ended: close it */
 #define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
+#define FBK_TIGHT_RECEIVE_BYTES 8192
 
 /* One journal/index pair, as the worker meets it. */
 struct fbk_worker_pair {
@@ -102,6 +104,14 @@ int32_t fbk_worker_writable(struct fbk_worker *worker, uint32_t connection);
  * events (of fbk_worker_events), or < 0. FBK_WORKER_MORE is added when it should be called again without waiting. */
 #define FBK_WORKER_MORE 1048576
 int32_t fbk_worker_collect(struct fbk_worker *worker);
+/* From now on fbk_worker_poll receives from this connection: FBK_DO_PAUSE, FBK_DO_RESUME and FBK_DO_BUFFER do not come, and
+ * FBK_DO_END does.  Returns 0, or FBK_DO_ABORT. */
+int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
+/* Readable while one of those is. */
+int32_t fbk_worker_poll_fd(struct fbk_worker *worker);
+/* Receives once from each of them that is readable, and shows others what came in one go.  Returns what
+ * fbk_worker_collect does. */
+int32_t fbk_worker_poll(struct fbk_worker *worker);
 const struct fbk_worker_event *fbk_worker_events(struct fbk_worker *worker);
 /* A connection that nothing is under way for, and that does not receive replies. */
 struct fbk_worker_silent {

@@ -1,6 +1,7 @@
 """One client's connection, as the event loop sees it: bytes go to C, bits come back.
 
-There is no state of the protocol here: C has it. Replies are sent by C straight to the socket as long as the transport
+There is no state of the protocol here: C has it. The transport receives the first bytes; then C does, from all
+connections in one call. Replies are sent by C straight to the socket as long as the transport
 holds nothing; what the socket does not take goes through the transport, and then nothing is read from this client
 until that is written (INV-B1).
 """
@@ -19,6 +20,7 @@ from fastbk.native.worker import (
     COLLECT,
     CONNECTIONS_REFUSED,
     DIGESTS,
+    END,
     FINISH,
     INFOS_DONE,
     INFOS_DONE_US,
@@ -80,6 +82,14 @@ class Connection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
         # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
         self._transport.set_write_buffer_limits(high=0)
+        self._network.loop.call_soon(self._watch)  # the transport begins to read when this call returns
+
+    def _watch(self) -> None:
+        """From now on C receives, from all connections in one call: one for each takes half as long as TCP itself."""
+        if self.slot >= 0 and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._own_buffer = None
+            self.act(self._worker.watch(self.slot))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the slot back. The loop closes the descriptor only after this: C never sends on a stranger's."""
@@ -125,6 +135,9 @@ class Connection(asyncio.BufferedProtocol):
             self._network.digests.request_soon()
         if todo & ABORT:
             self._transport.abort()
+            return
+        if todo & END:
+            self._transport.close()
             return
         if todo & PAUSE:
             self._transport.pause_reading()

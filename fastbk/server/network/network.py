@@ -1,7 +1,8 @@
 """A worker's event loop side: the listener, the bell, the timer, and the end.
 
-`Network` owns the connections by slot. The bell (an eventfd that journal and index ring) leads to one C call that
-answers everything; the timer, once a second, looks at deadlines and at what a lost wake-up may have left.
+`Network` owns the connections by slot. One C call receives from all that are readable (`Worker.poll`), another answers
+everything once the bell rang (an eventfd of journal and index). The timer, once a second, looks at deadlines and at
+what a lost wake-up may have left.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Network:
         self._limits = LimitLog("worker.limit_reached")
         self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
+        self._poll_fd = worker.poll_fd
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_collect_due = False
@@ -56,6 +58,7 @@ class Network:
         """Listen; return the port (0 for a unix socket)."""
         self.loop.set_exception_handler(self._on_exception)
         self.loop.add_reader(self._bell_fd, self._on_bell)
+        self.loop.add_reader(self._poll_fd, self._on_input)
         self._on_bell()  # from here on the others know that this worker sleeps
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
         self._server = await self.loop.create_server(
@@ -101,6 +104,7 @@ class Network:
             self._timer.cancel()
         self.digests.stop()
         self.loop.remove_reader(self._bell_fd)
+        self.loop.remove_reader(self._poll_fd)
         for connection in list(self.connections.values()):
             connection.abort()
 
@@ -131,8 +135,13 @@ class Network:
         self._is_collect_due = False
         self._on_bell()
 
+    def _on_input(self) -> None:
+        self._act_on(*self.worker.poll())
+
     def _on_bell(self) -> None:
-        events, is_more = self.worker.collect()
+        self._act_on(*self.worker.collect())
+
+    def _act_on(self, events: list[Event], is_more: bool) -> None:
         if events:
             self._act(events)
         if is_more:

@@ -147,5 +147,8 @@ class _Ended:
     def collect(self) -> tuple[list[tuple[int, int]], bool]:
         return [], False
 
+    def poll(self) -> tuple[list[tuple[int, int]], bool]:
+        return [], False
+
     def drain(self) -> list[tuple[int, int]]:
         return []

@@ -11,6 +11,7 @@
 #include <malloc.h>
 #include <netinet/in.h>
 #include <stddef.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -145,8 +146,35 @@ has_todo(const struct fbk_connection *connection)
            (connection->state != FBK_CONNECTION_DISCARD && connection->is_paused != (connection->blocked != 0));
 }
 
+void
+fbk_connection_watch(struct fbk_worker *worker, struct fbk_connection *connection, bool is_wanted)
+{
+    if (is_wanted == connection->is_watched)
+        return;
+    struct epoll_event event = {
+        .events = EPOLLIN,
+        .data.u64 = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation),
+    };
+    connection->is_watched = is_wanted;
+    if (epoll_ctl(worker->poll_fd, is_wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, connection->fd, &event) != 0)
+        connection->todo |= FBK_DO_ABORT;
+}
+
+/* Stops or resumes receiving from it. */
+static uint32_t
+pause_or_resume(struct fbk_worker *worker, struct fbk_connection *connection, bool is_blocked)
+{
+    if (is_blocked == connection->is_paused)
+        return 0;
+    connection->is_paused = is_blocked;
+    if (!connection->is_polled)
+        return is_blocked ? FBK_DO_PAUSE : FBK_DO_RESUME;
+    fbk_connection_watch(worker, connection, !is_blocked && !connection->has_ended);
+    return 0;
+}
+
 uint32_t
-fbk_connection_take_todo(struct fbk_connection *connection)
+fbk_connection_take_todo(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     if (!fbk_connection_is_alive(connection))
         return 0;
@@ -154,12 +182,10 @@ fbk_connection_take_todo(struct fbk_connection *connection)
     /* What a finished connection still sends has to be read, and thrown away. */
     if (connection->state == FBK_CONNECTION_DISCARD)
         is_blocked = false;
-    uint32_t todo = connection->todo;
+    uint32_t todo = pause_or_resume(worker, connection, is_blocked);
+    todo |= connection->todo;
     connection->todo = 0;
-    if (is_blocked != connection->is_paused)
-        todo |= is_blocked ? FBK_DO_PAUSE : FBK_DO_RESUME;
-    connection->is_paused = is_blocked;
-    if (connection->is_own_buffer && !is_blocked)
+    if (connection->is_own_buffer && !is_blocked && !connection->is_polled)
         todo |= FBK_DO_BUFFER;
     return todo;
 }
@@ -192,7 +218,7 @@ fbk_dirty_report(struct fbk_worker *worker)
     for (uint32_t i = 0; i < worker->dirty_count; i++) {
         struct fbk_connection *connection = &worker->connections[worker->dirty[i]];
         connection->is_dirty = false;
-        uint32_t todo = has_todo(connection) ? fbk_connection_take_todo(connection) : 0;
+        uint32_t todo = has_todo(connection) ? fbk_connection_take_todo(worker, connection) : 0;
         if (todo != 0)
             worker->events[worker->event_count++] = (struct fbk_worker_event){worker->dirty[i], todo};
     }
@@ -372,6 +398,7 @@ try_send(struct fbk_worker *worker, struct fbk_connection *connection, const uin
 {
     uint64_t sent = 0;
     while (sent < size_bytes) {
+        fbk_worker_note(worker, FBK_C_WORKER_SENDS);
         ssize_t result = send(connection->fd, data + sent, size_bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (result < 0 && errno == EINTR)
             continue;

@@ -252,7 +252,7 @@ finish(struct fbk_worker *worker, struct fbk_connection *connection)
     fbk_worker_publish(worker);
     fbk_dirty_flush(worker);
     fbk_budget_serve(worker);
-    uint32_t todo = fbk_connection_take_todo(connection);
+    uint32_t todo = fbk_connection_take_todo(worker, connection);
     bool is_more = worker->lines[FBK_LINE_READY].count > 0 ||
                    (worker->apache.freed && fbk_connections_wait_for_contexts(worker));
     worker->apache.freed = false;
@@ -279,14 +279,13 @@ receive_own(struct fbk_worker *worker, struct fbk_connection *connection, uint32
         fbk_input_grow(worker, connection);
 }
 
-int32_t
-fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes)
+void
+fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes)
 {
-    struct fbk_connection *connection = fbk_connection_at(worker, slot);
-    fbk_worker_clock(worker);
+    uint32_t slot = fbk_connection_slot(worker, connection);
     fbk_count(worker->stats, FBK_C_WORKER_BYTES_RECEIVED, size_bytes);
     if (connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE)
-        return 0;
+        return;
     fbk_observe_many(worker->stats, FBK_H_WORKER_RECEIVE_BYTES, size_bytes, 1);
     connection->heard_sweep = worker->sweeps;
     if (worker->turn_slot != slot) {
@@ -296,7 +295,7 @@ fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes
     worker->turn_bytes += size_bytes;
     if (connection->is_own_buffer) {
         receive_own(worker, connection, size_bytes);
-        return finish(worker, connection);
+        return;
     }
     uint8_t *data = worker->receive_memory + FBK_SMALL_FRAME_BYTES;
     uint32_t before = connection->input_used - connection->input_from;
@@ -304,7 +303,7 @@ fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes
     if (connection->blocked != 0 || before > FBK_SMALL_FRAME_BYTES) {
         /* Bytes that were on their way when it was paused. */
         fbk_input_append(worker, connection, data, size_bytes);
-        return finish(worker, connection);
+        return;
     }
     if (before > 0) {
         data -= before;
@@ -312,7 +311,16 @@ fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes
     }
     uint32_t taken = take_frames(worker, connection, data, before + size_bytes);
     settle(worker, connection, data, before + size_bytes, taken, size_bytes);
-    return finish(worker, connection);
+}
+
+int32_t
+fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    bool is_over = connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE;
+    fbk_worker_clock(worker);
+    fbk_worker_take(worker, connection, size_bytes);
+    return is_over ? 0 : finish(worker, connection);
 }
 
 /* The bytes of the cold frame in front of the input. */

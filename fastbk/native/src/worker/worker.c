@@ -9,9 +9,13 @@
 #include "base/fault.h"
 #include "base/segment.h"
 
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define PASSES_MAX 4
+#define POLL_EVENTS_MAX 256
+#define PUBLISH_BYTES 65536u /* received from several connections: as many as start a second batch */
 
 /* ------------------------------------------------------------------ making */
 
@@ -67,9 +71,10 @@ fbk_worker_create(const struct fbk_worker_options *options, int32_t *error)
         return NULL;
     worker->options = *options;
     worker->turn_slot = FBK_NO_CONNECTION;
+    worker->poll_fd = epoll_create1(EPOLL_CLOEXEC);
     for (uint32_t line = 0; line < FBK_LINE_COUNT; line++)
         worker->lines[line].first = worker->lines[line].last = FBK_NO_CONNECTION;
-    *error = take_memory(worker);
+    *error = worker->poll_fd < 0 ? -errno : take_memory(worker);
     worker->lane_count = options->pair_count;
     for (uint32_t p = 0; p < worker->lane_count && *error == 0; p++)
         *error = fbk_lane_open(worker, p);
@@ -96,6 +101,8 @@ fbk_worker_destroy(struct fbk_worker *worker)
         free(worker->connections[slot].input);
         free(worker->connections[slot].output);
     }
+    if (worker->poll_fd >= 0)
+        close(worker->poll_fd);
     fbk_output_blocks_free(worker);
     fbk_contexts_free(worker);
     fbk_digests_free(worker);
@@ -188,6 +195,7 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     if (connection->state == FBK_CONNECTION_GONE)
         return 0;
+    fbk_connection_watch(worker, connection, false);
     connection->fd = -1;
     fbk_line_leave(worker, connection);
     fbk_contexts_drop(worker, connection);
@@ -625,11 +633,9 @@ drain_bell(struct fbk_worker *worker)
     (void)result; /* nothing there is as good: it was rung for something that is done already */
 }
 
-int32_t
-fbk_worker_collect(struct fbk_worker *worker)
+static int32_t
+collect(struct fbk_worker *worker)
 {
-    drain_bell(worker);
-    fbk_worker_note(worker, FBK_C_WORKER_WAKES);
     int32_t more = FBK_WORKER_MORE;
     for (int pass = 0; pass < PASSES_MAX && more != 0; pass++) {
         fbk_lanes_wake(worker);
@@ -653,6 +659,91 @@ fbk_worker_collect(struct fbk_worker *worker)
     fbk_flight_sample(&worker->recorder, worker->clock_ns);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count + more;
+}
+
+int32_t
+fbk_worker_collect(struct fbk_worker *worker)
+{
+    drain_bell(worker);
+    fbk_worker_note(worker, FBK_C_WORKER_WAKES);
+    return collect(worker);
+}
+
+/* ------------------------------------------------------------------ polled connections */
+
+int32_t
+fbk_worker_watch(struct fbk_worker *worker, uint32_t slot)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    connection->is_polled = true;
+    connection->is_paused = connection->blocked != 0 && connection->state != FBK_CONNECTION_DISCARD;
+    fbk_connection_watch(worker, connection, !connection->is_paused);
+    return (int32_t)(connection->todo & FBK_DO_ABORT);
+}
+
+int32_t
+fbk_worker_poll_fd(struct fbk_worker *worker)
+{
+    return worker->poll_fd;
+}
+
+/* Once: who has more has its next turn after the others.  Returns its bytes. */
+static uint32_t
+receive_from(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    bool is_tight = worker->input_bytes > worker->options.partial_frames_bytes_max / 2;
+    uint32_t room = is_tight ? FBK_TIGHT_RECEIVE_BYTES : worker->options.receive_size_bytes;
+    uint8_t *to = worker->receive_memory + FBK_SMALL_FRAME_BYTES;
+    if (connection->is_own_buffer)
+        to = fbk_worker_buffer(worker, fbk_connection_slot(worker, connection), &room);
+    if (room == 0)
+        return 0; /* it has just begun to wait for memory */
+    ssize_t got = recv(connection->fd, to, room, MSG_DONTWAIT);
+    if (got > 0) {
+        fbk_worker_take(worker, connection, (uint32_t)got);
+        return (uint32_t)got;
+    }
+    if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+        connection->has_ended = true;
+        fbk_connection_watch(worker, connection, false);
+        fbk_connection_todo(worker, connection, got == 0 ? FBK_DO_END : FBK_DO_ABORT);
+    }
+    return 0;
+}
+
+static void
+receive_all(struct fbk_worker *worker)
+{
+    struct epoll_event events[POLL_EVENTS_MAX];
+    int count = epoll_wait(worker->poll_fd, events, POLL_EVENTS_MAX, 0);
+    fbk_worker_clock(worker);
+    fbk_worker_note(worker, FBK_C_WORKER_POLLS);
+    uint32_t unpublished_bytes = 0;
+    for (int i = 0; i < count; i++) {
+        struct fbk_connection *connection = &worker->connections[(uint32_t)events[i].data.u64];
+        if (connection->generation == events[i].data.u64 >> 32 && connection->is_watched)
+            unpublished_bytes += receive_from(worker, connection);
+        if (unpublished_bytes >= PUBLISH_BYTES) {
+            fbk_worker_publish(worker);
+            unpublished_bytes = 0;
+        }
+    }
+}
+
+int32_t
+fbk_worker_poll(struct fbk_worker *worker)
+{
+    receive_all(worker);
+    fbk_worker_publish(worker);
+    fbk_dirty_flush(worker);
+    fbk_budget_serve(worker);
+    if (worker->is_poisoned)
+        return FBK_E_POISONED;
+    bool is_more = fbk_lanes_starve(worker) || worker->lines[FBK_LINE_READY].count > 0 ||
+                   (worker->apache.freed && fbk_connections_wait_for_contexts(worker));
+    worker->apache.freed = false;
+    fbk_dirty_report(worker);
+    return (int32_t)worker->event_count + (is_more ? FBK_WORKER_MORE : 0);
 }
 
 void

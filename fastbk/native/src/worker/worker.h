@@ -95,6 +95,9 @@ struct fbk_connection {
     bool has_deadline;
     uint8_t poll_lanes;   /* a bit for each lane that may have a long poll of it */
     bool is_apache;       /* it speaks Apache's protocols */
+    bool is_polled;       /* fbk_worker_poll receives from it, not Python */
+    bool has_ended;       /* its peer has, or it is broken: nothing more is received */
+    bool is_watched;      /* by worker->poll_fd */
     bool is_trial;        /* one of FBK_TRIALS_MAX */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
@@ -257,6 +260,7 @@ struct fbk_worker {
     struct fbk_stats *stats; /* in the segment of lane 0 */
     bool is_draining, is_poisoned;
 
+    int32_t poll_fd; /* an epoll: of connections that are polled and not blocked */
     struct fbk_connection *connections;
     uint32_t *free_slots; /* a circle: the slot that has rested longest comes first */
     uint32_t free_first, free_count;
@@ -418,8 +422,10 @@ void fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *c
 /* Connections with output or events. */
 void fbk_connection_mark(struct fbk_worker *worker, struct fbk_connection *connection);
 void fbk_connection_todo(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t todo);
+/* Has poll_fd watch it, or no longer. */
+void fbk_connection_watch(struct fbk_worker *worker, struct fbk_connection *connection, bool is_wanted);
 /* Its events, the change between paused and reading among them; they are Python's from now on. */
-uint32_t fbk_connection_take_todo(struct fbk_connection *connection);
+uint32_t fbk_connection_take_todo(struct fbk_worker *worker, struct fbk_connection *connection);
 /* Sends the output of all marked connections. */
 void fbk_dirty_flush(struct fbk_worker *worker);
 /* Keeps those marked that have events; returns their number. */
@@ -529,5 +535,7 @@ bool fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *c
                              uint32_t frame_bytes);
 
 /* ---- worker/receive.c */
+/* size_bytes lie in the shared buffer, or in its own: takes what is whole of them. */
+void fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
 /* Goes on with the bytes a connection had to keep.  True when at least one frame was taken. */
 bool fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection);
