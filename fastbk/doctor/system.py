@@ -16,6 +16,7 @@ from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.hashes import is_hardware
 from fastbk.native.segment import can_seal
 from fastbk.server import process_table
+from fastbk.server.configuration.bookie_config import pair_count
 from fastbk.units import MIB, format_size
 
 if TYPE_CHECKING:
@@ -189,12 +190,26 @@ class System:
         )
 
     def processors(self) -> Finding:
-        """Whether each busy process has a core."""
+        """Whether each busy process has a core, and with `spin` each that polls one of its own."""
         count = len(os.sched_getaffinity(0))
         workers = process_table.worker_count(self._config)
         why = f"{count} usable, {workers} worker{'s' if workers > 1 else ''} and a journal and an index a pair"
         if count < 2:
             return warn(why, "give the bookie two cores at least")
+        if self._config.bookie.spin_us:
+            return self._spin(count, workers + pair_count(self._config))
+        return ok(why)
+
+    def _spin(self, count: int, polling: int) -> Finding:
+        """Whether those that poll keep nobody else from working."""
+        if not self._config.bookie.processors:
+            return warn(
+                "[bookie] spin without processors: while the kernel moves processes, polling is slower than sleeping",
+                "name in [bookie] processors those that the journal's disk interrupts, or leave out spin",
+            )
+        why = f"{count} usable, [bookie] spin may keep {polling} busy"
+        if count <= polling:
+            return warn(why, f"leave out spin, or give this machine {polling + 1} at least")
         return ok(why)
 
     # ---- what is read

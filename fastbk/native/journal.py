@@ -53,6 +53,7 @@ class JournalOptions:
         batch_bytes: a batch ends there, but holds at least one record of up to record_bytes_max.
         second_batch_bytes: waiting bytes that start one more batch while one is in flight.
         predecessor_...: where replay ended; all 0 in a new bookie.
+        spin_us: it polls for so long while a batch is in flight, before it sleeps.
         unsynced: batches are acknowledged once they are written, durable or not.
         header_key: random, as the index has it and no worker.
     """
@@ -80,6 +81,7 @@ class JournalOptions:
     unconfirmed_ledgers_max: int = 1_000_000
     pair: int = 0
     unsynced: bool = False
+    spin_us: int = 0
     header_key: bytes = NO_HEADER_KEY
 
 

@@ -110,6 +110,8 @@ class WorkerOptions:
     apache_reads_pending_max: int = 0
     apache_adds_in_progress_max: int = 0
     apache_reads_in_progress_max: int = 0
+    spin_us: int = 0
+    """`poll` polls for so long while an add is under way; 0: not at all."""
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT

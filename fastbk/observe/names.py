@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
-
 _ROLES = ("WORKER", "JOURNAL", "INDEX", "GC")
 _TIMES = {"_NS": 1e-9, "_US": 1e-6, "_MS": 1e-3}
 
@@ -107,6 +106,7 @@ _COUNTERS: Slots = {
     "WORKER_INDEX_BELLS": (40, "Times that the worker woke the index."),
     "WORKER_SENDS": (143, "Sends to sockets."),
     "WORKER_POLLS": (144, "Times that the worker received from all readable connections."),
+    "WORKER_SPINS": (145, "Times that the worker polled for answers instead of sleeping."),
     "WORKER_COLD_REQUESTS": (41, "Requests handled in Python: hello, info, ping."),
     "WORKER_WAITS_CONTEXT": (42, "Times that a client of Apache's waited for others' requests to be answered."),
     "WORKER_APACHE_CONNECTIONS": (43, "Connections that spoke Apache's protocols."),
@@ -131,6 +131,7 @@ _COUNTERS: Slots = {
     "JOURNAL_STALLS": (16, "Times that nothing could be taken because descriptors or exceptions were all in use."),
     "JOURNAL_WORKER_BELLS": (17, "Times that the journal woke a worker."),
     "JOURNAL_INDEX_BELLS": (18, "Times that the journal woke the index."),
+    "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
     "JOURNAL_ROLLS": (19, "Changes to another file."),
     "JOURNAL_FILES_RECYCLED": (23, "Files used again."),
     "JOURNAL_FILES_MADE": (24, "Files written anew."),

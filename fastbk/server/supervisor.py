@@ -23,6 +23,8 @@ from fastbk.observe import library_log, logs
 from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.pages import endpoints, life_info, open_admin
+from fastbk.server.child import keep_to
+from fastbk.server.configuration.bookie_config import other_processors
 from fastbk.server.configuration.checks import check, check_processors
 from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.disk_reports import DiskReports
@@ -96,6 +98,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Serve until asked to stop; return the exit code. Raises Error for what only a person can mend."""
+        keep_to(other_processors(self._config.bookie))  # and with it all children, but for journals
         host, port = split_address(self._config.bookie.listen, "[bookie] listen")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.tools.bench_costs import entry_costs, network_calls
 from tests.tools.one_bookie import one_bookie
 
 SECONDS = 1.0
 
 
+@pytest.mark.alone
 def test_an_add_wakes_each_process_as_often_as_it_has_to(tmp_path: Path) -> None:
     with one_bookie(tmp_path) as bookie:
         alone = entry_costs(bookie, 1, SECONDS)

@@ -214,7 +214,7 @@ main(int argc, char **argv)
         .pair_count = pair_count,
         .bell_fd = pairs[0]->worker_bell,
         .connections_max = CLIENTS,
-        .pending_requests_max = 50,
+        .pending_requests_max = 50, .spin_us = below(2) * 10,
         .frame_size_bytes_max = FRAME_BYTES_MAX,
         .batch_entries_max = 20,
         .receive_size_bytes = 16384, .partial_frames_bytes_max = (2 + below(2) * 20) * FRAME_BYTES_MAX,

@@ -43,7 +43,7 @@ struct fbk_journal_options {
     uint8_t bookie_id[128];          /* zero padded */
     uint32_t unsynced;               /* 1: batches are acknowledged once they are written, not once they are durable; a power
                                         cut may take the newest file's, and nothing of it is called damage then */
-    uint32_t reserved;
+    uint32_t spin_us;                /* polls for so long while a batch is in flight, before it sleeps; 0: it sleeps at once */
     uint8_t header_key[120];         /* FBK_HEADER_KEY_BYTES, random, as its index has it */
 };
 

@@ -48,6 +48,7 @@ struct fbk_worker_options {
     uint32_t write_timeout_ms;      /* replies of which nothing is read for so long end their connection */
     uint32_t turn_frames_max;       /* that a connection may have taken before others have their turn; refused ones count more */
     uint32_t turn_bytes_max;
+    uint32_t spin_us;       /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
@@ -109,7 +110,8 @@ int32_t fbk_worker_collect(struct fbk_worker *worker);
 int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
 /* Readable while one of those is. */
 int32_t fbk_worker_poll_fd(struct fbk_worker *worker);
-/* Receives once from each of them that is readable, and shows others what came in one go.  Returns what
+/* Receives once from each of them that is readable, and shows others what came in one go.  With spin_us it then polls until the
+ * adds under way are answered, more can be received, or spin_us have passed since the last bytes or answers.  Returns what
  * fbk_worker_collect does. */
 int32_t fbk_worker_poll(struct fbk_worker *worker);
 const struct fbk_worker_event *fbk_worker_events(struct fbk_worker *worker);

@@ -7,6 +7,7 @@ was, and one of several costs little more. Bounds of a disk (the journal's limit
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -52,6 +53,12 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def pair_count(config: BookieConfig) -> int:
     """Return how many pairs the configuration names."""
     return len(config.journal.all_directories)
+
+
+def other_processors(bookie: BookieSettings) -> set[int]:
+    """Return those that journals leave to all other processes with `spin`; empty: any."""
+    is_apart = bookie.spin_us > 0 and len(bookie.processors) > 0
+    return os.sched_getaffinity(0) - set(bookie.processors) if is_apart else set()
 
 
 def journal_settings(config: BookieConfig, pair: int) -> JournalSettings:
@@ -137,6 +144,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: NetworkSettings
     drain_timeout_ms: int
     processors: tuple[int, ...] = ()
+    spin_us: int = 0
     reads_only_reason: str = ""
     """Not empty: there is no journal, and whatever would have to be written is refused."""
 
@@ -158,6 +166,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskSettings
     replayed: Replayed
     processors: tuple[int, ...] = ()
+    spin_us: int = 0
     refuses_adds: bool = False
     """From the start on, until told otherwise: normal adds."""
     header_key: str = ""

@@ -46,6 +46,11 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     disk interrupts: an add that waits alone is faster there (docs/performance.md).
     """
 
+    spin_us: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """So long, at most, a journal polls for its disk and a worker for its journal instead of sleeping, and only while
+    an add is under way; 0: never. Journals then have `processors` to themselves; all else keeps to the others.
+    """
+
     allow_unauthenticated_remote: bool = False
     """There is no authentication yet: only with this set does a bookie listen beyond loopback."""
 
@@ -62,9 +67,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     restarts_window_s: Count = 60
     drain_timeout_ms: Milliseconds = 10_000
-    """Longest clean stop on SIGTERM; what is not done by then is killed, and replayed at the next
-    start.
-    """
+    """Longest clean stop on SIGTERM; what is not done by then is killed, and replayed at the next start."""
 
     start_timeout_ms: Milliseconds = 300_000
     """Longest replay before the start counts as failed."""
@@ -252,9 +255,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     limit_bytes: Annotated[int, msgspec.Meta(ge=32 * MIB)] = 512 * MIB
-    """Most journal behind the mark: bounds replay time; beyond it only fences and recovery
-    adds.
-    """
+    """Most journal behind the mark: bounds replay time; beyond it only fences and recovery adds."""
 
     first_file_size_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
     """The first file's size: small, since it is written with zeros before the bookie is ready."""

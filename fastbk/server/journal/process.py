@@ -92,6 +92,7 @@ def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalO
         block_size_bytes=disk.block_size_bytes,
         ledgers_max=config.limits.ledgers_max,
         unconfirmed_ledgers_max=unconfirmed_ledgers_max(config.limits),
+        spin_us=config.spin_us,
         unsynced=config.settings.sync == UNSYNCED,
         header_key=bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     )

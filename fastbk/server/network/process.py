@@ -65,6 +65,7 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         apache_reads_pending_max=settings.apache_reads_pending_max,
         apache_adds_in_progress_max=settings.apache_adds_in_progress_max,
         apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
+        spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
     )
 

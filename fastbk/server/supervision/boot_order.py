@@ -289,7 +289,8 @@ class BootOrder:
             limits=self._config.limits,
             settings=self._config.network,
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
-            processors=self._config.bookie.processors,
+            processors=() if self._config.bookie.spin_us else self._config.bookie.processors,
+            spin_us=self._config.bookie.spin_us,
             reads_only_reason=self._facts.reads_only_reason,
         )
 
@@ -304,6 +305,7 @@ class BootOrder:
             disk=self._config.disk,
             replayed=replayed,
             processors=self._config.bookie.processors,
+            spin_us=self._config.bookie.spin_us,
             refuses_adds=self._facts.refuses_adds,
             header_key=self._header_key(pair),
         )

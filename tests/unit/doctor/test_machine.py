@@ -12,7 +12,7 @@ from fastbk.doctor.report import Finding, Status, ok, run_checks
 from fastbk.doctor.system import System
 from fastbk.errors import StorageError
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.storage.identity_check import DirectoryPlace
 
 
@@ -109,6 +109,24 @@ def test_a_healthy_machine(machine: Path) -> None:
         "processors",
         "open files",
     }  # of the machine that runs this
+
+
+@pytest.mark.parametrize(
+    ("usable", "spin_us", "processors", "status", "says"),
+    [
+        (2, 0, (), Status.OK, "2 usable"),
+        (2, 300, (1,), Status.WARN, "may keep 2 busy"),
+        (3, 300, (1,), Status.OK, "may keep 2 busy"),
+        (8, 300, (), Status.WARN, "spin without processors"),
+    ],
+)
+def test_polling_needs_processors_of_its_own(
+    usable: int, spin_us: int, processors: tuple[int, ...], status: Status, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
+    bookie = BookieSettings(workers=1, spin_us=spin_us, processors=processors)
+    finding = System(BookieConfig(bookie=bookie)).processors()
+    assert (finding.status, says in finding.why) == (status, True), finding
 
 
 @pytest.mark.parametrize(

@@ -58,4 +58,15 @@ static inline void fbk_store_be64(void *p, uint64_t v) { fbk_store_u64(p, __buil
 static inline uint32_t fbk_load_be32(const void *p) { return __builtin_bswap32(fbk_load_u32(p)); }
 static inline void fbk_store_be32(void *p, uint32_t v) { fbk_store_u32(p, __builtin_bswap32(v)); }
 
+/* Between two looks of a loop that polls. */
+static inline void
+fbk_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
 uint64_t fbk_now_ns(void); /* CLOCK_MONOTONIC; base/segment.c */

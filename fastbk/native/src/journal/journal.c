@@ -2,6 +2,7 @@
 
 #include "journal/journal.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include "base/checksum.h"
@@ -208,13 +209,34 @@ prepare_sleep(struct fbk_journal *journal)
     return needed && !journal->stalled && (uint64_t)waiting >= needed;
 }
 
+/* Polls for the batches in flight, before a sleep.  Returns what the io's wait does. */
+static int32_t
+spin(struct fbk_journal *journal, struct fbk_io_completion *completions, int32_t *rung)
+{
+    uint64_t spin_ns = journal->options.spin_us * 1000ull, needed = needed_bytes(journal);
+    if (spin_ns == 0 || journal->slot_count == 0)
+        return 0;
+    fbk_count(&journal->segment->stats, FBK_C_JOURNAL_SPINS, 1);
+    while (fbk_now_ns() - journal->slots[journal->first_slot].submitted_ns < spin_ns) {
+        int32_t count = journal->io->operations->wait(journal->io, journal->options.bell_fd, 0, completions,
+                                                      FBK_JOURNAL_DEPTH_MAX, rung);
+        if (count != 0 || *rung)
+            return count;
+        int64_t waiting = look(journal, false);
+        if (waiting < 0 || (needed && !journal->stalled && (uint64_t)waiting >= needed))
+            return 0; /* prepare_sleep sees it, too */
+        sched_yield(); /* the kernel's threads that complete the write may need this processor */
+    }
+    return 0;
+}
+
 static int32_t
 sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *rung) /* *rung: by no worker */
 {
     struct fbk_io_completion completions[FBK_JOURNAL_DEPTH_MAX];
-    int32_t rc = prepare_sleep(journal);
-    int32_t count = 0;
-    if (rc >= 0) {
+    int32_t count = timeout_ms == 0 ? 0 : spin(journal, completions, rung);
+    int32_t rc = 0;
+    if (count == 0 && !*rung && (rc = prepare_sleep(journal)) >= 0) {
         if (rc > 0)
             timeout_ms = 0;
         else if (journal->stalled && (timeout_ms < 0 || timeout_ms > STALLED_WAIT_MS))

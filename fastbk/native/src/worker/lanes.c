@@ -309,6 +309,17 @@ fbk_lanes_sleep(struct fbk_worker *worker)
 }
 
 bool
+fbk_lanes_may_spin(const struct fbk_worker *worker, uint64_t now_ns)
+{
+    if (now_ns - worker->progress_ns >= worker->options.spin_us * 1000ull)
+        return false;
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        if (worker->lanes[p].placed_count > 0)
+            return true;
+    return false;
+}
+
+bool
 fbk_lanes_starve(struct fbk_worker *worker)
 {
     bool may_have_missed = false;

@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/segment.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #define PASSES_MAX 4
 #define POLL_EVENTS_MAX 256
 #define PUBLISH_BYTES 65536u /* received from several connections: as many as start a second batch */
+#define SPIN_PAUSES 16 /* between two looks at the sockets: about a microsecond */
 
 /* ------------------------------------------------------------------ making */
 
@@ -730,15 +732,51 @@ receive_all(struct fbk_worker *worker)
     }
 }
 
+/* Polls as long as it may.  True: there is something to collect. */
+static bool
+spin(struct fbk_worker *worker)
+{
+    struct pollfd readable = {.fd = worker->poll_fd, .events = POLLIN};
+    fbk_worker_note(worker, FBK_C_WORKER_SPINS);
+    while (!fbk_lanes_have_news(worker)) {
+        if (!fbk_lanes_may_spin(worker, fbk_now_ns()) || poll(&readable, 1, 0) != 0)
+            return false;
+        for (int i = 0; i < SPIN_PAUSES; i++)
+            fbk_pause();
+    }
+    return true;
+}
+
+/* Bytes came, or answers: the tickets say awake until the next collect, so that no bell is rung. */
+static bool
+begin_spin(struct fbk_worker *worker)
+{
+    worker->progress_ns = worker->clock_ns;
+    if (worker->options.spin_us == 0 || !fbk_lanes_may_spin(worker, worker->clock_ns))
+        return false;
+    fbk_lanes_wake(worker);
+    return true;
+}
+
 int32_t
 fbk_worker_poll(struct fbk_worker *worker)
 {
     receive_all(worker);
+    bool is_spinning = begin_spin(worker);
     fbk_worker_publish(worker);
     fbk_dirty_flush(worker);
     fbk_budget_serve(worker);
     if (worker->is_poisoned)
         return FBK_E_POISONED;
+    if (is_spinning) {
+        bool has_news;
+        int32_t result;
+        do {
+            has_news = spin(worker);
+            result = collect(worker);
+        } while (has_news && result == 0 && begin_spin(worker));
+        return result;
+    }
     bool is_more = fbk_lanes_starve(worker) || worker->lines[FBK_LINE_READY].count > 0 ||
                    (worker->apache.freed && fbk_connections_wait_for_contexts(worker));
     worker->apache.freed = false;

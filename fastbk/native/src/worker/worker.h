@@ -293,6 +293,7 @@ struct fbk_worker {
     uint32_t now_us;
     bool lacks_credit;       /* the last add that found no room did so for want of credit */
     uint64_t clock_ns;       /* now_us, in full */
+    uint64_t progress_ns;    /* the last bytes or the last answers, for spin_us */
     uint64_t continued_ns;   /* the SIGCONT that was noted last */
     struct fbk_flight_recorder recorder;
 };
@@ -513,6 +514,8 @@ bool fbk_lanes_have_news(const struct fbk_worker *worker);
 /* There is one bell, but a ticket in every lane's segment: each journal and index sees only its own. */
 void fbk_lanes_sleep(struct fbk_worker *worker);
 void fbk_lanes_wake(struct fbk_worker *worker);
+/* Whether to poll instead: an add is under way, and spin_us are not over. */
+bool fbk_lanes_may_spin(const struct fbk_worker *worker, uint64_t now_ns);
 
 /* ---- worker/dispatch.c */
 enum fbk_outcome fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
