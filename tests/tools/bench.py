@@ -31,7 +31,7 @@ from tests.tools.part import BUILD, scratch, setting, write
 
 OTHERS = (
     "replication", "apache", "slow", "stalls", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
-    "segments", "manystreams", "arrow", "spark", "spark-memory", "costs",
+    "segments", "manystreams", "arrow", "spark", "spark-memory", "costs", "growth",
 )  # fmt: skip
 """`./dev bench NAME` runs `main` of tests.tools.bench_NAME, and writes the figures that it returns."""
 

@@ -30,10 +30,12 @@ class OneBookie:
 
     cluster: DevCluster
     store: MetadataStore
+    number: int = 0
+    """Of the cluster's bookies."""
 
     @property
     def bookie(self) -> Bookie:
-        return self.cluster.bookies[0]
+        return self.cluster.bookies[self.number]
 
     @property
     def ledger_directory(self) -> Path:
