@@ -99,6 +99,8 @@ class LoadOptions:
     """0: ours; 2 or 3: Apache's, of which 3 has no batch reads."""
     tail_every: int = 0
     """Appends: each entry whose id is a multiple of it is read as soon as it is acknowledged; 0: none."""
+    is_random: bool = False
+    """Reads: from a random entry on each time, not from one behind the last."""
 
 
 class Load:

@@ -14,6 +14,7 @@ struct fbk_load_options {
     uint32_t port;
     uint32_t protocol;        /* 0 = ours; 2 or 3 = Apache's (3 has no batch reads) */
     uint32_t tail_every;      /* appends: each entry whose id is a multiple of it is read as soon as it is acknowledged; 0 = none */
+    uint32_t is_random;       /* reads: from a random entry on each time, not from one behind the last */
 };
 
 #define FBK_LOAD_BUCKETS 4096

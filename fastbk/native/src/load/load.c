@@ -69,6 +69,7 @@ struct fbk_load {
     uint64_t next_start_ns; /* open loop */
     /* reads */
     const uint64_t *entry_counts;
+    uint64_t reads_started; /* at random */
     uint8_t *expected;
     uint8_t *entry; /* one that is being made, for Apache's protocols */
     bool reading;
@@ -92,13 +93,18 @@ fbk_load_bucket_top(uint32_t bucket)
     return ((FBK_LOAD_SUB_COUNT + sub + 1u) << (octave - 1u)) - 1u;
 }
 
+static uint64_t
+load_mix(uint64_t seed)
+{
+    seed = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9ull;
+    return (seed ^ (seed >> 27)) * 0x94d049bb133111ebull;
+}
+
 void
 fbk_load_data(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
 {
     /* splitmix64 over (ledger, entry), one word repeated with a counter: cheap, and no two entries agree. */
-    uint64_t seed = (uint64_t)ledger_id * 0x9e3779b97f4a7c15ull + (uint64_t)entry_id + 0x632be59bd9b4e019ull;
-    seed = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9ull;
-    seed = (seed ^ (seed >> 27)) * 0x94d049bb133111ebull;
+    uint64_t seed = load_mix((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull + (uint64_t)entry_id + 0x632be59bd9b4e019ull);
     uint32_t at = 0;
     for (; at + 8u <= size_bytes; at += 8u)
         fbk_store_u64(out + at, seed + at);
@@ -433,10 +439,12 @@ load_encode_read(struct fbk_load *load, struct load_connection *connection, uint
     const uint32_t connection_index = (uint32_t)(connection - load->connections);
     const uint32_t ledger_index = connection_index + connection->next_ledger * load->options.connection_count;
     struct load_ledger *ledger = &load->ledgers[ledger_index];
+    const int64_t count = (int64_t)load->entry_counts[ledger_index];
+    if (load->options.is_random)
+        ledger->next_entry_id = (int64_t)(load_mix(load->reads_started++ * 0x9e3779b97f4a7c15ull) % (uint64_t)count);
     slot->started_ns = started_ns;
     slot->entry_id = ledger->next_entry_id;
     slot->ledger_index = ledger_index;
-    const int64_t count = (int64_t)load->entry_counts[ledger_index];
     int64_t last = ledger->next_entry_id + (int64_t)load->options.entries_a_read - 1;
     last = last < count ? last : count - 1;
     if (load->options.protocol != 0)
