@@ -7,17 +7,20 @@ commits as soon as its queue is empty, which is its best for latency. What bound
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from fastbk.devcluster import memory_pss_bytes
 from tests.compat.jars import BUILD
 from tests.compat.rig import Cluster, Rig
 
 BENCH_MAIN = "fastbk.compat.Bench"
+LEDGERS_MAIN = "fastbk.compat.LedgerBench"
 JAVA_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseParallelGC", "-Dfastbk.compat.log=warn")
 BOOKIE_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-Dfastbk.compat.log=warn")
 APACHE_SETTINGS = {
@@ -49,6 +52,8 @@ class Run:
     bookie_cpu_us: float
     client_cores: float
     """Processors that the client kept busy."""
+    memory_mb: float
+    """Of all bookies, proportional."""
 
 
 def bench(rig: Rig, environment: Mapping[str, str]) -> int:
@@ -66,7 +71,7 @@ def bench(rig: Rig, environment: Mapping[str, str]) -> int:
             for window in (1, 1000):
                 for protocol in ("v2", "v3"):
                     for name, cluster in (("ours", ours), ("Apache's", apache)):
-                        run = _measure(name, cluster, protocol, window, seconds)
+                        run = java_append(cluster, protocol, window, seconds, name=name)
                         print(run, flush=True)
                         runs.append(run)
     (BUILD / "bench.json").write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
@@ -74,28 +79,26 @@ def bench(rig: Rig, environment: Mapping[str, str]) -> int:
     return 0
 
 
-def _measure(name: str, cluster: Cluster, protocol: str, window: int, seconds: float) -> Run:
-    numbers = [window, WARM_UP_S, seconds, ENTRY_BYTES, 1]
+def java_append(
+    cluster: Cluster,
+    protocol: str,
+    window: int,
+    seconds: float,
+    *,
+    quorum: tuple[int, int, int] = (1, 1, 1),
+    name: str = "Apache's",
+) -> Run:
+    """Append by Apache's Java client, warmed up, to a ledger of that ensemble, write quorum and ack quorum."""
+    numbers = [window, WARM_UP_S, seconds, ENTRY_BYTES, 1, *quorum]
     arguments = [cluster.metadata_uri, protocol, *map(str, numbers)]
-    with open(cluster.folder / "bench.log", "ab") as log:
-        process = subprocess.Popen(
-            cluster.programs.command(BENCH_MAIN, *arguments, options=JAVA_OPTIONS),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None and process.stdin is not None
-            _line(process, "READY")
-            before_s = cluster.members[0].cpu_s()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            words = _line(process, "BENCH").split()[1:]
-            bookie_cpu_s = cluster.members[0].cpu_s() - before_s
-        finally:
-            process.kill()
-            process.wait()
+    with _java(cluster, BENCH_MAIN, arguments) as process:
+        _line(process, "READY")
+        before_s = sum(member.cpu_s() for member in cluster.members)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        words = _line(process, "BENCH").split()[1:]
+        bookie_cpu_s = sum(member.cpu_s() for member in cluster.members) - before_s
     entries, took_s, p50_us, p99_us, cpu_s, failed = (float(word) for word in words)
     if failed or not entries:
         raise SystemExit(f"{failed:.0f} adds failed; see {cluster.folder}")
@@ -109,7 +112,50 @@ def _measure(name: str, cluster: Cluster, protocol: str, window: int, seconds: f
         round(cpu_s / entries * 1e6, 2),
         round(bookie_cpu_s / entries * 1e6, 2),
         round(cpu_s / took_s, 2),
+        _memory_mb(cluster),
     )
+
+
+def java_ledger_calls(cluster: Cluster, protocol: str, count: int) -> dict[str, float]:
+    """Create, close, open and recover that many ledgers of ten entries, E3/Qw3/Qa2, by Apache's Java client."""
+    arguments = [cluster.metadata_uri, protocol, str(count), str(ENTRY_BYTES)]
+    with _java(cluster, LEDGERS_MAIN, arguments) as process:
+        _line(process, "READY")
+        before_s = sum(member.cpu_s() for member in cluster.members)
+        words = _line(process, "LEDGERS").split()[1:]
+        bookie_cpu_s = sum(member.cpu_s() for member in cluster.members) - before_s
+    *medians_us, cpu_s = (float(word) for word in words)
+    names = ("create_p50_us", "close_p50_us", "open_p50_us", "recover_p50_us")
+    return {
+        **dict(zip(names, medians_us, strict=True)),
+        "bookie_us": bookie_cpu_s / (2 * count) * 1e6,
+        "client_us": cpu_s / (2 * count) * 1e6,
+        "memory_mb": _memory_mb(cluster),
+    }
+
+
+def _memory_mb(cluster: Cluster) -> float:
+    pids = [pid for member in cluster.members for pid in member.processes().values()]
+    return round(memory_pss_bytes(pids) / 1e6, 1)
+
+
+@contextlib.contextmanager
+def _java(
+    cluster: Cluster, main_class: str, arguments: Sequence[str]
+) -> Iterator[subprocess.Popen[str]]:
+    with open(cluster.folder / "bench.log", "ab") as log:
+        process = subprocess.Popen(
+            cluster.programs.command(main_class, *arguments, options=JAVA_OPTIONS),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 def _line(process: subprocess.Popen[str], start: str) -> str:

@@ -79,8 +79,12 @@ class FastbkMember:
         send_signal(self._bookie.pids.values(), number)
 
     def cpu_s(self) -> float:
+        return sum(cpu_seconds(self.processes()).values())
+
+    def processes(self) -> dict[str, int]:
+        """Return its processes by name."""
         self._bookie.refresh()
-        return sum(cpu_seconds(self._bookie.pids).values())
+        return dict(self._bookie.pids)
 
 
 class FileMember(ABC):
@@ -173,7 +177,11 @@ class FileMember(ABC):
 
     def cpu_s(self) -> float:
         """Return the processor time that it has used since its start."""
-        return sum(cpu_seconds({str(pid): pid for pid in self._pids()}).values())
+        return sum(cpu_seconds(self.processes()).values())
+
+    def processes(self) -> dict[str, int]:
+        """Return its process and that one's children."""
+        return {str(pid): pid for pid in self._pids()}
 
     def _pids(self) -> list[int]:
         """Return its process and that one's children, which are not in its process group."""

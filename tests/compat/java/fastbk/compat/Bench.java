@@ -11,10 +11,10 @@ import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
- * Appends to one bookie with a window of entries under way, and prints what that came to.
+ * Appends with a window of entries under way, and prints what that came to.
  *
  * <p>Arguments: metadata URI, protocol (v2 or v3), window, seconds to warm up, seconds to measure, bytes of an entry,
- * ledgers. Prints {@code READY}, reads a line and starts to measure; at the end prints {@code BENCH entries seconds
+ * ledgers, their ensemble, write quorum and ack quorum. Prints {@code READY}, reads a line and starts to measure; at the end prints {@code BENCH entries seconds
  * p50_us p99_us client_cpu_s failed}.
  */
 public final class Bench {
@@ -44,7 +44,8 @@ public final class Bench {
         try (BookKeeper client = new BookKeeper(configuration)) {
             LedgerHandle[] writers = new LedgerHandle[ledgers];
             for (int i = 0; i < ledgers; i++) {
-                writers[i] = client.createLedger(1, 1, 1, DigestType.CRC32C, new byte[0]);
+                writers[i] = client.createLedger(Integer.parseInt(arguments[7]), Integer.parseInt(arguments[8]),
+                        Integer.parseInt(arguments[9]), DigestType.CRC32C, new byte[0]);
             }
             Semaphore room = new Semaphore(window);
             append(writers, data, room, Double.parseDouble(arguments[3]));
