@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socketserver
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fastbk.testing import LocalCluster
+from tests.native.compile import build_program
+from tests.style.tree import ROOT
+from tests.tools.benchmark import bookie_loads
+from tests.tools.benchmark.cases import (
+    Append,
+    Read,
+    ReadDuringWrites,
+    Replicated,
+    Restart,
+    TailRead,
+)
+from tests.tools.benchmark.trees import Tree, bookies_of
+from tests.tools.one_bookie import OneBookie, one_bookie
 
 
 def bench(folder: Path, *arguments: str) -> dict[str, object]:
@@ -99,3 +116,142 @@ def test_a_wrong_call_is_one_line(tmp_path: Path, arguments: list[str], says: st
     assert done.returncode in (1, 2)
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+class SmallRead(Read):
+    """As a case's, of a smaller ledger."""
+
+    entries = 2000
+
+
+@pytest.fixture(scope="module")
+def bookie(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBookie]:
+    with one_bookie(tmp_path_factory.mktemp("bench") / "cluster") as running:
+        yield running
+
+
+COMMON = {"per_s", "p50_us", "p99_us", "p999_us", "bookie_us", "client_us", "memory_mb"}
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        (Append(1), {"disk_p50_us"}),
+        (Append(20, size_bytes=100, ledgers=4, connections=2), set()),
+        (SmallRead(10, "first pass"), set()),
+        (SmallRead(10, "hot", 64), set()),
+        (SmallRead(10, "cold", 64), set()),
+        (SmallRead(10, "hot", is_random=True), set()),
+        (TailRead(20, every=4), {"tail_p50_us", "tail_p99_us", "tail_p999_us"}),
+        (ReadDuringWrites(20, 5), {"reads_per_s", "read_p50_us", "read_p99_us", "read_p999_us"}),
+    ],
+)
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_each_load_of_dev_bench_gives_its_figures(
+    bookie: OneBookie, what: object, more: set[str], protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Read, "entries", SmallRead.entries)
+    measure = next(function for kind, function in bookie_loads.ON_ONE_BOOKIE.items() if isinstance(what, kind))
+    bookie.protocol = protocol
+    figures = measure(bookie, what, 0.05)
+    assert set(figures) == COMMON | more
+    assert all(value >= 0 for value in figures.values())
+    assert figures["per_s"] > 0
+    assert figures["memory_mb"] > 0
+
+
+def test_random_reads_begin_at_entries_all_over_the_ledger(bookie: OneBookie) -> None:
+    """And each is the one that was asked for: the load checks its bytes."""
+    bookie.protocol = 0
+    ledger_id = bookie.create_ledger()
+    count = bookie.write(ledger_id, 1000)
+    with bookie.load([ledger_id], window=4, is_random=True) as load:
+        load.read(0.05, [count])
+        assert load.result().errors == 0
+        assert load.result().entries > 0
+    # Of a ledger that is said to be a million times as long, nearly no entry is there; all of the first ones are.
+    with bookie.load([ledger_id], window=1, is_random=True) as load:
+        load.read(0.001, [count * 1_000_000])
+        assert load.result().first_error == "NO_ENTRY"
+
+
+def test_a_bookie_of_another_tree_runs_that_trees_code(tmp_path: Path) -> None:
+    """The other tree is this one by another path; its client library is measured with that tree's Python."""
+    other = tmp_path / "other"
+    other.symlink_to(ROOT)
+    with bookies_of(other), one_bookie(tmp_path / "cluster") as running:
+        supervisor = Path(f"/proc/{running.processes()['supervisor']}")
+        assert f"PYTHONPATH={other}".encode() in (supervisor / "environ").read_bytes().split(b"\0")
+        assert str(other / ".venv/bin/python").encode() in (supervisor / "cmdline").read_bytes().split(b"\0")
+        assert bookie_loads.append(running, Append(5), 0.05)["per_s"] > 0
+
+
+def test_the_client_library_is_measured_on_three_bookies() -> None:
+    figures = Tree("this tree").measure(Replicated(10), 0.1)
+    assert set(figures) == COMMON
+    assert figures["per_s"] > 0
+
+
+def test_a_restart_is_measured_to_the_first_write() -> None:
+    figures = Tree("this tree").measure(Restart(mib=1), 0.0)
+    assert set(figures) == {"first_write_s", "bookie_cpu_s", "memory_mb"}
+    assert figures["first_write_s"] > 0
+
+
+class RespServer(socketserver.ThreadingTCPServer):
+    """As much of Redis as the load needs: each XADD gets an id, or, from the `refused`-th on, an error."""
+
+    daemon_threads = True
+
+    def __init__(self, refused: int) -> None:
+        super().__init__(("127.0.0.1", 0), RespHandler)
+        self.refused = refused
+        self.commands: list[list[bytes]] = []
+
+
+class RespHandler(socketserver.StreamRequestHandler):
+    server: RespServer
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := self.rfile.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    words.append(self.rfile.read(int(self.rfile.readline()[1:])))
+                    assert self.rfile.read(2) == b"\r\n"
+                self.server.commands.append(words)
+                if len(self.server.commands) >= self.server.refused:
+                    self.wfile.write(b"-OOM command not allowed\r\n")
+                    return
+                self.wfile.write(b"$15\r\n1764111111111-0\r\n")
+
+
+def redis_load(*arguments: object, refused: int = 1_000_000) -> tuple[subprocess.CompletedProcess[str], RespServer]:
+    program = build_program(["bench_redis.c"], [], "release")
+    with RespServer(refused) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        command = [program, server.server_address[1], *arguments]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
+        server.shutdown()
+        thread.join()
+    return done, server
+
+
+def test_the_load_of_redis_adds_whole_entries_to_all_streams_and_counts_replies() -> None:
+    window, size, streams, connections = 8, 100, 3, 2
+    done, server = redis_load(window, 0.2, size, streams, connections)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert {command[0] for command in server.commands} == {b"XADD"}
+    assert {command[1] for command in server.commands} == {b"s0", b"s1", b"s2"}
+    assert {len(command[4]) for command in server.commands} == {size}
+    # Those of the warm-up are not counted, nor those whose replies came after the end.
+    assert 0 < answer["adds"] < len(server.commands)
+    assert 0 < answer["latency_us"]["p50"] <= answer["latency_us"]["p99"]
+
+
+def test_the_load_of_redis_ends_at_an_error() -> None:
+    done, _ = redis_load(4, 5, 100, 1, 1, refused=50)
+    assert done.returncode == 1
+    assert "OOM command not allowed" in done.stderr

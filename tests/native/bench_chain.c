@@ -8,7 +8,7 @@
  * With connections=WINDOW each of the window has a connection of its own, with one add in flight.
  *
  * usage: bench_chain FILE WINDOW SECONDS [twice] [connections=WINDOW].  Prints JSON: adds, seconds, adds_per_s, batches,
- * latency_us, cpu_us_per_entry.
+ * latency_us, cpu_us_per_entry, memory_mb.
  * Exits 77 where io_uring is refused. */
 #include "bench_chain.h"
 
@@ -140,6 +140,21 @@ cpu_us(pid_t pid)
     return (double)ns / 1000;
 }
 
+/* Proportional, in bytes. */
+static double
+memory_bytes(pid_t pid)
+{
+    char path[64], line[128];
+    unsigned long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+    FILE *file = fopen(path, "r");
+    need(file != NULL, "memory");
+    while (fgets(line, sizeof line, file) != NULL && sscanf(line, "Pss: %lu", &kib) != 1)
+        continue;
+    fclose(file);
+    return (double)kib * 1024;
+}
+
 static void
 run_client(const int *fds, uint32_t count, uint64_t window, double seconds, const pid_t *pids)
 {
@@ -196,13 +211,15 @@ run_client(const int *fds, uint32_t count, uint64_t window, double seconds, cons
     need(kept > 0, "no add was answered");
     for (int i = 0; i < 3; i++)
         cpu[i] = (cpu_us(pids[i]) - cpu[i]) / (double)adds;
+    double memory_mb = (memory_bytes(pids[1]) + memory_bytes(pids[2])) / 1e6;
     qsort(latencies, kept, sizeof *latencies, compare);
     printf("{\"adds\": %llu, \"seconds\": %.3f, \"adds_per_s\": %.0f, \"batches\": %llu, "
            "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p99.9\": %.1f}, "
-           "\"cpu_us_per_entry\": {\"client\": %.3f, \"worker\": %.3f, \"journal\": %.3f}}\n",
+           "\"cpu_us_per_entry\": {\"client\": %.3f, \"worker\": %.3f, \"journal\": %.3f}, \"memory_mb\": %.1f}\n",
            (unsigned long long)adds, took_s, (double)adds / took_s,
            (unsigned long long)(atomic_load(&shared->batches) - batches), latencies[kept / 2] / 1e3,
-           latencies[kept - 1 - kept / 100] / 1e3, latencies[kept - 1 - kept / 1000] / 1e3, cpu[0], cpu[1], cpu[2]);
+           latencies[kept - 1 - kept / 100] / 1e3, latencies[kept - 1 - kept / 1000] / 1e3, cpu[0], cpu[1],
+           cpu[2], memory_mb);
 }
 
 /* ------------------------------------------------------------------ all three */

@@ -66,6 +66,8 @@ def start_and_write(bookie: OneBookie) -> dict[str, float]:
         "ready_s": round(ready_s, 3),
         "first_write_s": round(time.perf_counter() - began_s, 3),
         "index_cpu_s": round(bookie.cpu_seconds()["index"], 2),
+        "bookie_cpu_s": round(sum(bookie.cpu_seconds().values()), 2),
+        "memory_mb": bookie.memory_mb(),
         "load_average": os.getloadavg()[0],
         **replayed(bookie),
     }

@@ -1,10 +1,10 @@
-"""One bookie of our own for the bench tools: its loads, its processes' time and memory, its files uncached."""
+"""One bookie for the bench tools: its loads, its processes' time and memory, its files uncached."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,27 +24,41 @@ if TYPE_CHECKING:
 ENTRY_BYTES = 1024
 
 
-@dataclass
-class OneBookie:
-    """A running bookie, its metadata, and what a bench asks of it."""
+class LoadedBookie(ABC):
+    """A running bookie of ours or of Apache's, its metadata, and what a bench asks of it."""
 
-    cluster: DevCluster
     store: MetadataStore
-    number: int = 0
-    """Of the cluster's bookies."""
+    protocol = 0
+    """What the load speaks: 0 is ours; 2 and 3 are Apache's."""
 
     @property
-    def bookie(self) -> Bookie:
-        return self.cluster.bookies[self.number]
+    @abstractmethod
+    def bookie_id(self) -> str: ...
 
     @property
-    def ledger_directory(self) -> Path:
-        """Where its entry logs and locations lie."""
-        return self.bookie.directory / "ledgers"
+    @abstractmethod
+    def port(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Where its files lie."""
+
+    @abstractmethod
+    def processes(self) -> dict[str, int]:
+        """Return the pids of its processes by name."""
+
+    @abstractmethod
+    def make_cold(self) -> None:
+        """Have nothing of what was written so far in any memory."""
+
+    @abstractmethod
+    def forget(self, ledger_ids: Sequence[int]) -> None:
+        """Delete ledgers that were measured, where more is to follow."""
 
     def create_ledger(self) -> int:
         ledger_id = self.store.next_ledger_id()
-        fragments = (Fragment(0, (self.bookie.name,)),)
+        fragments = (Fragment(0, (self.bookie_id,)),)
         metadata = LedgerMetadata(
             ensemble_size=1,
             write_quorum=1,
@@ -64,8 +78,8 @@ class OneBookie:
     @contextlib.contextmanager
     def load(self, ledger_ids: Sequence[int], **options: int) -> Iterator[Load]:
         """Yield a connected load generator; `options` are those of `LoadOptions`."""
-        port = self.bookie.port
-        what = LoadOptions(host="127.0.0.1", port=port, master_key=master_key(b""), **options)
+        given = {"protocol": self.protocol, **options}
+        what = LoadOptions(host="127.0.0.1", port=self.port, master_key=master_key(b""), **given)
         load = Load(what, ledger_ids, encode_hello(0, Hello(client_name="bench")))
         try:
             yield load
@@ -81,22 +95,69 @@ class OneBookie:
         self.close_ledger(ledger_id, count, size_bytes)
         return count
 
+    def drop_page_cache(self) -> None:
+        """Have the kernel forget what it holds of the bookie's files."""
+        os.sync()
+        for path in self.folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    file = os.open(path, os.O_RDONLY)
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                    os.close(file)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the processor time so far by process."""
+        return cpu_seconds(self.processes())
+
+    def memory_mb(self) -> float:
+        """Return the proportional set size of all its processes in MB (10⁶ bytes)."""
+        return round(memory_pss_bytes(self.processes().values()) / 1e6, 1)
+
+
+class OneBookie(LoadedBookie):
+    """A running bookie of ours."""
+
+    def __init__(self, cluster: DevCluster, store: MetadataStore, number: int = 0) -> None:
+        """`number`: of the cluster's bookies."""
+        self.cluster = cluster
+        self.store = store
+        self._number = number
+
+    @property
+    def bookie(self) -> Bookie:
+        return self.cluster.bookies[self._number]
+
+    @property
+    def bookie_id(self) -> str:
+        return self.bookie.name
+
+    @property
+    def port(self) -> int:
+        return self.bookie.port
+
+    @property
+    def folder(self) -> Path:
+        return self.bookie.directory
+
+    @property
+    def ledger_directory(self) -> Path:
+        """Where its entry logs and locations lie."""
+        return self.folder / "ledgers"
+
+    def processes(self) -> dict[str, int]:
+        return self.bookie.pids
+
     def restart(self) -> None:
         """Stop the bookie cleanly and start it again: whatever it held in memory is gone."""
         self.cluster.stop()
         self.cluster.start()
 
-    def drop_page_cache(self) -> None:
-        """Have the kernel forget what it holds of the bookie's files."""
-        os.sync()
-        for path in self.bookie.directory.rglob("*"):
-            if path.is_file():
-                file = os.open(path, os.O_RDONLY)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(file)
+    def make_cold(self) -> None:
+        self.restart()
+        self.drop_page_cache()
 
-    def cpu_seconds(self) -> dict[str, float]:
-        return cpu_seconds(self.bookie.pids)
+    def forget(self, ledger_ids: Sequence[int]) -> None:
+        """Keep them: what is measured next has a bookie of its own."""
 
     def pss_mb(self, name: str) -> float:
         """Return the proportional set size of one process in MB (10⁶ bytes)."""

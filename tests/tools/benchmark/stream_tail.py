@@ -1,24 +1,24 @@
-"""`./dev bench tail`: how soon a tailing reader in another process has what was appended.
+"""How soon a tailing reader in another process has what was appended to a stream: a case of `./dev bench`.
 
-Three bookies on this machine, records of 1 KiB. RATE=1000 records a second for SECONDS=10, one at a time, each with
-the time at which it was handed to `append`; ROUNDS=3 times. A table, and JSON in build/bench-tail.json.
+Three bookies on this machine, records of 1 KiB, so many a second, one at a time, each with the time at which it was
+handed to `append`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import struct
 import sys
 import time
 
 import fastbk
+from fastbk.devcluster import cpu_seconds, memory_pss_bytes
 from fastbk.stream.client import Client
 from fastbk.stream.records import Record
 from fastbk.testing import LocalCluster
 from tests.style.tree import ROOT
-from tests.tools.part import latencies_us, print_table, setting
+from tests.tools.part import latencies_us
 
 RECORD_BYTES = 1024
 FILLING = bytes(RECORD_BYTES - 8)
@@ -55,7 +55,7 @@ async def appended_and_tailed(
     """Append one record each 1/rate seconds while another process tails."""
     stream = await client.namespace("bench").create_stream(name)
     reader = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.tools.bench_tail", uri, name,
+        sys.executable, "-m", "tests.tools.benchmark.stream_tail", uri, name,
         cwd=ROOT, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert reader.stdout is not None
@@ -83,27 +83,40 @@ async def appended_and_tailed(
     return {"append to ack": latencies_us(acked_us), "append to tailing reader": json.loads(said)}
 
 
-async def run(seconds: float, rate: int, rounds: int) -> dict[str, Figures]:
-    figures: dict[str, Figures] = {}
-    async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def measure(seconds: float, rate: int) -> Figures:
+    """Return the latencies of appends and of the reader, and what a record costs the bookies."""
+    async with (
+        LocalCluster(3, data="cluster") as cluster,
+        fastbk.connect(cluster.metadata_uri) as client,
+    ):
         await client.namespace("bench").create()
-        for turn in range(rounds):
-            found = await appended_and_tailed(
-                client, cluster.metadata_uri, f"tail-{turn}", seconds, rate
-            )
-            figures |= {f"{name}, {rate}/s, round {turn + 1}": one for name, one in found.items()}
-    figures["this process"] = {
-        "rss_max_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    }
-    return figures
+        pids = {
+            f"{at}": pid
+            for at, pid in enumerate(pid for b in cluster.bookies for pid in b.pids.values())
+        }
+        before_s = sum(cpu_seconds(pids).values())
+        found = await appended_and_tailed(client, cluster.metadata_uri, "tail", seconds, rate)
+        used_s = sum(cpu_seconds(pids).values()) - before_s
+        acked, tailed = found["append to ack"], found["append to tailing reader"]
+        return {
+            "per_s": acked["count"] / seconds,
+            **{name: acked[name] for name in ("p50_us", "p99_us", "p999_us")},
+            "tail_p50_us": tailed["p50_us"],
+            "tail_p99_us": tailed["p99_us"],
+            "bookie_us": used_s * 1e6 / acked["count"],
+            "client_us": tailed["reader_cpu_us_per_record"],
+            "memory_mb": memory_pss_bytes(pids.values()) / 1e6,
+        }
 
 
-def main() -> dict[str, Figures]:
-    seconds, rate = setting("SECONDS", 10.0), setting("RATE", 1000)
-    figures = asyncio.run(run(seconds, rate, setting("ROUNDS", 3)))
-    print_table(figures)
-    return figures
+def main(arguments: list[str]) -> None:
+    """Run the measurement (`once RATE SECONDS`), or its reader's process."""
+    if arguments[0] == "once":
+        found = asyncio.run(measure(float(arguments[2]), int(arguments[1])))
+    else:
+        found = asyncio.run(tail(*arguments))
+    print(json.dumps(found))
 
 
-if __name__ == "__main__":  # the tailing reader's process
-    print(json.dumps(asyncio.run(tail(*sys.argv[1:]))))
+if __name__ == "__main__":
+    main(sys.argv[1:])

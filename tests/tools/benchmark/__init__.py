@@ -1,0 +1,1 @@
+"""`./dev bench`: cases × systems, measured in turn; begin with `cases.py` and `systems.py`."""
