@@ -49,8 +49,13 @@ class Target:
         if found is None:
             return [self.name, target, "", self.why_not or "not in this run"]
         is_met = found.value >= self.limit if self.is_least else found.value <= self.limit
-        spread = f" ({found.low:.3g}…{found.high:.3g})" if found.low != found.high else ""
-        return [self.name, target, f"{found.value:.3g}{spread}", "met" if is_met else "missed"]
+        spread = f" ({short(found.low)}…{short(found.high)})" if found.low != found.high else ""
+        return [self.name, target, f"{short(found.value)}{spread}", "met" if is_met else "missed"]
+
+
+def short(value: float) -> str:
+    """Return a figure with three digits that count, or whole."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def of_values(values: Sequence[float]) -> Found | None:
