@@ -66,6 +66,11 @@ def times(run: Run, row: Row, systems: Sequence[str], figure: str = "") -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
+def measured(run: Run, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose figure this tree has."""
+    return [row for row in rows if median(run.of(row.case, THIS), row.figure) is not None]
+
+
 def markdown(rows: list[list[str]]) -> str:
     """Return a table."""
     titles, *body = rows
@@ -94,7 +99,7 @@ def readme(run: Run) -> str:
             cell(run, row, *TUNED),
             cell(run, row, REDIS),
         ]
-        for row in README_ROWS
+        for row in measured(run, README_ROWS)
     ]
     return markdown([titles, *body])
 
@@ -116,13 +121,13 @@ def floor(run: Run) -> str:
     body = [
         [row.text, *(cell(run, row, system) for system in (THIS, CHAIN, TWICE)),
          *(times(run, row, [system]) for system in (CHAIN, TWICE))]
-        for row in FLOOR_ROWS
+        for row in measured(run, FLOOR_ROWS)
     ]  # fmt: skip
-    writes = [Row(f"disk: {case.name}, p50, µs", case.name, "p50_us") for case in cases.CASES
-              if isinstance(case.load, cases.DiskWrite)]  # fmt: skip
-    return markdown(
-        [titles, *body, *([row.text, cell(run, row, DISK), "", "", "", ""] for row in writes)]
-    )
+    for case in cases.CASES:
+        row = Row(f"disk, {case.name}: p50, µs", case.name, "p50_us")
+        if isinstance(case.load, cases.DiskWrite) and run.of(case.name, DISK):
+            body.append([row.text, cell(run, row, DISK), *[""] * 4])
+    return markdown([titles, *body])
 
 
 def rivals(run: Run) -> str:
