@@ -38,7 +38,7 @@ from tests.tools.benchmark.terminal import table
 from tests.tools.part import BUILD, setting, write
 
 OTHERS = (
-    "slow", "stalls", "foreground", "restart", "ledgers", "gc", "streams", "segments", "manystreams", "arrow", "spark",
+    "slow", "stalls", "openloop", "restart", "ledgers", "gc", "streams", "segments", "manystreams", "arrow", "spark",
     "spark-memory", "costs", "growth",
 )  # fmt: skip
 """`./dev bench NAME` runs `main` of tests.tools.bench_NAME, and writes the figures that it returns."""

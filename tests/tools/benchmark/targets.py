@@ -149,7 +149,7 @@ TARGETS = (
         "client library, E3/Qw3/Qa2, window 1,000 ÷ Apache's", 5, cases.REPLICATED_1000, *TUNED
     ),
     Target(
-        "p99.9, open loop ÷ Apache tuned", 0.2, none, why_not="./dev bench foreground measures it"
+        "p99.9, open loop ÷ Apache tuned", 0.2, none, why_not="./dev bench openloop measures it"
     ),
     Target("memory at window 1,000", 250, figure(W1000, "memory_mb"), unit="MB"),
     rate_over("reads, hot, batch ÷ Apache tuned", 4, cases.BATCH_HOT, *TUNED),

@@ -17,7 +17,7 @@ from fastbk.devcluster import bookie as devcluster_bookie
 from fastbk.doctor.interrupts import disk_of, interrupts_of
 from fastbk.server.configuration.bookie_config import BookieConfig
 from tests.style.tree import ROOT
-from tests.tools import bench_foreground, bench_restart
+from tests.tools import background_work, bench_restart
 from tests.tools.benchmark import bookie_loads
 from tests.tools.benchmark.cases import (
     Append,
@@ -95,11 +95,11 @@ class Tree(System):
     def _during_compaction(self, load: CompactionDuringWrites, seconds: float) -> Figures:
         with (
             scratch() as folder,
-            one_bookie(folder / "cluster", bench_foreground.COMPACTED) as bookie,
+            one_bookie(folder / "cluster", background_work.COMPACTED) as bookie,
         ):
-            bench_foreground.make_half_dead(bookie, COMPACTION_MIB)
+            background_work.make_half_dead(bookie, COMPACTION_MIB)
             bookie.restart()  # what was deleted is counted as dead from its last flush on
-            with bench_foreground.compaction(bookie) as written_bytes:
+            with background_work.compaction(bookie) as written_bytes:
                 before = written_bytes()
                 figures = bookie_loads.append(bookie, Append(load.window), seconds)
                 behind = (written_bytes() - before) / 1e6 / seconds
