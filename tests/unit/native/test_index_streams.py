@@ -36,7 +36,8 @@ def fake() -> Iterator[FakeDisk]:
     """A disk with two ledgers of ENTRIES entries, all of them flushed."""
     with FakeDisk() as made:
         format_disk(made)
-        life = Life(made, Book())
+        # A flush is far too small for chunks in a cache of this size: it makes one run of each ledger.
+        life = Life(made, Book(), cache_bytes=16 << 20)
         for n in range(ENTRIES):
             for ledger_id in LEDGERS:
                 life.add(ledger_id, n, bytes([n % 251]) * ENTRY_BYTES)
@@ -48,7 +49,7 @@ def fake() -> Iterator[FakeDisk]:
 
 @pytest.fixture
 def life(fake: FakeDisk) -> Iterator[Life]:
-    made = Life(fake, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    made = Life(fake, Book(), requests_max=256, reply_bytes=REPLY_BYTES, cache_bytes=16 << 20)
     yield made
     made.close()
 

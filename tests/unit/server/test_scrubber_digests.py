@@ -131,7 +131,8 @@ def test_the_log_has_a_limit_and_says_how_many_more_there_were(harness: Harness)
     looks(scrubber)
     said = harness.said("scrub.bad_digest")
     assert len(said) == scrub.LOGGED_MAX
-    assert (said[0]["ledger_id"], said[0]["first_entry_id"], said[0]["last_entry_id"]) == (2, 0, 0)
+    first = said[0]["first_entry_id"]  # of the first run in the log
+    assert (said[0]["ledger_id"], said[0]["last_entry_id"], first in EVEN) == (2, first, True)
     assert not harness.said("scrub.more_bad_digests")
     harness.now_s += scrub.LOG_WINDOW_S
     looks(scrubber)
