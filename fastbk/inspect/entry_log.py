@@ -1,8 +1,8 @@
 """An entry log, run by run.
 
 What counts is what a manifest names; a log that stands alone is read as far as it goes. Behind damage the next whole
-run header of this log is looked for. Zeros up to the next block of the device are the end of a flush; more of them,
-where runs follow, are damage.
+run header of this log is looked for. Zeros up to the next block of the device are the end of a flush or of a chunk,
+and a chunk has some more before a run whose item table did not need its room; others, where runs follow, are damage.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ VERSION = 1
 ALIGNMENT_BYTES = 8
 SECTOR_BYTES = 512
 PADDING_BYTES_MAX = 65_536
+ROOM_BYTES_MAX = 72 + 256 * 24
+"""Kept in a chunk for a run's header and item table: FBK_RUN_ENTRIES_MAX items."""
 RUN_BYTES_MAX = 64 * MIB
 
 _HEADER = struct.Struct("<8sIIQQQQQII")
@@ -86,7 +88,7 @@ def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
             if at < counted_bytes and not _is_padding(at, counted_bytes):
                 yield damage(at, "zeros where the manifest counts content", counted_bytes - at)
             break
-        if content > at and _is_padding(at, content) and _run_at(source, content, owner):
+        if content > at and _is_gap(at, content) and _run_at(source, content, owner):
             at = content
             continue
         later = _next_run(source, at + ALIGNMENT_BYTES, owner)
@@ -105,6 +107,11 @@ def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
 
 def _is_padding(from_bytes: int, to_bytes: int) -> bool:
     return to_bytes % SECTOR_BYTES == 0 and to_bytes - from_bytes < PADDING_BYTES_MAX
+
+
+def _is_gap(from_bytes: int, to_bytes: int) -> bool:
+    """Whether so many zeros may lie between two runs."""
+    return _is_padding(from_bytes, to_bytes) or to_bytes - from_bytes < PAGE_BYTES + ROOM_BYTES_MAX
 
 
 def _header(source: FileReader) -> Item:
