@@ -45,6 +45,7 @@ KNEE_STEPS = 2
 """Rates measured between the knee and the first rate beyond it."""
 WORK_SHARE = 0.3
 """Of the knee: the rate during background work."""
+APACHE_CONFIGURATION = "db"
 APACHE_SHARE = 0.8
 """Of what the better of Apache's protocols sustains."""
 SAMPLES_MIN = 1_000_000
@@ -170,35 +171,34 @@ def measure_work(
     return {"rate_per_s": rate, "works": {work.name: found[work.name] for work in works}}
 
 
-def sustained_per_s(bookie: LoadedBookie, seconds: float, protocol: int) -> float:
+def sustained_per_s(bookie: LoadedBookie, seconds: float) -> float:
     """Return what an open loop at a closed loop's peak reaches: a peak lasts only as long as caches do."""
-    peak = rounded(peak_per_s(bookie, seconds, protocol=protocol))
-    return open_loop(bookie, peak, 2 * seconds, protocol=protocol)["per_s"]
+    return open_loop(bookie, rounded(peak_per_s(bookie, seconds)), 2 * seconds)["per_s"]
 
 
 def measure_apache(
     folder: Path, disk: DiskProbe, rounds: int, seconds: float, size_mib: int
 ) -> dict[str, object]:
     """Measure this bookie, with all background work, and Apache's in turn, at the same rate."""
-    from tests.tools.open_loop_apache import apache_bookies
+    from tests.tools.benchmark.apache import PROTOCOLS, apache_clusters
 
     found: dict[str, Rounds] = {}
-    with apache_bookies() as apaches, one_bookie(folder / "all", ALL.settings) as bookie:
-        peaks = {
-            name: sustained_per_s(one, seconds, protocol)
-            for name, (one, protocol) in apaches.items()
-        }
+    with apache_clusters() as clusters, one_bookie(folder / "all", ALL.settings) as bookie:
+        apache = clusters.bookie(APACHE_CONFIGURATION)
+        peaks = {}
+        for name, apache.protocol in PROTOCOLS.items():
+            peaks[f"Apache, {name}"] = sustained_per_s(apache, seconds)
         rate = rounded(APACHE_SHARE * max(peaks.values()))
-        begin = ALL.prepare(bookie, size_mib)
+        begin = ALL.prepare(bookie, 2 * size_mib)  # a million samples take longer than a work
         samples = -(-SAMPLES_MIN // rounds)
         for number in range(rounds):
             print(f"round {number + 1}/{rounds}: {rate:,} a second", file=sys.stderr)
             ours = during(ALL, bookie, begin, rate, seconds, samples)
             found.setdefault("this tree, all background work", []).append(ours)
             disk.run(PROBE_S)
-            for name, (one, protocol) in apaches.items():
-                figures = open_loop(one, rate, seconds, samples_min=samples, protocol=protocol)
-                found.setdefault(name, []).append(figures)
+            for name, apache.protocol in PROTOCOLS.items():
+                figures = open_loop(apache, rate, seconds, samples_min=samples)
+                found.setdefault(f"Apache, {name}", []).append(figures)
     return {"rate_per_s": rate, "peaks": peaks, "systems": found}
 
 

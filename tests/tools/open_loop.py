@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastbk.devcluster import memory_pss_bytes
 from fastbk.native.load import Latencies, LoadResult
 from tests.tools.one_bookie import LoadedBookie
 
@@ -96,7 +95,7 @@ def open_loop(
             if ticks == 0:
                 clean.add(before, after)
         used_s = sum(bookie.cpu_seconds().values()) - processor_s
-        memory_bytes = memory_pss_bytes(bookie.processes().values())
+        memory_mb = bookie.memory_mb()
         bookie.close_ledger(ledger_id, load.entry_counts()[0])
     if after.errors:
         raise SystemExit(f"bench: {after.errors} bad answers, the first: {after.first_error}")
@@ -105,7 +104,7 @@ def open_loop(
         "rate_per_s": rate_per_s,
         "per_s": round(counted.entries / (counted.slices * slice_s)),
         "bookie_us": round(used_s * 1e6 / max(every.entries, 1), 3),
-        "memory_mb": round(memory_bytes / 1e6, 1),
+        "memory_mb": memory_mb,
         "samples": counted.adds.count,
         "slices": every.slices,
         "stolen": stolen,

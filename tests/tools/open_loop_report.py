@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from tests.tools.benchmark.page import STYLE
+from tests.tools.benchmark.page import STYLE, html_table
 from tests.tools.open_loop import REACHED, Figures
 
-COLOURS = ("#2f6fd0", "#d98324", "#6a8f3a", "#8a5fbf")
 Rows = list[list[str]]
 LATENCIES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 360, 76, 60, 28, 44
+COLOURS = ("#2f6fd0", "#d98324", "#6a8f3a")
 LABEL_HEIGHT = 15
 BAR_HEIGHT, BAR_LEFT, BAR_WIDTH = 24, 290, 420
 DONE = {
@@ -235,7 +235,7 @@ def bars(found: dict[str, list[Figures]]) -> str:
         width, least, last = (BAR_WIDTH * one / most for one in (value, min(each), max(each)))
         parts.append(
             f'<text x="0" y="{y + 13}">{escape(name)}</text>'
-            f'<rect x="{BAR_LEFT}" y="{y}" width="{width:.1f}" height="16" fill="{COLOURS[0]}"/>'
+            f'<rect x="{BAR_LEFT}" y="{y}" width="{width:.1f}" height="16" class="this"/>'
             f'<line x1="{BAR_LEFT + least:.1f}" x2="{BAR_LEFT + last:.1f}" y1="{y + 8}" y2="{y + 8}" stroke="#888"'
             f' stroke-width="2"/><text x="{BAR_LEFT + 8 + last:.1f}" y="{y + 13}">{duration(round(value))}</text>'
         )
@@ -260,13 +260,8 @@ def page(found: dict[str, Any]) -> str:
     }
     parts = []
     for title, said, rows in parts_of(found):
-        head, *body = (
-            "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in row)
-            for kind, row in zip(["th", *["td"] * len(rows)], rows, strict=False)
-        )
         parts.append(
-            f"<h2>{escape(title)}</h2><p>{escape(said)}</p>{charts[title]}"
-            f'<div class="scroll"><table><tr>{head}</tr>{"".join(f"<tr>{row}</tr>" for row in body)}</table></div>'
+            f"<h2>{escape(title)}</h2><p>{escape(said)}</p>{charts[title]}{html_table(rows)}"
         )
     said = (
         f"{found['machine']}, {found['date']}; one bookie, entries of 1 KiB; {found['rounds']} rounds of"
