@@ -166,7 +166,6 @@ _COUNTERS: Slots = {
     "INDEX_SEALS": (27, "Write caches sealed for a flush."),
     "INDEX_FLUSHES": (28, "Flushes finished."),
     "INDEX_FLUSH_COPIED_BYTES": (57, "Bytes of entries that flushes copied on their way to an entry log."),
-    "INDEX_FLUSH_IN_PLACE_BYTES": (58, "Bytes of entries that flushes wrote from where they lay in the write cache."),
     "INDEX_FLUSH_FAILURES": (29, "Flushes that failed and will be tried again."),
     "INDEX_MERGES": (30, "Merges of locations files."),
     "INDEX_DELETED_LEDGERS": (31, "Ledgers deleted on gc's word."),

@@ -32,8 +32,8 @@ BYTES = {
     "of them padding": "fastbk_journal_padding_bytes_total",
     "write cache bytes": "fastbk_index_entry_bytes_total",
 }
-FLUSHED = ("fastbk_index_flush_copied_bytes_total", "fastbk_index_flush_in_place_bytes_total")
-"""Bytes of entries, by what the flush did with them on their way to an entry log."""
+COPIED = "fastbk_index_flush_copied_bytes_total"
+"""Bytes of entries that flushes copied on their way to an entry log."""
 
 
 def counters_of(bookie: OneBookie) -> dict[str, float]:
@@ -90,9 +90,8 @@ def entry_costs(bookie: OneBookie, window: int, seconds: float, connections: int
         found[f"{role} sleeps"] = round((sleeps_of(pids[role]) - sleeps[role]) / entries, 4)
     for shown, name in (BELLS | BYTES).items():
         found[shown] = round((after[name] - counters[name]) / entries, 4)
-    copied, in_place = (after[name] - counters[name] for name in FLUSHED)
-    if copied or in_place:
-        found["part that the flush copied"] = round(copied / (copied + in_place), 4)
+    taken_in = after[BYTES["write cache bytes"]] - counters[BYTES["write cache bytes"]]
+    found["part that the flush copied"] = round((after[COPIED] - counters[COPIED]) / taken_in, 4)
     found["entry log bytes"] = round((written_of(pids["index"]) - written) / entries, 1)
     return found
 

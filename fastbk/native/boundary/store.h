@@ -48,7 +48,6 @@ struct fbk_flush_contents { /* what a flush writes; all of it stays untouched by
     uint64_t run_count;
     const struct fbk_flush_chunk *chunks;
     uint64_t chunk_count;
-    uint64_t in_place_bytes; /* of entries in chunks */
     const struct fbk_ledger_state *states; /* sorted by ledger */
     uint64_t state_count;
 };

@@ -55,9 +55,9 @@ def check_all(life: Life, added: list[tuple[int, int]]) -> None:
 def flushed_bytes(life: Life) -> tuple[int, int]:
     """Return what flushes wrote in place, and what they copied."""
     counters = Stats(Segment(life.harness.memory.fd, "index")).counters()
-    names = ("FBK_C_INDEX_FLUSH_IN_PLACE_BYTES", "FBK_C_INDEX_FLUSH_COPIED_BYTES")
-    in_place, copied = (counters[SLOTS[name]] for name in names)
-    return in_place, copied
+    names = ("FBK_C_INDEX_ENTRY_BYTES", "FBK_C_INDEX_FLUSH_COPIED_BYTES")
+    taken_in, copied = (counters[SLOTS[name]] for name in names)
+    return taken_in - copied, copied
 
 
 def check_logs(life: Life, entry_count: int) -> None:

@@ -360,7 +360,6 @@ fbk_index_flushed(struct fbk_index *index)
     index->mark_sequence = sealed->mark_sequence;
     index->mark_journal_bytes = sealed->journal_bytes;
     fbk_count(&index->segment->stats, FBK_C_INDEX_FLUSH_COPIED_BYTES, sealed->contents.item_bytes);
-    fbk_count(&index->segment->stats, FBK_C_INDEX_FLUSH_IN_PLACE_BYTES, sealed->contents.in_place_bytes);
     free_sealed(sealed);
     if (FBK_LIKELY(!index->mark_is_held))
         fbk_cursor_publish(&index->segment->mark_sequence, index->mark_sequence);

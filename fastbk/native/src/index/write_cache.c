@@ -599,7 +599,6 @@ fbk_cache_lay_out(struct fbk_write_cache *cache, struct fbk_flush_item *items, s
             struct fbk_cache_run *run = item->run ? run_at(cache, item->run) : NULL;
             if (run && chunk_at(cache, run->chunk)->in_place) {
                 fill_in(run, item);
-                contents->in_place_bytes += item->size_bytes;
                 in_place++;
             } else {
                 items[count++] = (struct fbk_flush_item){item->ledger_id, item->entry_id, item->data, item->size_bytes,
