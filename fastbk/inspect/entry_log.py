@@ -24,10 +24,10 @@ MAGIC = b"FBKLOG\0\0"
 RUN_MAGIC = b"KRUN"
 VERSION = 1
 ALIGNMENT_BYTES = 8
-SECTOR_BYTES = 512
-PADDING_BYTES_MAX = 65_536
-ROOM_BYTES_MAX = 72 + 256 * 24
-"""Kept in a chunk for a run's header and item table: FBK_RUN_ENTRIES_MAX items."""
+BLOCKS_BYTES = tuple(PAGE_BYTES << n for n in range(5))
+"""What a flush may be aligned to: a page, or the block of a device that has larger ones."""
+RUN_ENTRIES_MAX = 256
+"""A chunk of the write cache keeps room for so many items before each run's entries (FBK_RUN_ENTRIES_MAX)."""
 RUN_BYTES_MAX = 64 * MIB
 
 _HEADER = struct.Struct("<8sIIQQQQQII")
@@ -88,7 +88,8 @@ def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
             if at < counted_bytes and not _is_padding(at, counted_bytes):
                 yield damage(at, "zeros where the manifest counts content", counted_bytes - at)
             break
-        if content > at and _is_gap(at, content) and _run_at(source, content, owner):
+        follows = _run_at(source, content, owner) if content > at else None
+        if follows is not None and _is_gap(at, follows):
             at = content
             continue
         later = _next_run(source, at + ALIGNMENT_BYTES, owner)
@@ -106,12 +107,17 @@ def _read(source: FileReader, durable_bytes: int | None) -> Iterator[Item]:
 
 
 def _is_padding(from_bytes: int, to_bytes: int) -> bool:
-    return to_bytes % SECTOR_BYTES == 0 and to_bytes - from_bytes < PADDING_BYTES_MAX
+    """Whether it goes on at the next block, whatever the blocks' size."""
+    return any(-(-from_bytes // block) * block == to_bytes for block in BLOCKS_BYTES)
 
 
-def _is_gap(from_bytes: int, to_bytes: int) -> bool:
-    """Whether so many zeros may lie between two runs."""
-    return _is_padding(from_bytes, to_bytes) or to_bytes - from_bytes < PAGE_BYTES + ROOM_BYTES_MAX
+def _is_gap(from_bytes: int, run: _Run) -> bool:
+    """Whether the zeros before a run are padding, and the room of items that its table does not have."""
+    for missing in range(RUN_ENTRIES_MAX - run.entry_count + 1):
+        begins = run.offset_bytes - missing * _ITEM.size
+        if begins == from_bytes or _is_padding(from_bytes, begins):
+            return True
+    return False
 
 
 def _header(source: FileReader) -> Item:

@@ -76,7 +76,6 @@ _COUNTERS: Slots = {
     "WORKER_FORCES": (7, "Forces put into the add ring."),
     "WORKER_OTHER_REQUESTS": (8, "Other requests that the index answers."),
     "WORKER_ACKS": (9, "Adds answered with OK."),
-    "WORKER_ANSWERS": (10, "Requests answered, whatever the status."),
     "WORKER_REPLIES": (11, "Frames taken from the index's reply ring."),
     "WORKER_REPLIES_STALE": (12, "Replies whose connection was gone."),
     "WORKER_CONNECTIONS_ACCEPTED": (14, "Connections accepted."),
@@ -106,7 +105,6 @@ _COUNTERS: Slots = {
     "WORKER_INDEX_BELLS": (40, "Times that the worker woke the index."),
     "WORKER_SENDS": (143, "Sends to sockets."),
     "WORKER_POLLS": (144, "Times that the worker received from all readable connections."),
-    "WORKER_SPINS": (145, "Times that the worker polled for answers instead of sleeping."),
     "WORKER_COLD_REQUESTS": (41, "Requests handled in Python: hello, info, ping."),
     "WORKER_WAITS_CONTEXT": (42, "Times that a client of Apache's waited for others' requests to be answered."),
     "WORKER_APACHE_CONNECTIONS": (43, "Connections that spoke Apache's protocols."),
@@ -114,7 +112,6 @@ _COUNTERS: Slots = {
     "JOURNAL_BATCHES": (0, "Batches written and synced."),
     "JOURNAL_BYTES": (1, "Bytes written to journal files, padding included."),
     "JOURNAL_PADDING_BYTES": (2, "Bytes of them that fill blocks up."),
-    "JOURNAL_DESCRIPTORS": (3, "Batch descriptors published, also of batches that wrote nothing."),
     "JOURNAL_ADDS": (4, "Adds taken from the rings, each batch add as one."),
     "JOURNAL_ENTRIES": (5, "Entries in them."),
     "JOURNAL_CHECKS": (6, "Adds left to the index to look at, because their id is not new."),
@@ -131,7 +128,6 @@ _COUNTERS: Slots = {
     "JOURNAL_STALLS": (16, "Times that nothing could be taken because descriptors or exceptions were all in use."),
     "JOURNAL_WORKER_BELLS": (17, "Times that the journal woke a worker."),
     "JOURNAL_INDEX_BELLS": (18, "Times that the journal woke the index."),
-    "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
     "JOURNAL_ROLLS": (19, "Changes to another file."),
     "JOURNAL_FILES_RECYCLED": (23, "Files used again."),
     "JOURNAL_FILES_MADE": (24, "Files written anew."),
@@ -163,7 +159,6 @@ _COUNTERS: Slots = {
     "INDEX_CANCELS": (24, "Connections whose long polls were forgotten."),
     "INDEX_REPLY_FULL": (25, "Answers that waited for room in a reply ring."),
     "INDEX_CACHE_FULL": (26, "Batches that waited for a flush."),
-    "INDEX_SEALS": (27, "Write caches sealed for a flush."),
     "INDEX_FLUSHES": (28, "Flushes finished."),
     "INDEX_FLUSH_COPIED_BYTES": (57, "Bytes of entries that flushes copied on their way to an entry log."),
     "INDEX_FLUSH_FAILURES": (29, "Flushes that failed and will be tried again."),
@@ -312,6 +307,12 @@ LIMITS: Slots = {
 }
 """What the counters of a worker's limits mean (docs/limits.md): they have series from their first event on."""
 
+_OFF_BY_DEFAULT: Slots = {
+    "WORKER_SPINS": (145, "Times that the worker polled for answers instead of sleeping."),
+    "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
+}
+"""Of what nobody pays for without having switched it on: they have series from their first event on, too."""
+
 _HISTOGRAMS: Slots = {
     "WORKER_ADD_US": (0, "From an add's last byte received to its answer, of those that went well."),
     "WORKER_READ_US": (1, "From a read's last byte received to its answer, of those that went well."),
@@ -377,7 +378,7 @@ def _counters(slots: Slots) -> Iterator[Name]:
 NAMES: list[Name] = [
     *_counters(_COUNTERS | _with_times(_TIMED)),
     *(describe(f"FBK_C_{name}", *slot, is_gauge=True) for name, slot in _GAUGES.items()),
-    *(replace(name, is_limit=True) for name in _counters(LIMITS)),
+    *(replace(name, is_limit=True) for name in _counters(LIMITS | _OFF_BY_DEFAULT)),
     *(describe(f"FBK_H_{name}", *slot) for name, slot in _HISTOGRAMS.items()),
     *(
         replace(name, is_own=False)

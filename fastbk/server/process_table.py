@@ -250,7 +250,7 @@ def write_cache_sizes(wanted_bytes: int, limits: LimitSettings, workers: int) ->
     shares_bytes = workers * (frame_bytes + entries * CACHE_ITEM_BYTES)
     reserve_bytes = 2 * frame_bytes + 2 * MIB
     least_bytes = shares_bytes + min(reserve_bytes, shares_bytes)
-    takes_bytes = wanted_bytes * CACHE_SPARE_PART // (CACHE_SPARE_PART + 1)
+    takes_bytes = -(-wanted_bytes * CACHE_SPARE_PART // (CACHE_SPARE_PART + 1))
     cache_bytes = -(-max(takes_bytes, least_bytes) // PAGE_BYTES) * PAGE_BYTES
     return cache_bytes, min(reserve_bytes, cache_bytes // 2)
 

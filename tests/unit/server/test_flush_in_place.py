@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import random
+from pathlib import Path
 
 import pytest
 
+from fastbk.inspect.entry_log import read_entry_log
+from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect.items import Item
 from fastbk.native.scrub import LogScan
 from fastbk.native.segment import Segment
 from fastbk.native.stats import Stats
@@ -60,22 +64,37 @@ def flushed_bytes(life: Life) -> tuple[int, int]:
     return taken_in - copied, copied
 
 
-def check_logs(life: Life, entry_count: int) -> None:
-    """Every entry is found in whole runs by the logs alone, and nothing but zeros lies between them."""
+def damage_in(raw: bytes, durable_bytes: int, path: Path) -> list[Item]:
+    """Return the damage that `fastbk inspect` finds in a log of these bytes."""
+    path.write_bytes(raw)
+    return [item for item in read_entry_log(FileReader(path), durable_bytes) if item.is_damage]
+
+
+def check_logs(life: Life, entry_count: int, folder: Path) -> None:
+    """Every entry is found in whole runs by the logs alone, and nothing but zeros lies between them.
+
+    `fastbk inspect` says so, too, and finds the largest run when zeros take its place.
+    """
     found = 0
     for log in life.checkpoint.manifest.logs:
         path = log_path(LEDGERS, log.log_id)
         with LogScan(
             life.disks[0], path, log.log_id, INCARNATION, salt=log.salt, end_bytes=log.durable_bytes
         ) as scan:
-            for run in scan:
-                assert run.damaged == 0
-                found += run.entry_count
+            runs = list(scan)
             assert scan.status.skipped_bytes == 0
+        assert not any(run.damaged for run in runs)
+        found += sum(run.entry_count for run in runs)
+        raw = life.disks[0].read_file(path)
+        assert damage_in(raw, log.durable_bytes, folder / "log") == []
+        largest = max(runs, key=lambda run: run.size_bytes)
+        end = largest.offset_bytes + largest.size_bytes
+        zeroed = raw[: largest.offset_bytes] + bytes(largest.size_bytes) + raw[end:]
+        assert damage_in(zeroed, log.durable_bytes, folder / "log") != []
     assert found == entry_count
 
 
-def test_entries_written_in_place_and_copied_ones_read_back_alike() -> None:
+def test_entries_written_in_place_and_copied_ones_read_back_alike(tmp_path: Path) -> None:
     with FakeDisk(seed=3) as fake:
         format_disk(fake)
         life = life_of(fake)
@@ -85,7 +104,7 @@ def test_entries_written_in_place_and_copied_ones_read_back_alike() -> None:
             life.flush()
         in_place, copied = flushed_bytes(life)
         assert in_place > copied / 2 > 0
-        check_logs(life, len(added))
+        check_logs(life, len(added), tmp_path)
         life.close()
         again = life_of(fake)
         check_all(again, added)
@@ -93,7 +112,7 @@ def test_entries_written_in_place_and_copied_ones_read_back_alike() -> None:
 
 
 @pytest.mark.parametrize("what", ["write", "sync"])
-def test_a_flush_that_failed_is_laid_out_for_its_next_place(what: str) -> None:
+def test_a_flush_that_failed_is_laid_out_for_its_next_place(what: str, tmp_path: Path) -> None:
     """The runs' headers name the place that they lie at: another attempt has other ones."""
     with FakeDisk(seed=4) as fake:
         format_disk(fake)
@@ -106,7 +125,7 @@ def test_a_flush_that_failed_is_laid_out_for_its_next_place(what: str) -> None:
         life.flusher.wait()
         in_place, _ = flushed_bytes(life)
         assert in_place > 0
-        check_logs(life, len(added))
+        check_logs(life, len(added), tmp_path)
         life.close()
         again = life_of(fake)
         check_all(again, added)

@@ -99,7 +99,8 @@ def test_every_worker_s_credit_holds_its_largest_add(workers: int, frame_bytes: 
     limits = LimitSettings(frame_size_bytes_max=frame_bytes)
     for wanted_bytes in (3 * frame_bytes, 48 * MIB, 200 * MIB):
         cache_bytes, reserve_bytes = process_table.write_cache_sizes(wanted_bytes, limits, workers)
-        assert cache_bytes * 9 // 8 >= wanted_bytes - 4 * KIB
+        spare_bytes = cache_bytes // process_table.CACHE_SPARE_PART
+        assert cache_bytes + spare_bytes >= wanted_bytes
         assert reserve_bytes >= min(frame_bytes, cache_bytes // 2)
         entries = min(limits.batch_entries_max, frame_bytes // 36)
         assert (cache_bytes - reserve_bytes) // workers >= frame_bytes + 56 * entries

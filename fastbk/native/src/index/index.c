@@ -298,7 +298,6 @@ fbk_index_seal(struct fbk_index *index)
     index->seal_number = index->seal_number == UINT32_MAX ? 1 : index->seal_number + 1;
     index->oldest_ns = 0;
     index->full = false;
-    fbk_count(&index->segment->stats, FBK_C_INDEX_SEALS, 1);
     return 0;
 }
 

@@ -182,7 +182,6 @@ fbk_journal_publish(struct fbk_journal *journal)
     journal->published = journal->order;
     fbk_cursor_publish(&journal->segment->published, journal->published);
     FBK_KILL_POINT("journal.after_publish");
-    fbk_count(&journal->segment->stats, FBK_C_JOURNAL_DESCRIPTORS, (uint64_t)count);
     fbk_journal_show_ledgers(journal);
     ring_bells(journal, worker_mask, wake_index, now_ns);
     FBK_KILL_POINT("journal.after_bells");
