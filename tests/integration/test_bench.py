@@ -19,6 +19,7 @@ from tests.style.tree import ROOT
 from tests.tools.benchmark import bookie_loads
 from tests.tools.benchmark.cases import (
     Append,
+    BesideC,
     Read,
     ReadDuringWrites,
     Replicated,
@@ -191,6 +192,12 @@ def test_the_client_library_is_measured_on_three_bookies() -> None:
     figures = Tree("this tree").measure(Replicated(10), 0.1)
     assert set(figures) == COMMON
     assert figures["per_s"] > 0
+
+
+def test_the_client_library_is_measured_beside_the_load_in_c() -> None:
+    figures = Tree("this tree").measure(BesideC(pairs=1), 0.0)
+    assert set(figures) == {"p50_us", "c_p50_us", "behind_c_us", "client_us"}
+    assert figures["behind_c_us"] == pytest.approx(figures["p50_us"] - figures["c_p50_us"])
 
 
 def test_a_restart_is_measured_to_the_first_write() -> None:

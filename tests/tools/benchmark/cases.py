@@ -84,6 +84,13 @@ class Replicated:
 
 
 @dataclass(frozen=True)
+class BesideC:
+    """Appends one at a time to one bookie: by the Python client and by the load generator in C, in turn."""
+
+    pairs: int = 20
+
+
+@dataclass(frozen=True)
 class LedgerCalls:
     """Create, close, open and recover ledgers of ten entries, one by one, by the system's own client library."""
 
@@ -113,6 +120,7 @@ Load = (
     | CompactionDuringWrites
     | Restart
     | Replicated
+    | BesideC
     | LedgerCalls
     | StreamTail
     | StreamToArrow
@@ -145,6 +153,7 @@ BATCH_HOT = Case("read, 64 at once, window 10, hot", Read(10, "hot", 64))
 SINGLE_HOT = Case("read, singly, window 100, hot", Read(100, "hot"))
 BATCH_COLD = Case("read, 64 at once, window 10, cold", Read(10, "cold", 64))
 REPLICATED_1000 = Case("client library, E3/Qw3/Qa2, window 1,000", Replicated(1000))
+BESIDE_C = Case("client library beside C, one bookie, window 1", BesideC())
 RESTART = Case("restart after kill -9, 64 MiB of journal", Restart())
 TO_ARROW = Case("stream into Arrow batches", StreamToArrow(), is_default=False)
 
@@ -169,6 +178,7 @@ CASES = (
     CONNECTIONS_1000,
     REPLICATED_1000,
     Case("client library, E3/Qw3/Qa2, window 1", Replicated(1)),
+    BESIDE_C,
     Case("read, singly, window 100, first pass", Read(100, "first pass")),
     SINGLE_HOT,
     Case("read, singly, window 100, cold", Read(100, "cold")),

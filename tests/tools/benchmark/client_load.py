@@ -1,6 +1,8 @@
 """A load by the Python client on three bookies, as a program: it runs with the package of any tree that it is told.
 
-usage: client_load.py append WINDOW SECONDS | ledgers COUNT | arrow MIB ROUNDS.  Prints JSON: figures as in `run.py`.
+usage: client_load.py append WINDOW SECONDS | beside PAIRS | ledgers COUNT | arrow MIB ROUNDS.
+
+Prints JSON: figures as in `run.py`.
 
 It imports only what users import, so that it runs with earlier versions, too.
 """
@@ -27,6 +29,7 @@ ENTRY = b"x" * 1024
 QUORUM = (3, 3, 2)
 WARM_UP_S = 0.5
 ENTRIES_A_LEDGER = 10
+PAIR_S = 0.25
 
 
 def pids_of(cluster: LocalCluster) -> list[int]:
@@ -84,6 +87,44 @@ async def append(window: int, seconds: float) -> dict[str, float]:
             "client_us": client_s / count * 1e6,
             "memory_mb": memory_pss_bytes(pids_of(cluster)) / 1e6,
         }
+
+
+async def beside(pairs: int) -> dict[str, float]:
+    """Append one at a time to one bookie: in C and by the client, in turn; both in this process."""
+    from fastbk.model.entry import master_key
+    from fastbk.native.load import Load, LoadOptions
+    from fastbk.wire.messages import Hello, encode_hello
+
+    hello = encode_hello(0, Hello(client_name="bench"))
+    found: list[tuple[float, float]] = []
+    client_s, count = 0.0, 0
+    async with (
+        LocalCluster(1, data="cluster") as cluster,
+        fastbk.connect(cluster.metadata_uri, explicit_lac_interval=0.0) as client,
+    ):
+        options = LoadOptions("127.0.0.1", cluster.bookies[0].port, master_key(b""))
+        for _ in range(pairs + 1):
+            async with await client.create_ledger(1, 1, 1) as writer:
+                load = Load(options, [writer.ledger_id], hello)
+                load.append(PAIR_S)
+                c_us = load.result().latencies.percentile_us(50)
+                load.close()
+            async with await client.create_ledger(1, 1, 1) as writer:
+                took_us = []
+                began_s, before_s = time.perf_counter(), time.process_time()
+                while (sent_s := time.perf_counter()) < began_s + PAIR_S:
+                    await writer.append(ENTRY)
+                    took_us.append((time.perf_counter() - sent_s) * 1e6)
+                client_s += time.process_time() - before_s
+                count += len(took_us)
+            found.append((c_us, statistics.median(took_us)))
+    del found[0]  # the first pair warms all up
+    return {
+        "p50_us": statistics.median(own_us for _, own_us in found),
+        "c_p50_us": statistics.median(c_us for c_us, _ in found),
+        "behind_c_us": statistics.median(own_us - c_us for c_us, own_us in found),
+        "client_us": client_s / count * 1e6,
+    }
 
 
 async def ledgers(count: int) -> dict[str, float]:
@@ -186,8 +227,8 @@ def main(arguments: list[str]) -> None:
     what, *numbers = arguments
     if what == "append":
         found = uvloop.run(append(int(numbers[0]), float(numbers[1])))
-    elif what == "ledgers":
-        found = uvloop.run(ledgers(int(numbers[0])))
+    elif what in ("beside", "ledgers"):
+        found = uvloop.run((beside if what == "beside" else ledgers)(int(numbers[0])))
     else:
         found = arrow(int(numbers[0]), int(numbers[1]))
     print(json.dumps(found))

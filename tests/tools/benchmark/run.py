@@ -36,6 +36,8 @@ COLUMNS = {
     "bookie_cpu_s": ("bookie CPU s", ".2f"),
     "memory_mb": ("bookie MB", ",.0f"),
     "disk_p50_us": ("disk p50 µs", ",.1f"),
+    "c_p50_us": ("in C p50 µs", ",.1f"),
+    "behind_c_us": ("behind C µs", ",.1f"),
 }
 """What a figure is called and how it is written. CPU in µs is an entry's (a ledger's, where ledgers are created);
 memory is proportional. Of three bookies, both are those of all three."""

@@ -149,6 +149,12 @@ TARGETS = (
         "client library, E3/Qw3/Qa2, window 1,000 ÷ Apache's", 5, cases.REPLICATED_1000, *TUNED
     ),
     Target(
+        "client library, window 1: p50 behind C",
+        40,
+        figure(cases.BESIDE_C, "behind_c_us"),
+        unit="µs",
+    ),
+    Target(
         "p99.9, open loop ÷ Apache tuned", 0.2, none, why_not="./dev bench openloop measures it"
     ),
     Target("memory at window 1,000", 250, figure(W1000, "memory_mb"), unit="MB"),

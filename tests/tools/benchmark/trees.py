@@ -21,6 +21,7 @@ from tests.tools import background_work, bench_restart
 from tests.tools.benchmark import bookie_loads
 from tests.tools.benchmark.cases import (
     Append,
+    BesideC,
     CompactionDuringWrites,
     LedgerCalls,
     Load,
@@ -63,6 +64,7 @@ class Tree(System):
             CompactionDuringWrites: self._during_compaction,
             Restart: self._restart,
             Replicated: lambda load, seconds: self._client("append", load.window, seconds),
+            BesideC: lambda load, _: self._client("beside", load.pairs),
             LedgerCalls: lambda load, _: self._client("ledgers", load.count),
             StreamToArrow: lambda load, _: self._client("arrow", load.mib, ARROW_ROUNDS),
             StreamTail: self._stream_tail,
