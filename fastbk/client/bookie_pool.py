@@ -265,6 +265,8 @@ class BookiePool:
     Attributes:
         known: what is known of the bookies.
         runs: procedures that are under way, ended when the pool is closed.
+        is_watched: whether changes of the bookies are announced, each by a look at them.
+        listed: the bookies of the last look, while they are watched; None before the first, and during one.
     """
 
     def __init__(
@@ -279,7 +281,11 @@ class BookiePool:
         self.is_closed = False
         self.known = KnownBookies(config)
         self.runs: set[Endable] = set()
+        self.is_watched = False
+        self.listed: list[BookieRegistration] | None = None
         self._list_bookies = list_bookies
+        self._looks = 0
+        self._newest_look = 0
         self._peers: dict[BookieId, Peer] = {}
         self._request_id = 0
         self._slot = 0
@@ -305,8 +311,16 @@ class BookiePool:
 
     async def bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
+        self._looks += 1
+        look = self._looks
+        self.listed = None
+        is_watched = self.is_watched
         found = await self._list_bookies()
-        self.known.update(found, asyncio.get_running_loop().time())
+        # Of two looks at once, the one that began later counts, whichever ends first.
+        if look > self._newest_look:
+            self._newest_look = look
+            self.listed = found if is_watched and look == self._looks else None
+            self.known.update(found, asyncio.get_running_loop().time())
         await self.known.locations.learn(self.known.hosts())
         return found
 

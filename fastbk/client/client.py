@@ -215,6 +215,7 @@ class Client:
             except BaseException:
                 self._is_watching = False
                 raise
+            self.pool.is_watched = self._store.announces_changes
 
     async def _create(self, ledger_id: LedgerId, value: LedgerMetadata) -> VersionedLedger:
         try:

@@ -38,9 +38,21 @@ class Ensembles:
     async def new(
         self, shape: LedgerMetadata, wish: PlacementConfig, *, allow_missing_bookies: bool
     ) -> ChosenEnsemble:
-        """Choose bookies that answer for a new ledger; see `Client.create_ledger`. Raises NotEnoughBookies."""
-        await self._pool.bookies()
+        """Choose bookies that answer for a new ledger; see `Client.create_ledger`. Raises NotEnoughBookies.
+
+        While the bookies are watched, the list of the last change will do, unless too few of it answer.
+        """
         quorums = (shape.ensemble_size, shape.write_quorum, shape.ack_quorum)
+        before = self._pool.listed
+        if before is not None and not allow_missing_bookies:
+            choosing = new_ensemble(self._views, *quorums, wish, self._rng)
+            try:
+                return await self._reached(choosing, self._config.connect_timeout)
+            except NotEnoughBookies:
+                if await self._pool.bookies() == before:
+                    raise
+        else:
+            await self._pool.bookies()
         missed: dict[BookieId, str] = {}
         choosing = new_ensemble(self._views, *quorums, wish, self._rng, missed)
         if not allow_missing_bookies:

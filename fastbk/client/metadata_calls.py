@@ -91,6 +91,11 @@ class MetadataCalls:
         self._listing: _Listing | None = None
         self._is_single = not (isinstance(uri, str) and is_zookeeper(uri))
 
+    @property
+    def announces_changes(self) -> bool:
+        """Whether a watch reports a change when it happens. Files are only polled."""
+        return not self._is_single
+
     async def call(self, call: Callable[[MetadataStore], T], timeout_s: float | None = None) -> T:
         """Run `call(store)` in a thread. MetadataUnavailable at the deadline: it may have taken effect."""
         if self.closed is not None:

@@ -56,6 +56,8 @@ class Ledgers:
         self._paths = paths
         self._layout = layout
         self._highest_drawn: LedgerId = -1
+        # The id that was drawn last, and the deleted ids around it: its creation need not read them again.
+        self._drawn: tuple[LedgerId, Node | None] = (-1, None)
 
     def path(self, ledger_id: LedgerId) -> str:
         """Return the path of a ledger's node. Raises ConfigError for an id that has none."""
@@ -72,6 +74,7 @@ class Ledgers:
             drawn = ids.draw(call, self._paths, self._layout)
             paths = [self.path(drawn), self._paths.deleted_bucket(drawn), self._paths.mark]
             taken, bucket, mark = call.get_all(paths)
+            self._drawn = (drawn, bucket)
             floor = decode_mark(None if mark is None else mark.data or None).floor
             if drawn <= before:
                 # The counter went back under our feet: what we drew since may be ledgers that bookies hold (INV-M3).
@@ -98,9 +101,12 @@ class Ledgers:
         """Store a new ledger; return its version."""
         path, bucket_path = self.path(ledger_id), self._paths.deleted_bucket(ledger_id)
         raw = _checked_bytes(ledger_id, metadata)
+        drawn, bucket = self._drawn
+        if drawn != ledger_id:
+            bucket = None
         while True:
             call.again()
-            bucket = call.get(bucket_path)
+            bucket = bucket or call.get(bucket_path)
             if bucket is None:
                 call.ensure(bucket_path)
                 continue
@@ -110,8 +116,9 @@ class Ledgers:
                 call.multi([Op.check(bucket_path, bucket.version), Op.create(path, raw)])
             except NoNode:
                 call.ensure(path.rpartition("/")[0])
+                bucket = None
             except BadVersion:
-                pass  # a neighbour was deleted meanwhile
+                bucket = None  # a neighbour was deleted meanwhile
             except (NodeExists, ResultUnknown):
                 call.sync(path)
                 found = call.get(path)

@@ -254,6 +254,26 @@ def test_a_number_that_somebody_chose_before_is_passed_by(zookeeper: ZooKeeperPl
         assert [store.next_ledger_id() for _ in range(2)] == [2, 4]
 
 
+def test_a_creation_checks_what_was_read_when_its_id_was_drawn(zookeeper: ZooKeeperPlace) -> None:
+    """The deleted ids are read once for both; what is deleted in between is seen all the same."""
+    with (
+        closing(open_store(zookeeper.uri())) as store,
+        closing(open_store(zookeeper.uri())) as other,
+    ):
+        other.create_ledger(store.next_ledger_id(), metadata())  # the deleted ids have their place
+        drawn = store.next_ledger_id()
+        other.create_ledger(drawn + 5, metadata())
+        other.delete_ledger(drawn + 5)
+        store.create_ledger(drawn, metadata())
+        taken = store.next_ledger_id()
+        other.create_ledger(taken, metadata())
+        other.delete_ledger(taken)
+        with pytest.raises(MetadataConflict):
+            store.create_ledger(taken, metadata())
+        assert drawn in store.list_ledgers()
+        assert taken not in store.list_ledgers()
+
+
 def test_long_ids_follow_when_the_short_ones_are_used_up(
     zookeeper: ZooKeeperPlace, peek: KazooClient
 ) -> None:
