@@ -106,11 +106,10 @@ class AddPipe:
 
     # --- admission ---------------------------------------------------------------------------------------------
 
-    def admit_one(self, data: bytes) -> asyncio.Future[EntryId]:
-        """Take an entry; return a future of its id."""
+    def admit_one(self, data: bytes, size: int) -> asyncio.Future[EntryId]:
+        """Take an entry of `size` bytes; return a future of its id."""
         entry_id = self.next_entry_id
         self.next_entry_id = entry_id + 1
-        size = len(data)
         self.bytes_in_flight += size
         future: asyncio.Future[EntryId] = self._loop.create_future()
         self._waiters.append((entry_id, size, future, entry_id))
@@ -171,17 +170,16 @@ class AddPipe:
         try:
             if adds.next_entry_id + len(queue) - 1 > ID_MAX:
                 raise Error("its ids would pass 2^63-1; go on in a new ledger")
-            for datas in split(queue):
-                room = room_before_wrap(adds.next_entry_id)
-                for piece in (datas,) if len(datas) <= room else (datas[:room], datas[room:]):
-                    frames, offsets, sizes = self._codec.encode_adds(
-                        first_request_id(self._slot, adds.next_entry_id),
-                        adds.next_entry_id,
-                        self.machine.last_add_confirmed,
-                        adds.next_length,
-                        piece,
-                    )
-                    adds.add(frames, offsets, sizes, now_s)
+            for datas in split(queue, room_before_wrap(adds.next_entry_id)):
+                entry_id = adds.next_entry_id
+                frames, sizes = self._codec.encode_adds(
+                    first_request_id(self._slot, entry_id),
+                    entry_id,
+                    adds.last_add_confirmed,
+                    adds.next_length,
+                    datas,
+                )
+                adds.add(frames, sizes, now_s)
         except Exception as error:  # noqa: BLE001
             # Their ids are given out: the next entry must not get one of them, and with it another's ack.
             self.end(
@@ -190,20 +188,18 @@ class AddPipe:
                 )
             )
             return
-        self.machine.added(now_s)
-        for index, peer in enumerate(self.peers):
-            if peer.adds.is_writable:
-                self._pump(index)
-        self._after()
+        has_news = self.machine.added(now_s)
+        for index in range(len(self.peers)):
+            self._pump(index)
+        if has_news:
+            self._after()
 
     def _pump(self, index: int) -> None:
         """Send to one bookie what it has not been sent, until its transport fills."""
-        channel, adds = self.peers[index].adds, self.adds
-        while channel.is_writable:
-            frames = adds.next_to_send(index)
-            if frames is None:
-                return
-            channel.write(frames)
+        connection, adds = self.peers[index].adds.connection, self.adds
+        if connection is not None:
+            while not connection.is_paused and (frames := adds.next_to_send(index)) is not None:
+                connection.write(frames)
 
     def _pump_bookie(self, bookie_id: BookieId) -> None:
         index = self.machine.index_of(bookie_id)
@@ -284,9 +280,10 @@ class AddPipe:
         machine = self.machine
         first = entry_of(first_sequence, self.adds.head)
         if status == Status.OK:
-            self._backoffs.pop(bookie_id, None)
+            if self._backoffs:
+                self._backoffs.pop(bookie_id, None)
             was_probed = bool(self.adds.probed_members) and machine.index_of(bookie_id) in self.adds.probed_members
-            if machine.acknowledged(bookie_id, first, count, self._loop.time()):
+            if machine.acknowledged(bookie_id, first, count):
                 self._release()
             if self.adds.failure is not None:
                 self._after()
@@ -320,10 +317,10 @@ class AddPipe:
         head = self._released = self.adds.head
         waiters = self._waiters
         while waiters and waiters[0][0] < head:
-            _, size, future, result = waiters.popleft()
+            _, size, waiter, result = waiters.popleft()
             self.bytes_in_flight -= size
-            if not future.done():
-                future.set_result(result)
+            if not waiter.done():
+                waiter.set_result(result)
         self.lac_sender.schedule()
         self._on_progress()
 

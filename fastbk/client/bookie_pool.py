@@ -69,17 +69,6 @@ class Channel:
         self._was_missed = False
         self._refused = "the connection was lost at once"
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether adds may be written now."""
-        connection = self.connection
-        return connection is not None and not connection.is_paused
-
-    def write(self, frames: bytes | bytearray | memoryview) -> None:
-        """Send frames on the open connection."""
-        if self.connection is not None:
-            self.connection.write(frames)
-
     def subscribe(self, listener: ChannelListener) -> None:
         """Keep the channel up and tell `listener` about it; it is told at once if the channel is up."""
         self._listeners.append(listener)

@@ -146,9 +146,16 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(str(error))
 
     def _parse(self) -> None:
-        while words := self._answers.parse():
+        answers, slots = self._answers, self._slots
+        while words := answers.parse():
             for at in range(0, len(words), EVENT_WORDS):
-                self._take(words, at)
+                head, request_id, count = words[at : at + 3]
+                listener = slots.get(request_id >> SLOT_SHIFT)
+                if listener is None:
+                    self._take(words, at)
+                else:
+                    sequence, status = request_id & SEQUENCE_MAX, (head >> 16) & 0xFFFF
+                    listener.add_answered(self.bookie_id, sequence, count, status)
 
     def _send_output(self, translation: FrameTranslation) -> None:
         output = translation.output()
@@ -174,21 +181,15 @@ class Connection(asyncio.BufferedProtocol):
             self._parse()
 
     def _take(self, words: list[int], at: int) -> None:
-        request_id = words[at + 1]
-        slot = request_id >> SLOT_SHIFT
-        if slot:
-            listener = self._slots.get(slot)
-            if listener is not None:
-                status = (words[at] >> 16) & 0xFFFF
-                listener.add_answered(
-                    self.bookie_id, request_id & SEQUENCE_MAX, words[at + 2], status
-                )
+        """Take an answer to anything but an add of an open writer."""
+        head, request_id, count = words[at : at + 3]
+        if request_id >> SLOT_SHIFT:
             return
-        if request_id == 0 and words[at] & 0xFFFF in (codec.STATUS_ONLY, codec.ERROR_REPLY):
+        if request_id == 0 and head & 0xFFFF in (codec.STATUS_ONLY, codec.ERROR_REPLY):
             self._complaint(answer_of(words, at, self._answers))
             return
         answer: Answer | None = None
-        for one in range(request_id, request_id + words[at + 2]):
+        for one in range(request_id, request_id + count):
             tell = self._pending.pop(one, None)
             if tell is None:
                 self.answers_dropped += 1
@@ -239,26 +240,28 @@ class Connection(asyncio.BufferedProtocol):
         writers share the connection, leaves together at its end: a send costs more than all else of a small add.
         """
         # A transport that failed says so with the loop's next turn, and complains of what is written until then.
-        if self._transport is None or self._transport.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             return
         if self._apache is not None:
             self._write_translated(self._apache.translation, frames)
+        elif not self._is_gathering:
+            transport.write(frames)
+            self._is_gathering = True
+            self._loop.call_soon(self._end_gathering)
+        elif len(frames) < GATHERED_BYTES_EACH:
+            self._gathered.append(frames)
+            self._gathered_bytes += len(frames)
+            if self._gathered_bytes >= GATHERED_BYTES_MAX:
+                self._send_gathered()
         else:
-            if self._is_gathering and len(frames) < GATHERED_BYTES_EACH:
-                self._gathered.append(frames)
-                self._gathered_bytes += len(frames)
-                if self._gathered_bytes >= GATHERED_BYTES_MAX:
-                    self._send_gathered()
-                return
             self._send_gathered()
-            self._transport.write(frames)
-            if not self._is_gathering:
-                self._is_gathering = True
-                self._loop.call_soon(self._end_gathering)
+            transport.write(frames)
 
     def _end_gathering(self) -> None:
         self._is_gathering = False
-        self._send_gathered()
+        if self._gathered:
+            self._send_gathered()
 
     def _send_gathered(self) -> None:
         if self._gathered and self._transport is not None and not self._transport.is_closing():

@@ -100,7 +100,7 @@ class LedgerRequests:
     def _add(self, request: AddEntry, request_id: int) -> bytearray:
         data = bytes(request.data)
         used = self._recovery if request.recovery else self.adds
-        frames, _, _ = used.encode_adds(
+        frames, _ = used.encode_adds(
             request_id, request.entry_id, request.lac, request.length - len(data), [data]
         )
         return frames

@@ -99,28 +99,19 @@ class LedgerWriter:
         """
         if type(data) is not bytes:
             data = bytes(data)
-        size = len(data)
         if self._blocked is not None:
             raise self._blocked.copy()
-        pipe = self._pipe
         if self._held is not None or entry_id is not None:
             return self._hold(data, entry_id)
-        # `_has_room`, spelt out: this runs for every entry.
-        entries = pipe.next_entry_id - self._adds.head
-        if self._gated or (
-            entries
-            and (
-                entries >= self._entries_max
-                or pipe.bytes_in_flight + size > self._config.bytes_in_flight_max
-            )
-        ):
+        size, pipe = len(data), self._pipe
+        if self._gated or not self._has_room(size):
             raise BufferFull(
-                f"ledger {self.ledger_id}: {entries} entries of {pipe.bytes_in_flight} bytes are in flight;"
-                " await ready()"
+                f"ledger {self.ledger_id}: {pipe.entries_in_flight} entries of {pipe.bytes_in_flight} bytes are in"
+                " flight; await ready()"
             )
         if size > pipe.data_bytes_max:
             self._check_size(size)
-        return pipe.admit_one(data)
+        return pipe.admit_one(data, size)
 
     async def append(
         self, data: Data, *, entry_id: EntryId | None = None, timeout: float | None = None
@@ -135,11 +126,14 @@ class LedgerWriter:
         used, BufferFull when too much is held.
         """
         if timeout is None:
-            if self._held is not None or entry_id is not None:
+            if self._held is not None or entry_id is not None or self._blocked is not None:
                 return await self.append_nowait(data, entry_id=entry_id)
-            if not self._gated and self._has_room(len(data)):
-                return await self.append_nowait(data)
-            return await self._append_in_turn(data if type(data) is bytes else bytes(data))
+            if type(data) is not bytes:
+                data = bytes(data)
+            size = len(data)
+            if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
+                return await self._append_in_turn(data)
+            return await self._pipe.admit_one(data, size)
         try:
             async with asyncio.timeout(checked_timeout(timeout)):
                 return await self.append(data, entry_id=entry_id)
@@ -160,7 +154,7 @@ class LedgerWriter:
         try:
             async with self._gate:
                 await self._wait_for_room(len(data))
-                future = self._pipe.admit_one(data)
+                future = self._pipe.admit_one(data, len(data))
         finally:
             self._gated -= 1
         return await future
@@ -184,7 +178,7 @@ class LedgerWriter:
         pipe = self._pipe
         while (size := held.size_of(pipe.next_entry_id)) is not None and self._has_room(size):
             data, future = held.pop(pipe.next_entry_id)
-            pipe.admit_one(data).add_done_callback(partial(_pass_on, future))
+            pipe.admit_one(data, size).add_done_callback(partial(_pass_on, future))
 
     def admit(self, datas: list[bytes], size: int, waiter: Waiter) -> None:
         """Take entries of `size` bytes in all, for `fastbk.sync`, which has checked size and room.
@@ -263,10 +257,11 @@ class LedgerWriter:
     # --- room --------------------------------------------------------------------------------------------------
 
     def _has_room(self, size: int) -> bool:
-        entries = self._pipe.entries_in_flight
+        pipe = self._pipe
+        entries = pipe.next_entry_id - self._adds.head
         return entries == 0 or (
             entries < self._entries_max
-            and self._pipe.bytes_in_flight + size <= self._config.bytes_in_flight_max
+            and pipe.bytes_in_flight + size <= self._config.bytes_in_flight_max
         )
 
     async def room(self, size: int) -> None:

@@ -90,16 +90,16 @@ class LedgerCodec:
         lac: int,
         length: int,
         datas: Sequence[bytes],
-    ) -> tuple[bytearray, array[int], array[int]]:
-        """Return the frames of consecutive adds, where each begins (and the end), and the sizes of the data.
+    ) -> tuple[bytearray, array[int]]:
+        """Return the frames of consecutive adds, and the sizes of the data.
 
         `lac` goes into each entry; `length` is the ledger's length before the first. Raises ConfigError when the
         frames would be 2 GiB or more.
         """
-        data = datas[0] if len(datas) == 1 else b"".join(datas)
+        count = len(datas)
+        data = datas[0] if count == 1 else b"".join(datas)
         sizes = array("I", map(len, datas))
-        offsets = array("I", bytes(4 * len(datas) + 4))
-        size_bytes = len(data) + len(datas) * self.add_overhead_bytes
+        size_bytes = len(data) + count * self.add_overhead_bytes
         frames = bytearray(size_bytes)
         digests = ffi.NULL
         if self._mac is not None:
@@ -112,17 +112,14 @@ class LedgerCodec:
             length,
             data,
             ffi.from_buffer("uint32_t[]", sizes),
-            len(datas),
+            count,
             digests,
             ffi.from_buffer("uint8_t[]", frames),
             size_bytes,
-            ffi.from_buffer("uint32_t[]", offsets),
         )
         if written != size_bytes:
-            raise ConfigError(
-                f"{len(datas)} entries of {len(data)} bytes cannot be encoded at once"
-            )
-        return frames, offsets, sizes
+            raise ConfigError(f"{count} entries of {len(data)} bytes cannot be encoded at once")
+        return frames, sizes
 
     def _hmac(self, header: bytes | memoryview, data: bytes | memoryview) -> bytes:
         assert self._mac is not None
@@ -253,14 +250,15 @@ class AnswerBuffer:
         if self._is_given:
             # As large as it was, since more of the same is to be expected: this is a reader that goes on.
             self._allocate(len(self._view))
-            if self._start == self._end:
-                return []
-        if self._start == self._end:
-            self._make_room(0)
+        start, end = self._start, self._end
+        if start == end:
+            self._start = self._end = 0
+            if len(self._view) > self._base_size and end:
+                self._allocate(self._base_size)
             return []
         count = lib.fbk_client_parse(
-            self._bytes_c + self._start,
-            self._end - self._start,
+            self._bytes_c + start,
+            end - start,
             self.frame_size_bytes_max,
             self._events_c,
             _EVENTS_A_CALL,
@@ -270,18 +268,14 @@ class AnswerBuffer:
         if count < 0:
             raise ProtocolError("the bookie sent something that is no valid answer")
         if count:
-            self._origin = self._start
-            self._start += self._counts[0]
+            self._origin = start
+            self._start = start + self._counts[0]
             return self._events[: count * _WORDS].tolist()
         self._make_room(self._counts[1])
         return []
 
     def _make_room(self, wanted: int) -> None:
-        if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._view) > self._base_size and wanted == 0:
-                self._allocate(self._base_size)
-        elif wanted > len(self._view):
+        if wanted > len(self._view):
             self._allocate(wanted)
         elif self._start:
             left = self._end - self._start

@@ -240,14 +240,12 @@ class AddMachine:
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def add(
-        self, frames: Buffer, offsets: Sequence[int], data_sizes: Sequence[int], now_s: float
-    ) -> None:
+    def add(self, frames: Buffer, data_sizes: Sequence[int], now_s: float) -> None:
         """Take the next entries, encoded with ids from `next_entry_id` and lengths from `next_length` on.
 
         Ids beyond 2^63-1 end the writer instead.
         """
-        batch = Batch(self.next_entry_id, frames, offsets, data_sizes, self.next_length, now_s)
+        batch = Batch(self.next_entry_id, frames, data_sizes, self.next_length, now_s)
         if batch.end_entry_id > _ENTRY_IDS_END:
             self._fail(full(self.ledger_id), self.head)
             return
@@ -293,11 +291,14 @@ class AddMachine:
 
     def next_to_send(self, index: int) -> Buffer | None:
         """Return the next frames for bookie `index` and take them as sent, None when there is nothing."""
-        is_probe = index in self.probed_members
-        end = 0 if is_probe and not self.probed_members[index] else self._batches.end
-        number = max(self._sent[index], self._batches.first)
+        batches, number = self._batches, self._sent[index]
+        if number >= batches.end:
+            return None
+        is_probe = bool(self.probed_members) and index in self.probed_members
+        end = 0 if is_probe and not self.probed_members[index] else batches.end
+        number = max(number, batches.first)
         while number < end:
-            batch = self._batches[number]
+            batch = batches[number]
             number += 1
             self._sent[index] = number
             is_again = number <= self._reached[index]
@@ -495,7 +496,7 @@ class AddMachine:
             return batch.frames
         if not wanted:
             return None
-        view, offsets = memoryview(batch.frames), batch.offsets
+        view, offsets = memoryview(batch.frames), batch.offsets()
         return b"".join([view[offsets[one] : offsets[one + 1]] for one in wanted])
 
     def _advance(self) -> bool:
@@ -506,13 +507,11 @@ class AddMachine:
             head = min(self._class_end(remainder) for remainder in range(self._size))
         else:
             head = sorted(self._frontier)[-self.ack_quorum]
-        if head < before:
-            head = before
+        head = max(head, before)
         if any(self._acked_ahead):
             while head < self.next_entry_id and self._is_complete(head):
                 head += 1
-        if head > self.next_entry_id:
-            head = self.next_entry_id
+        head = min(head, self.next_entry_id)
         self.head = head
         self._release_batches()
         if head == before:
@@ -538,18 +537,19 @@ class AddMachine:
 
     def _release_batches(self) -> None:
         """Drop batches that every bookie has, and the oldest completed ones beyond the bound."""
-        end = self._batches.end
-        head = self.head
-        while self._released < end and self._batches[self._released].end_entry_id <= head:
-            self._released += 1
-        while self._batches.first < self._released:
-            batch = self._batches[self._batches.first]
-            lowest = min(self._frontier)
-            if lowest < batch.end_entry_id and not self._settled(batch):
-                if self._batches.held_bytes <= self.held_bytes_max:
+        batches, head = self._batches, self.head
+        held, complete = batches.held, self._released - batches.first
+        while complete < len(held) and held[complete].end_entry_id <= head:
+            complete += 1
+        self._released = batches.first + complete
+        while complete:
+            batch = held[0]
+            if min(self._frontier) < batch.end_entry_id and not self._settled(batch):
+                if batches.held_bytes <= self.held_bytes_max:
                     break
                 self._give_up(batch)
-            self._batches.release_first()
+            batches.release_first()
+            complete -= 1
 
     def _settled(self, batch: Batch) -> bool:
         """Return whether no bookie owes any entry of `batch`; a frontier may stop at another's share."""

@@ -164,13 +164,15 @@ class WriterMachine(Procedure[None]):
             self.health.connecting(index, now_s)
         self._check_due(now_s)
 
-    def added(self, now_s: float) -> None:
-        """Entries were given to `adds.add`."""
+    def added(self, now_s: float) -> bool:
+        """Entries were given to `adds.add`; return whether anything is due, or they ended the writer."""
         adds = self.adds
-        if self.wake_s is None or (
-            self._failed and (adds.is_filling or adds.needed_of(self._failed))
-        ):
+        is_due = self.wake_s is None or (
+            bool(self._failed) and (adds.is_filling or bool(adds.needed_of(self._failed)))
+        )
+        if is_due:
             self._check_due(now_s)
+        return is_due or adds.failure is not None
 
     def connected(self, bookie_id: BookieId, now_s: float) -> None:
         """The bookie can be written to (again); send it what `adds.next_to_send` has."""
@@ -200,9 +202,7 @@ class WriterMachine(Procedure[None]):
         self.health.lost(index, now_s, is_gone)
         self._check_due(now_s)
 
-    def acknowledged(
-        self, bookie_id: BookieId, first_entry_id: EntryId, count: int, now_s: float
-    ) -> bool:
+    def acknowledged(self, bookie_id: BookieId, first_entry_id: EntryId, count: int) -> bool:
         """The bookie has [first, first + count) durably; return whether the head moved."""
         index = self._index.get(bookie_id)
         if index is None:

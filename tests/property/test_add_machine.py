@@ -14,10 +14,10 @@ from fastbk.wire.statuses import Status
 FRAME = 10
 
 
-def frames_of(first: int, count: int) -> tuple[bytes, list[int], list[int]]:
+def frames_of(first: int, count: int) -> tuple[bytes, list[int]]:
     """Frames that name their entry, ten bytes each."""
     raw = b"".join(b"%010d" % (first + one) for one in range(count))
-    return raw, [FRAME * one for one in range(count + 1)], [100] * count
+    return raw, [100] * count
 
 
 def entries_in(frames: bytes) -> list[int]:
@@ -197,8 +197,8 @@ def test_a_run_of_acks_from_two_of_three_completes_a_batch() -> None:
 
 def test_one_buffer_serves_all_bookies_of_a_whole_ensemble() -> None:
     machine = machine_of()
-    raw, offsets, sizes = frames_of(0, 10)
-    machine.add(raw, offsets, sizes, 0.0)
+    raw, sizes = frames_of(0, 10)
+    machine.add(raw, sizes, 0.0)
     assert all(machine.next_to_send(index) is raw for index in range(3))
 
 
@@ -293,7 +293,7 @@ def test_large_ids_are_completed_like_small_ones(
     machine = AddMachine(
         1, names, write_quorum, write_quorum, held_bytes_max=0, first_entry_id=first
     )
-    machine.add(b"0" * 40, [0, 10, 20, 30, 40], [1] * 4, 0.0)
+    machine.add(b"0" * 40, [1] * 4, 0.0)
     for entry_id in range(first, first + 4):
         for index in write_set(entry_id, size, write_quorum):
             assert machine.head == entry_id

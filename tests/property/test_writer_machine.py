@@ -137,7 +137,7 @@ class AnyHistory(RuleBasedStateMachine):
         for bookie_id in set(self.stale) - set(self.members):
             for entry_id in self.stale.pop(bookie_id):
                 self.harness.stored.setdefault(bookie_id, set()).add(entry_id)
-                assert not self.writer.acknowledged(bookie_id, entry_id, 1, self.harness.now_s)
+                assert not self.writer.acknowledged(bookie_id, entry_id, 1)
 
     @rule(member=MEMBERS, status=REFUSALS)
     def refuse(self, member: int, status: Status) -> None:

@@ -8,6 +8,7 @@ from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import WriteLac
+from fastbk.replication.batch import Buffer
 from fastbk.replication.closing import CloseLedger
 from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
@@ -21,8 +22,8 @@ from tests.simulation.running import Ledger, Running
 RETRY_S = 0.02
 DRAIN_S = 3.0
 CLOSE_TIMEOUT_S = 10.0
-# A frame of the simulator is the entry's id; what it stands for is looked up.
-FRAME_BYTES = 8
+# A frame of the simulator is an entry's id and its data.
+ID = struct.Struct(">Q")
 
 
 class Writing(Running[None]):
@@ -77,13 +78,10 @@ class Writing(Running[None]):
             self.entries.append(Stored(lac, length, data))
             self.ledger.written.append(data)
         now_s = self.client.kernel.now_s
-        frames = struct.pack(f">{len(datas)}Q", *ids)
-        adds.add(
-            frames,
-            range(0, len(frames) + 1, FRAME_BYTES),
-            [len(data) for data in datas],
-            now_s,
+        frames = b"".join(
+            [ID.pack(entry_id) + data for entry_id, data in zip(ids, datas, strict=True)]
         )
+        adds.add(frames, [len(data) for data in datas], now_s)
         if self.checks.recorder is not None:
             # What the model calls sent is what the writer has begun with, in the order of ids.
             for entry_id in ids:
@@ -183,7 +181,7 @@ class Writing(Running[None]):
         for first, count, status in verdicts:
             if status == 0:
                 was_probed = machine.index_of(bookie_id) in machine.adds.probed_members
-                machine.acknowledged(bookie_id, first, count, now_s)
+                machine.acknowledged(bookie_id, first, count)
                 if was_probed:
                     self.send(bookie_id)
             elif (
@@ -274,7 +272,7 @@ class Writing(Running[None]):
             return
         ledger, adds, entries = self.ledger, self.machine.adds, self.entries
         while (frames := adds.next_to_send(index)) is not None:
-            ids = struct.unpack(f">{len(frames) // FRAME_BYTES}Q", frames)
+            ids = self._ids_in(frames)
             if self.checks.recorder is not None:
                 for entry_id in ids:
                     self._note_sent(bookie_id, entry_id)
@@ -286,6 +284,16 @@ class Writing(Running[None]):
                 ledger.key,
                 [(entry_id, entries[entry_id]) for entry_id in ids],
             )
+
+    def _ids_in(self, frames: Buffer) -> list[EntryId]:
+        """Return the entries that frames are of: each is an id and its entry's data."""
+        ids: list[EntryId] = []
+        at = 0
+        while at < len(frames):
+            (entry_id,) = ID.unpack_from(frames, at)
+            ids.append(entry_id)
+            at += ID.size + len(self.entries[entry_id].data)
+        return ids
 
     def _note_sent(self, bookie_id: BookieId, entry_id: EntryId) -> None:
         ledger_id, lac = self.ledger.ledger_id, self.entries[entry_id].lac

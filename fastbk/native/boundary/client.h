@@ -10,13 +10,11 @@ struct fbk_client_ledger {
 /* Bytes of the frames of `count` adds, 0 for an unknown digest type. */
 uint64_t fbk_client_adds_size(uint32_t digest_type, uint64_t data_bytes, uint32_t count);
 /* Encodes consecutive entries with consecutive request ids, all with the same LAC. `data` holds the entries' data one
- * behind the other. digests: 20 bytes an entry for HMAC, else NULL. offsets: count + 1 of them, where each frame begins
- * in `out`, and the end. Returns the bytes written, FBK_E_FULL if out_bytes is too small, FBK_E_PROTOCOL for a digest
- * that cannot be made. */
+ * behind the other. digests: 20 bytes an entry for HMAC, else NULL. Each frame has as many bytes beside its data. Returns
+ * the bytes written, FBK_E_FULL if out_bytes is too small, FBK_E_PROTOCOL for a digest that cannot be made. */
 int64_t fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t first_request_id, int64_t first_entry_id,
                                int64_t lac, int64_t length_before, const uint8_t *data, const uint32_t *data_sizes,
-                               uint32_t count, const uint8_t *digests, uint8_t *out, uint64_t out_bytes,
-                               uint32_t *offsets);
+                               uint32_t count, const uint8_t *digests, uint8_t *out, uint64_t out_bytes);
 
 /* An event is eight words. */
 #define FBK_CLIENT_EVENT_WORDS 8

@@ -213,7 +213,7 @@ def a_lac_without_a_digest_counts_for_nothing() -> None:
 def ids_beyond_every_border() -> None:
     for first in (2**31 - 1, 2**31, 2**32, 2**40, ID_MAX):
         machine = AddMachine(0, ("b0", "b1", "b2"), 2, 2, held_bytes_max=99, first_entry_id=first)
-        machine.add(b"12345678", [0, 8], [1], 0.0)
+        machine.add(b"12345678", [1], 0.0)
         written = {index for index in range(3) if machine.next_to_send(index) is not None}
         assert written == set(write_sets(3, 2)[first % 3])
         with stage(3, 2, 2) as s:

@@ -15,6 +15,7 @@ from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.pending_request import PendingRequest
 from fastbk.errors import ClientClosed, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
+from fastbk.replication.batch import Buffer
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster, some_turns
@@ -78,19 +79,21 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
     async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         sent: list[str] = []
-        peer = writer._pipe.peers[0]
-        ask, write = peer.send_request, peer.adds.write
+        peer, adds = writer._pipe.peers[0], writer._pipe.adds
+        ask, next_to_send = peer.send_request, adds.next_to_send
 
         def asked(*arguments: Any) -> PendingRequest:
             sent.append("told")
             return ask(*arguments)
 
-        def written(frames: bytes | bytearray | memoryview) -> None:
-            sent.append("entry")
-            write(frames)
+        def taken(index: int) -> Buffer | None:
+            frames = next_to_send(index)
+            if frames is not None:
+                sent.append("entry")
+            return frames
 
         monkeypatch.setattr(peer, "send_request", asked)
-        monkeypatch.setattr(peer.adds, "write", written)
+        monkeypatch.setattr(adds, "next_to_send", taken)
         first = writer.append_nowait(b"0")
         first.add_done_callback(lambda _: writer.send_lac_soon())
         await first

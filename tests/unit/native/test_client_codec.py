@@ -12,6 +12,7 @@ from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, LedgerCodec
+from fastbk.replication.batch import Batch
 from fastbk.wire.generated import Add, Request, RequestBody
 from tests.fixtures.entries import make_entry
 from tests.fixtures.fake_bookie_parts import key_of, vector
@@ -30,8 +31,9 @@ def test_adds_are_valid_flatbuffers_around_apaches_bytes(
     kind: DigestType, datas: list[bytes], first: int, length: int
 ) -> None:
     ledger = LedgerCodec(9, kind, b"key", flags=codec.FLAG_RECOVERY)
-    frames, offsets, sizes = ledger.encode_adds(1000, first, first - 1, length, datas)
+    frames, sizes = ledger.encode_adds(1000, first, first - 1, length, datas)
     assert list(sizes) == [len(data) for data in datas]
+    offsets = Batch(first, frames, sizes, length, 0.0).offsets()
     assert offsets[-1] == len(frames)
     for one, data in enumerate(datas):
         frame = bytes(frames[offsets[one] : offsets[one + 1]])

@@ -30,10 +30,10 @@ FRAME = 20
 DATA = 100
 
 
-def frames_of(first: int, count: int) -> tuple[bytes, list[int], list[int]]:
+def frames_of(first: int, count: int) -> tuple[bytes, list[int]]:
     """Frames that name their entry."""
     raw = b"".join(b"%020d" % (first + one) for one in range(count))
-    return raw, [FRAME * one for one in range(count + 1)], [DATA] * count
+    return raw, [DATA] * count
 
 
 def entries_in(frames: bytes) -> list[int]:
@@ -158,7 +158,7 @@ class WriterHarness:
             for entry_id in chosen:
                 wire.remove(entry_id)
                 self.stored[bookie_id].add(entry_id)
-                self.writer.acknowledged(bookie_id, entry_id, 1, self.now_s)
+                self.writer.acknowledged(bookie_id, entry_id, 1)
         self.take()
 
     def refuse(self, bookie_id: str, status: int) -> bool:

@@ -43,7 +43,7 @@ put_entry(const struct fbk_client_ledger *ledger, uint8_t *entry, int64_t entry_
 int64_t
 fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t first_request_id, int64_t first_entry_id, int64_t lac,
                        int64_t length_before, const uint8_t *data, const uint32_t *data_sizes, uint32_t count,
-                       const uint8_t *digests, uint8_t *out, uint64_t out_bytes, uint32_t *offsets)
+                       const uint8_t *digests, uint8_t *out, uint64_t out_bytes)
 {
     const int32_t digest_bytes = fbk_digest_bytes(ledger->digest_type);
     if (digest_bytes < 0 || (ledger->digest_type == FBK_DIGEST_HMAC) != (digests != NULL))
@@ -55,7 +55,6 @@ fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t first_re
         if (entry_bytes > INT32_MAX || at + FBK_WIRE_ADD_HEAD_BYTES + entry_bytes > out_bytes || at > INT32_MAX)
             return FBK_E_FULL;
         uint8_t *entry;
-        offsets[i] = (uint32_t)at;
         const uint32_t frame_bytes =
             fbk_wire_put_add(out + at, first_request_id + i, ledger->ledger_id, first_entry_id + (int64_t)i, ledger->flags,
                              ledger->digest_type, ledger->master_key, NULL, (uint32_t)entry_bytes, &entry);
@@ -69,7 +68,6 @@ fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t first_re
         data += data_sizes[i];
         at += frame_bytes;
     }
-    offsets[count] = (uint32_t)at;
     return (int64_t)at;
 }
 
