@@ -1,22 +1,36 @@
-"""`./dev load`: locust, headless, against a three-bookie cluster of its own.
+"""`./dev load`: locust, headless or with its page, against a cluster of its own or one that is there.
 
-Environment: SECONDS=30, USERS=10. Locust lives in `.venv-load`, made here on first use from requirements/load.txt.
+Environment: see loadtest/README.md. Locust lives in `.venv-load`, made here on first use from requirements/load.txt.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fastbk.errors import StorageError
+import fastbk.sync
 from fastbk.testing import LocalCluster
+from loadtest import chaos, kept, report, shapes, thresholds
 from tests.style.tree import ROOT
 
 VENV = ROOT / ".venv-load"
 REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
+BROKEN = 3
+LOST = 4
+USAGE = 2
+SLOTS = 120
+"""Points of time that a chart has at most."""
+PATIENCE_S = 120
+"""Beyond the run's own seconds: locust's start and end."""
 
 
 def ensure_venv() -> Path:
@@ -36,43 +50,177 @@ def ensure_venv() -> Path:
     return python
 
 
-def run_locust(metadata_uri: str, seconds: int, users: int, out: Path) -> dict[str, dict[str, int]]:
-    """Run locust for `seconds` and return the exact percentiles. Raises StorageError when any request failed."""
-    python = ensure_venv()
-    command = [str(python), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
-    command += ["--headless", "--only-summary"]
-    command += ["-u", str(users), "-r", str(users), "-t", f"{seconds}s"]
+@dataclass
+class Wish:
+    """What the environment asks for."""
+
+    seconds: float = 30.0
+    users: int = 10
+    processes: int = 1
+    shape: str = ""
+    kinds: list[str] = field(default_factory=list)
+    thresholds: str = ""
+    chaos: str = ""
+    metadata: str = ""
+    with_apache: bool = False
+    with_page: bool = False
+    keep: bool = False
+    step_s: float = 10.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Wish:
+        """Return what variables ask for. Raises ValueError that says which one is wrong."""
+        seconds = float(given.get("SECONDS", "30"))
+        wish = cls(
+            seconds=seconds,
+            users=int(given.get("USERS", "10")),
+            processes=int(given.get("PROCESSES", "1")),
+            shape=given.get("SHAPE", ""),
+            kinds=[one.strip() for one in given.get("ONLY", "").split(",") if one.strip()],
+            thresholds=given.get("THRESHOLDS", ""),
+            chaos=given.get("CHAOS", ""),
+            metadata=given.get("METADATA", ""),
+            with_apache=given.get("APACHE", "") == "1",
+            with_page=given.get("UI", "") == "1",
+            keep=given.get("KEEP", "") == "1",
+            step_s=float(given.get("STEP_SECONDS", "10")),
+        )
+        if wish.chaos == "1":
+            wish.chaos = chaos.usual(seconds)
+        wish.check()
+        return wish
+
+    def check(self) -> None:
+        """Raise ValueError that says what cannot be."""
+        if self.seconds <= 0 or self.users < 1 or not 1 <= self.processes <= 64:
+            raise ValueError("SECONDS, USERS and PROCESSES are above 0, PROCESSES at most 64")
+        if self.shape and self.shape not in shapes.NAMES:
+            raise ValueError(f"SHAPE={self.shape}: it is one of {', '.join(shapes.NAMES)}")
+        thresholds.parse(self.thresholds)
+        chaos.parse(self.chaos, self.bookies)
+        if self.chaos and (self.metadata or self.with_apache):
+            raise ValueError(
+                "CHAOS is for the cluster that ./dev load starts, not with METADATA or APACHE"
+            )
+
+    @property
+    def bookies(self) -> int:
+        """How many are started: with one that is away, an ensemble of three can still be chosen."""
+        return 4 if self.chaos else 3
+
+
+@contextlib.contextmanager
+def cluster_of(wish: Wish) -> Iterator[tuple[str, LocalCluster | None]]:
+    """Give the URI of the cluster that is wished for, and the cluster where it is ours."""
+    if wish.metadata:
+        yield wish.metadata, None
+    elif wish.with_apache:
+        # Apache's jars, of which nothing else here needs any.
+        from tests.tools.benchmark.apache import apache_clusters
+
+        with apache_clusters() as clusters:
+            yield clusters.three("sorted").metadata_uri, None
+    else:
+        with LocalCluster(wish.bookies) as cluster:
+            yield cluster.metadata_uri, cluster
+
+
+def run_locust(metadata_uri: str, wish: Wish, out: Path, notes: Path) -> int:
+    """Run locust until it ends, results in `out` and what is kept in `notes`; return its exit code."""
+    users, seconds = str(wish.users), f"{wish.seconds:g}s"
+    command = [str(ensure_venv()), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
+    command += ["--users", users, "--spawn-rate", users]
+    if wish.with_page:
+        command += ["--web-host", "127.0.0.1"]
+        print(
+            "locust: http://localhost:8089, exact figures: http://localhost:8089/exact", flush=True
+        )
+    else:
+        command += ["--headless", "--only-summary"]
+    if not wish.shape:
+        command += ["--run-time", seconds]
+    if wish.processes > 1:
+        command += ["--processes", str(wish.processes)]
     environment = {
         **os.environ,
         "FASTBK_METADATA": metadata_uri,
         "FASTBK_LOAD_OUT": str(out),
+        "FASTBK_LOAD_NOTES": str(notes),
+        "FASTBK_LOAD_SHAPE": wish.shape,
+        "FASTBK_LOAD_SECONDS": str(wish.seconds),
+        "FASTBK_LOAD_USERS": users,
+        "FASTBK_LOAD_STEP_S": str(wish.step_s),
+        "FASTBK_LOAD_THRESHOLDS": wish.thresholds,
+        "FASTBK_LOAD_SLOT_S": str(1 + int(wish.seconds / SLOTS)),
         "PYTHONPATH": str(ROOT),
     }
-    ended = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False, timeout=seconds + 120
-    )
-    if ended.returncode:
-        raise StorageError(
-            f"locust ended with {ended.returncode}: a request failed or none was made, as it says above"
-        )
-    summary: dict[str, dict[str, int]] = json.loads(out.read_text())
-    return summary
+    out.unlink(missing_ok=True)
+    limit_s = None if wish.with_page else wish.seconds + PATIENCE_S
+    with (
+        ctrl_c_ends_only_locust(),
+        subprocess.Popen(
+            [*command, *wish.kinds], cwd=ROOT, env=environment, stdout=sys.stderr
+        ) as locust,
+    ):
+        try:
+            return locust.wait(limit_s)
+        except BaseException:
+            locust.kill()
+            raise
+
+
+@contextlib.contextmanager
+def ctrl_c_ends_only_locust() -> Iterator[None]:
+    """A terminal sends Ctrl-C to all: locust ends with it, and what is kept is read back all the same."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def load(wish: Wish, folder: Path) -> tuple[int, dict[str, Any] | None]:
+    """Run what is wished for; return the exit code and the results, None where there are none."""
+    out = folder / "load.json"
+    with (
+        tempfile.TemporaryDirectory(prefix="fastbk-load-") as notes,
+        cluster_of(wish) as (metadata_uri, cluster),
+    ):
+        faults: list[tuple[float, str]] = []
+        if cluster is None:
+            code = run_locust(metadata_uri, wish, out, Path(notes))
+        else:
+            with chaos.Chaos(cluster, chaos.parse(wish.chaos, wish.bookies)) as done:
+                code = run_locust(metadata_uri, wish, out, Path(notes))
+            faults = done.done
+        if not out.exists():
+            return code or 1, None
+        results: dict[str, Any] = json.loads(out.read_text())
+        written = kept.read_notes(Path(notes))
+        with fastbk.sync.connect(metadata_uri) as client:
+            found = kept.audit(client, written)
+            if not wish.keep:
+                kept.delete(client, written)
+    results["faults"] = faults
+    results["audit"] = {"entries": found.entries, "lost": found.lost, "losses": found.losses}
+    out.write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "load.html").write_text(report.page(results))
+    return LOST if found.lost else code, results
 
 
 def main() -> int:
-    (ROOT / "build").mkdir(exist_ok=True)
-    out = ROOT / "build" / "load.json"
-    seconds = int(os.environ.get("SECONDS", "30"))
-    users = int(os.environ.get("USERS", "10"))
-    with LocalCluster(bookies=3) as cluster:
-        try:
-            summary = run_locust(cluster.metadata_uri, seconds, users, out)
-        except StorageError as error:
-            print(f"load: {error}", file=sys.stderr)
-            return 1
-    for name, figures in summary.items():
-        print(f"{name:8} " + "  ".join(f"{key} {value:,}" for key, value in figures.items()))
-    return 0
+    try:
+        wish = Wish.of(os.environ)
+    except ValueError as error:
+        print(f"load: {error}", file=sys.stderr)
+        return USAGE
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    code, results = load(wish, build)
+    if results is not None:
+        print("\n".join(report.lines(results)))
+        print("\nwritten: build/load.json and build/load.html")
+    return code
 
 
 if __name__ == "__main__":
