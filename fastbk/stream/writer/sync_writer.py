@@ -254,8 +254,10 @@ class SyncStreamWriter:
     # --- on the loop --------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Hand all that is queued to the asyncio writer."""
-        writer, queue = self._opened()
+        """Hand all that is queued to the asyncio writer. The client may be closing: then that refuses, or takes it."""
+        writer, queue = self._inner, self._queue
+        assert writer is not None
+        assert queue is not None
         with self._changed:
             self._is_scheduled = False
             groups = list(queue.groups)
@@ -301,7 +303,10 @@ class SyncStreamWriter:
                     waiter._failure = error
 
     def _settled(self, group: Group) -> None:
-        writer, queue = self._opened()
+        """All of a group is kept or has failed, perhaps while the client closes."""
+        writer, queue = self._inner, self._queue
+        assert writer is not None
+        assert queue is not None
         with self._changed:
             queue.acknowledged(group)
             self._failure = self._failure or writer.failure

@@ -226,6 +226,30 @@ def test_a_closed_loop_ends_waits_and_refuses(harness: Harness) -> None:
     assert harness.is_client_closed
 
 
+def test_what_is_acknowledged_while_the_client_closes_ends_its_wait_at_once(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The callback of the acknowledgement raised ClientClosed, which the loop logged, and woke nobody."""
+    writer = harness.writer()
+    writer.open()
+    harness.plan.is_stuck = True
+    pending = writer.append(b"under way")
+    woken: list[bool] = []
+    told = writer._changed.notify_all
+
+    async def closed(timeout: float | None = None) -> None:
+        harness.plan.is_stuck = False
+        assert pending._future is not None
+        await pending._future
+
+    harness.loop.call_plain(lambda: setattr(harness.loop.client(), "close", closed))
+    writer._changed.notify_all = lambda: (woken.append(pending.done()), told())  # type: ignore[assignment, func-returns-value]
+    harness.loop.close(5.0)
+    assert pending.result() == DLSN(1, 0, 0)
+    assert woken == [True]
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
+
+
 def test_a_forked_child_is_refused(harness: Harness) -> None:
     with harness.writer() as writer:
         harness.plan.is_stuck = True
