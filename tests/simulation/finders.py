@@ -32,7 +32,7 @@ FINDERS: dict[str, int] = {
     "writer-never-thaws": 7000148,  # I20
     "nothing-is-sent-again": 7000301,  # I20
     "deferred-ledger-changes-bookies": 7000008,  # I21
-    "fence-is-not-replayed": 7000266,  # I12
+    "fence-is-not-replayed": 1076840228729,  # I12
     "key-is-not-replayed": 7000002,  # I13
     "fence-is-not-asked": 7000000,  # I12
     "limbo-says-no": 7000004,  # I11
@@ -46,7 +46,7 @@ FINDERS: dict[str, int] = {
     "close-marks-nothing": 2100901226,  # I22
     "replaced-bookie-lacks-nothing": 112762213017,  # I22
     "replacement-named-too-early": 911919046110,  # I19
-    "replacement-named-for-what-was-given-up": 911919046201,  # I19
+    "replacement-named-for-what-was-given-up": 1010014233512,  # I19
     "away-members-owe-nothing": 5204619,  # I23
     "away-members-are-not-marked": 432081689447,  # I23
 }
