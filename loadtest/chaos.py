@@ -1,12 +1,17 @@
 """Faults on schedule: `5s kill 0; 9s start 0; 12s pause 1; 14s resume 1; 16s kill 2 journal`.
 
-`kill N` kills bookie N, supervisor and all, `kill N PROCESS` one process of it, which its supervisor starts again;
-`start N` starts it and waits until it takes writes; `pause N` stops all its processes, `resume N` lets them go on;
-`stop N` drains it.
+- `kill N` kills bookie N with all its processes. `kill N PROCESS` kills one process of it, which
+  its supervisor starts again.
+- `start N` starts it, and returns when it takes writes.
+- `pause N` stops all its processes (SIGSTOP). `resume N` lets them go on (SIGCONT).
+- `stop N` drains it.
+
+Times count from the start of the run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,9 +19,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
 
 from fastbk.errors import Error
 from fastbk.testing import LocalCluster
+
+LOG = "faults.jsonl"
+"""The file name of the log of faults."""
 
 _FORM = re.compile(
     r"(?P<at>\d+(\.\d+)?)s?\s+(?P<what>kill|start|pause|resume|stop)\s+(?P<bookie>\d+)(\s+(?P<process>[\w.]+))?"
@@ -25,7 +35,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is done to a bookie, so many seconds after the start."""
+    """A fault of a bookie, so many seconds after the start of the run."""
 
     at_s: float
     what: str
@@ -61,42 +71,56 @@ def usual(seconds: float) -> str:
 
 
 class Chaos:
-    """Does to a cluster what a schedule says, in a thread, from `with` to its end; then all bookies run again."""
+    """Injects the faults of a schedule into a cluster, each time anew from `start` to `stop`."""
 
-    def __init__(self, cluster: LocalCluster, faults: list[Fault]) -> None:
-        self.done: list[tuple[float, str]] = []
-        """(seconds since 1970, what was done)."""
+    def __init__(self, cluster: LocalCluster, faults: list[Fault], log: Path) -> None:
+        """`log`: a file that gets a line for each fault, as `read_log` returns them."""
         self._cluster = cluster
         self._faults = faults
+        self._log = log
         self._is_over = threading.Event()
         self._paused: set[int] = set()
         self._away: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, events: TextIO) -> None:
+        """Start and stop with each run: `events` has a line `start` or `stop` for it. Returns at its end."""
+        try:
+            for line in events:
+                self.stop()
+                if line.strip() == "start":
+                    self.start()
+        finally:
+            self.stop()
+
+    def start(self) -> None:
+        """Begin with the schedule."""
+        self._is_over.clear()
         self._thread = threading.Thread(target=self._run, name="chaos")
+        self._thread.start()
 
-    def __enter__(self) -> Chaos:
-        if self._faults:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """End the schedule; return when all bookies run again."""
+        if self._thread is None:
+            return
         self._is_over.set()
-        if self._faults:
-            self._thread.join()
+        self._thread.join()
+        self._thread = None
         for bookie in sorted(self._paused):
-            self._do(Fault(0.0, "resume", bookie))
+            self._inject(Fault(0.0, "resume", bookie))
         for bookie in sorted(self._away):
-            self._do(Fault(0.0, "start", bookie))
+            self._inject(Fault(0.0, "start", bookie))
 
     def _run(self) -> None:
         began_s = time.monotonic()
         for fault in self._faults:
             if self._is_over.wait(max(0.0, began_s + fault.at_s - time.monotonic())):
                 return
-            self._do(fault)
+            self._inject(fault)
 
-    def _do(self, fault: Fault) -> None:
-        self.done.append((time.time(), str(fault)))
-        acts: dict[str, Callable[[Fault], None]] = {
+    def _inject(self, fault: Fault) -> None:
+        self._record(str(fault))
+        actions: dict[str, Callable[[Fault], None]] = {
             "kill": self._kill,
             "start": self._start,
             "stop": self._stop,
@@ -104,9 +128,13 @@ class Chaos:
             "resume": self._resume,
         }
         try:
-            acts[fault.what](fault)
+            actions[fault.what](fault)
         except (Error, OSError, KeyError) as error:
-            self.done.append((time.time(), f"{fault}: {error}"))
+            self._record(f"{fault}: {error}")
+
+    def _record(self, text: str) -> None:
+        with self._log.open("a") as log:
+            log.write(json.dumps([time.time(), text]) + "\n")
 
     def _kill(self, fault: Fault) -> None:
         self._resume(fault)
@@ -135,3 +163,10 @@ class Chaos:
     def _signal(self, bookie: int, number: signal.Signals) -> None:
         for pid in self._cluster.bookies[bookie].pids.values():
             os.kill(pid, number)
+
+
+def read_log(log: Path) -> list[tuple[float, str]]:
+    """Return (seconds since 1970, fault) of all faults that were injected so far."""
+    if not log.exists():
+        return []
+    return [(at_s, text) for at_s, text in map(json.loads, log.read_text().splitlines())]

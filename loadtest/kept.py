@@ -1,7 +1,7 @@
-"""What users were told is kept, and the audit that reads it back when a run is over.
+"""The acknowledged entries of a run, and the audit that reads them back and compares them.
 
-An entry's data follow from (seed, number), so that nothing has to be remembered of them: a user notes a seed and how
-many were acknowledged, the process writes the notes when it ends, the audit makes the data again and compares.
+An entry's bytes follow from (seed, number). A user notes a seed and a count for each ledger, and
+the process writes these notes when it ends. The audit computes the bytes again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,45 @@ from fastbk.errors import Error, NoSuchLedger
 
 NAMESPACE = "loadtest"
 LOSSES_MAX = 20
-"""So many are listed; all are counted."""
+"""So many are listed. All are counted."""
 
 
 def data_of(seed: int, number: int, size_bytes: int) -> bytes:
-    """Return the data of entry `number` of whoever has this seed."""
+    """Return the data of entry `number` of the ledger with this seed."""
     block = hashlib.blake2b(b"%d %d" % (seed, number)).digest()
     return (block * (size_bytes // len(block) + 1))[:size_bytes]
+
+
+@dataclass
+class Audit:
+    """What an audit found."""
+
+    entries: int = 0
+    lost: int = 0
+    losses: list[str] = field(default_factory=list)
+    is_unreadable: bool = False
+    """Some of the lost entries could not be read, perhaps because bookies are down."""
+
+    def lose(self, count: int, text: str) -> None:
+        """Count entries that are missing or have other bytes."""
+        self.lost += count
+        if count and len(self.losses) < LOSSES_MAX:
+            self.losses.append(text)
+
+    def add(self, other: Audit) -> None:
+        """Count what another audit found, too."""
+        self.entries += other.entries
+        self.lost += other.lost
+        self.is_unreadable |= other.is_unreadable
+        self.losses = (self.losses + other.losses)[:LOSSES_MAX]
 
 
 @dataclass
 class Kept:
     """A ledger (`ledger_id`) or a stream (`stream`) of one user, with the first `count` entries acknowledged.
 
-    `failed`: numbers below `count` that were not acknowledged, and may be there or not.
+    `failed`: numbers below `count` that were not acknowledged. These entries may exist or not.
+    `audit`: what the user itself found during the run. The final audit does not read again then.
     """
 
     seed: int
@@ -40,105 +65,104 @@ class Kept:
     stream: str = ""
     count: int = 0
     failed: list[int] = field(default_factory=list)
+    audit: Audit | None = None
 
     def data(self, number: int) -> bytes:
-        """Return what entry `number` has to be."""
+        """Return the bytes of entry `number`."""
         return data_of(self.seed, number, self.size_bytes)
+
+    def record(self, number: int) -> bytes:
+        """Return the payload of a record: its number, and its bytes."""
+        return number.to_bytes(8, "big") + self.data(number)
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name in messages."""
         return f"stream {self.stream}" if self.stream else f"ledger {self.ledger_id}"
+
+    def check(self, client: fastbk.sync.Client) -> Audit:
+        """Read everything back that was acknowledged."""
+        found = Audit()
+        if self.count:
+            (self._check_stream if self.stream else self._check_ledger)(client, found)
+        return found
+
+    def _check_ledger(self, client: fastbk.sync.Client, found: Audit) -> None:
+        try:
+            with client.open_ledger(self.ledger_id) as reader:
+                for entry in reader.read(0, min(self.count, reader.last_known + 1) - 1):
+                    if bytes(entry.data) != self.data(entry.entry_id):
+                        found.lose(1, f"{self.name} entry {entry.entry_id}: other bytes")
+                    found.entries += 1
+        except Error as error:
+            rest = self.count - found.entries
+            found.lose(rest, f"{self.name} from entry {found.entries} on: {error}")
+            found.is_unreadable = True
+        else:
+            rest = self.count - found.entries
+            found.lose(rest, f"{self.name}: ends before entry {found.entries}")
+
+    def _check_stream(self, client: fastbk.sync.Client, found: Audit) -> None:
+        """A record that was appended again after a failure may occur twice."""
+        missing = set(range(self.count)) - set(self.failed)
+        try:
+            for number, payload in self._records(client):
+                if number in missing:
+                    missing.discard(number)
+                    found.entries += 1
+                    if payload != self.record(number):
+                        found.lose(1, f"{self.name} record {number}: other bytes")
+        except Error as error:
+            found.lose(len(missing), f"{self.name}: {error}")
+            found.is_unreadable = True
+        else:
+            found.lose(len(missing), f"{self.name}: {sorted(missing)[:5]} are missing")
+
+    def _records(self, client: fastbk.sync.Client) -> Iterator[tuple[int, bytes]]:
+        with client.namespace(NAMESPACE).stream(self.stream).reader(tail=False) as reader:
+            for record in reader:
+                payload = bytes(record.payload)
+                yield int.from_bytes(payload[:8], "big"), payload
+
+    def delete(self, client: fastbk.sync.Client) -> None:
+        """Delete the ledger or stream, unless it is gone."""
+        if self.stream:
+            client.namespace(NAMESPACE).delete_stream(self.stream, missing_ok=True)
+        if self.ledger_id >= 0:
+            try:
+                client.delete_ledger(self.ledger_id)
+            except NoSuchLedger:
+                pass
 
 
 def write_notes(folder: Path, notes: list[Kept]) -> None:
-    """Write down what this process was told is kept."""
+    """Write the notes of this process."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(asdict(one)) + "\n" for one in notes)
-    (folder / f"{os.getpid()}.jsonl").write_text(text)
+    (folder / f"notes-{os.getpid()}.jsonl").write_text(text)
 
 
 def read_notes(folder: Path) -> list[Kept]:
-    """Return what all processes have written down."""
+    """Return the notes of all processes."""
     found = []
-    for path in sorted(folder.glob("*.jsonl")):
-        found += [Kept(**json.loads(line)) for line in path.read_text().splitlines()]
+    for path in sorted(folder.glob("notes-*.jsonl")):
+        for line in path.read_text().splitlines():
+            kept = Kept(**json.loads(line))
+            if kept.audit is not None:
+                kept.audit = Audit(**json.loads(line)["audit"])
+            found.append(kept)
     return found
 
 
-@dataclass
-class Audit:
-    """What was read back."""
-
-    entries: int = 0
-    lost: int = 0
-    losses: list[str] = field(default_factory=list)
-
-    def lose(self, count: int, text: str) -> None:
-        """Note entries that are not there, or not what they were."""
-        self.lost += count
-        if count and len(self.losses) < LOSSES_MAX:
-            self.losses.append(text)
-
-    def ledger(self, client: fastbk.sync.Client, kept: Kept) -> None:
-        """Read a ledger back."""
-        good = 0
-        try:
-            with client.open_ledger(kept.ledger_id) as reader:
-                for entry in reader.read(0, min(kept.count, reader.last_known + 1) - 1):
-                    if bytes(entry.data) != kept.data(entry.entry_id):
-                        self.lose(1, f"{kept.name} entry {entry.entry_id}: other bytes")
-                    good += 1
-        except Error as error:
-            self.lose(kept.count - good, f"{kept.name} from entry {good} on: {error}")
-        else:
-            self.lose(kept.count - good, f"{kept.name}: ends before entry {good}")
-        self.entries += good
-
-    def stream(self, client: fastbk.sync.Client, kept: Kept) -> None:
-        """Read a stream back: its records bear their numbers, and one that was tried twice may be there twice."""
-        missing = set(range(kept.count)) - set(kept.failed)
-        try:
-            for number, payload in _records(client, kept):
-                if number in missing:
-                    missing.discard(number)
-                    self.entries += 1
-                    if payload != kept.data(number):
-                        self.lose(1, f"{kept.name} record {number}: other bytes")
-        except Error as error:
-            self.lose(len(missing), f"{kept.name}: {error}")
-        else:
-            self.lose(len(missing), f"{kept.name}: {sorted(missing)[:5]} are not there")
-
-
-def record_of(kept: Kept, number: int) -> bytes:
-    """Return the payload of a record: its number, and its data."""
-    return number.to_bytes(8, "big") + kept.data(number)
-
-
-def _records(client: fastbk.sync.Client, kept: Kept) -> Iterator[tuple[int, bytes]]:
-    stream = client.namespace(NAMESPACE).stream(kept.stream)
-    for record in stream.reader(tail=False):
-        payload = bytes(record.payload)
-        yield int.from_bytes(payload[:8], "big"), payload[8:]
-
-
 def audit(client: fastbk.sync.Client, notes: list[Kept]) -> Audit:
-    """Read all of it back."""
+    """Read back all that no user has read back itself, and add up."""
     found = Audit()
     for kept in notes:
-        if kept.count:
-            (found.stream if kept.stream else found.ledger)(client, kept)
+        found.add(kept.check(client) if kept.audit is None else kept.audit)
     return found
 
 
 def delete(client: fastbk.sync.Client, notes: list[Kept]) -> None:
     """Delete what a run has written."""
     for kept in notes:
-        if kept.stream:
-            client.namespace(NAMESPACE).delete_stream(kept.stream, missing_ok=True)
-            continue
-        try:
-            client.delete_ledger(kept.ledger_id)
-        except NoSuchLedger:
-            continue
+        kept.delete(client)

@@ -1,14 +1,14 @@
-"""What locust loads: the users, a load shape, exact histograms of all processes, a page of them, and the results.
+"""What locust runs: the users, a load shape, the exact histograms of all processes, and the exit code.
 
-The cluster is named by FASTBK_METADATA (or locust's --host). Times are **microseconds**. Locust rounds what it prints;
-its web interface has the exact figures at /exact, and FASTBK_LOAD_OUT names a file for them.
-
-gevent has patched the thread of the client's event loop and its sockets, so thousands of users share one thread.
+The environment says what to do (`./dev load` sets it). FASTBK_METADATA (or locust's --host) names
+the cluster. gevent has patched the thread of the client's event loop and its sockets, so thousands
+of users share one thread.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -16,26 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import locust.stats
 from locust import LoadTestShape, events
 from locust.env import Environment
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import WorkerRunner
 
-from loadtest import shapes, thresholds
-from loadtest.figures import Figures
+from loadtest import chaos, thresholds, web
 from loadtest.kept import write_notes
-from loadtest.latency import Latency
-from loadtest.report import page
+from loadtest.latency import bucket_of, top_of
+from loadtest.run import Plan, Run
+from loadtest.stream_users import Cursors, StreamAppends
 from loadtest.users import (
-    SLOT_S,
     BatchAppends,
     CatchUp,
-    Cursors,
     LargeAppends,
     LedgerChurn,
     MediumAppends,
     RandomReads,
     SmallAppends,
-    StreamAppends,
     Tailing,
     notes,
     recorded,
@@ -48,134 +46,161 @@ __all__ = [
 
 NOT_DONE = 1
 BROKEN = 3
+ERRORS_MAX = 20
+PROGRESS_S = 5
 MESSAGE_KEY = "fastbk"
-REFRESH_S = 2
 
-SHAPE = os.environ.get("FASTBK_LOAD_SHAPE", "")
-SHAPE_S = float(os.environ.get("FASTBK_LOAD_SECONDS", "30"))
-SHAPE_USERS = int(os.environ.get("FASTBK_LOAD_USERS", "10"))
-STEP_S = float(os.environ.get("FASTBK_LOAD_STEP_S", "10"))
-BOUNDS = thresholds.parse(os.environ.get("FASTBK_LOAD_THRESHOLDS", ""))
-RAMP_BOUNDS = BOUNDS or thresholds.parse("*: p99 < 100ms; *: failures < 1")
+FOLDER = Path(os.environ["FASTBK_LOAD_NOTES"]) if "FASTBK_LOAD_NOTES" in os.environ else None
+"""Holds the notes of all processes, and the log of the faults."""
+PLAN = Plan(
+    shape=os.environ.get("FASTBK_LOAD_SHAPE", ""),
+    seconds=float(os.environ.get("FASTBK_LOAD_SECONDS", "30")),
+    users=int(os.environ.get("FASTBK_LOAD_USERS", "10")),
+    step_s=float(os.environ.get("FASTBK_LOAD_STEP_S", "10")),
+    bounds=thresholds.parse(os.environ.get("FASTBK_LOAD_THRESHOLDS", "")),
+)
+UNTIL = set(filter(None, os.environ.get("FASTBK_LOAD_UNTIL", "").split(",")))
+"""For tests, which must not depend on how much a machine can do in a time."""
+try:
+    PLAN.check()
+except ValueError as error:
+    sys.exit(str(error))
 
-merged = Figures(SLOT_S)
-"""What all processes have measured."""
-began_s = time.time()
-users_max = 0
-processes_max = 1
-
-
-def collect() -> None:
-    """Take in what this process has measured; of workers their reports bring it."""
-    merged.add(recorded.take())
-
-
-def is_held(since_s: float) -> bool:
-    """Return whether all thresholds were met since so many seconds after the start."""
-    collect()
-    totals = merged.totals(began_s + since_s)
-    seconds = max(1.0, time.time() - began_s - since_s)
-    verdicts = thresholds.judged(RAMP_BOUNDS, totals, seconds)
-    return bool(totals) and all(one.is_met for one in verdicts)
+run = Run(PLAN)
+environment: Environment
+processor_began_s = 0.0
 
 
-ramp = shapes.Ramp(SHAPE_USERS, STEP_S, SHAPE_S, is_held)
+def round_exactly(response_time_ms: float) -> float:
+    """Return a time as locust's own tables show it, with at most 1.6 % of error.
 
-if SHAPE:
-    if SHAPE not in shapes.NAMES:
-        sys.exit(f"FASTBK_LOAD_SHAPE={SHAPE}: it is one of {', '.join(shapes.NAMES)}")
+    Locust rounds to whole milliseconds, of which an append often needs none.
+    """
+    return top_of(bucket_of(int(response_time_ms * 1000))) / 1000
+
+
+locust.stats.bucket_response_time = round_exactly
+
+
+if PLAN.shape:
 
     class Shape(LoadTestShape):
         """The shape that the environment names."""
 
         def tick(self) -> tuple[int, float] | None:
-            """Return how many users there are now, all spawned at once; None: it is over."""
-            at_s = self.get_run_time()
-            if SHAPE == "ramp":
-                users = ramp.users_at(at_s)
-            else:
-                users = shapes.users_at(SHAPE, at_s, SHAPE_S, SHAPE_USERS)
+            """Return how many users there are now, all spawned at once. None: it is over."""
+            collect()
+            users = run.users_at(self.get_run_time())
             return None if users is None else (users, float(users))
+
+
+def processor_s() -> float:
+    """Return the processor time of this process since the start of the run."""
+    return time.process_time() - processor_began_s
+
+
+def collect() -> None:
+    """Count what this process has measured. The reports of workers bring the rest."""
+    measured = recorded.take()
+    if measured:
+        run.add("this process", processor_s(), measured)
 
 
 def results() -> dict[str, Any]:
     """Return the figures of all processes so far."""
     collect()
-    totals = merged.totals()
-    slots = merged.slots()
-    measured_s = slots[-1][0] + SLOT_S - slots[0][0] if slots else 0
-    seconds = max(1e-3, min(measured_s, time.time() - began_s))
-    verdicts = thresholds.judged(BOUNDS, totals, seconds)
+    errors = sorted(environment.stats.errors.values(), key=lambda one: -int(one.occurrences))
+    faults = [] if FOLDER is None else chaos.read_log(FOLDER / chaos.LOG)
     return {
-        "began_s": began_s,
-        "seconds": seconds,
-        "users": users_max,
-        "processes": processes_max,
-        "shape": SHAPE,
-        "slot_s": SLOT_S,
-        "requests": {kind: latency.summary() for kind, latency in sorted(totals.items())},
-        "slots": [_slot(at_s, latency) for at_s, latency in slots],
-        "thresholds": thresholds.summary(verdicts),
-        "ramp": str(ramp) if SHAPE == "ramp" else "",
+        **run.results(),
+        "errors": [(one.name, str(one.error), one.occurrences) for one in errors[:ERRORS_MAX]],
+        "faults": [(at_s, text) for at_s, text in faults if at_s >= run.began_s],
     }
 
 
-def _slot(at_s: int, latency: Latency) -> dict[str, float]:
-    return {
-        "at_s": at_s,
-        "per_s": latency.count / SLOT_S,
-        "failures_per_s": latency.failures / SLOT_S,
-        "p50_us": latency.percentile_us(50),
-        "p99_us": latency.percentile_us(99),
-    }
+def announce(text: str) -> None:
+    """Send an event to the process that injects faults."""
+    descriptor = os.environ.get("FASTBK_LOAD_EVENTS")
+    if descriptor:
+        os.write(int(descriptor), f"{text}\n".encode())
+
+
+def show_progress() -> None:
+    """Print a line every few seconds, until the run ends."""
+    while run.ended_s is None:
+        gevent.sleep(PROGRESS_S)
+        collect()
+        sys.stderr.write(f"{run.progress()}\n")
+
+
+def end_early() -> None:
+    """End the run when each of the kinds of requests in UNTIL was made."""
+    while not run.results()["requests"].keys() >= UNTIL:
+        gevent.sleep(0.2)
+        collect()
+    environment.runner.quit()
 
 
 @events.init.add_listener
-def begin(environment: Environment, **_: object) -> None:
-    """Add the page; and set gevent's clock, which stands since before the imports: a run would be over early."""
+def begin(**given: Any) -> None:
+    """Add the page. Set gevent's clock, which stands since before the imports: a run would end early."""
+    global environment
+    environment = given["environment"]
     gevent.get_hub().loop.update_now()
     if environment.web_ui is not None:
-        environment.web_ui.app.add_url_rule(
-            "/exact", "exact", lambda: page(results(), refresh_s=REFRESH_S)
-        )
+        web.extend(environment.web_ui, results)
+    else:
+        logging.getLogger("locust.stats_logger").disabled = True  # our table is exact
 
 
 @events.test_start.add_listener
 def start(**_: object) -> None:
-    """A run begins."""
-    global began_s
-    began_s = time.time()
+    """A run begins. With the web interface there may be several."""
+    global run, processor_began_s
+    recorded.take()
+    processor_began_s = time.process_time()
+    run = Run(PLAN)
+    if not isinstance(environment.runner, WorkerRunner):
+        announce("start")
+        if environment.web_ui is None:
+            gevent.spawn(show_progress)
+        if UNTIL:
+            gevent.spawn(end_early)
 
 
 @events.spawning_complete.add_listener
 def spawned(user_count: int, **_: object) -> None:
-    """Note how many users and processes there were."""
-    global users_max, processes_max
-    users_max = max(users_max, user_count)
-    runner = _environment[0].runner
-    if isinstance(runner, MasterRunner):
-        processes_max = max(processes_max, runner.worker_count)
+    """Note how many users there are."""
+    run.users = max(run.users, user_count)
 
 
 @events.report_to_master.add_listener
 def report(data: dict[str, Any], **_: object) -> None:
     """Send what this worker has measured since its last report."""
-    data[MESSAGE_KEY] = recorded.take()
+    data[MESSAGE_KEY] = (processor_s(), recorded.take())
 
 
 @events.worker_report.add_listener
-def add_report(data: dict[str, Any], **_: object) -> None:
-    """Take in what a worker has measured."""
-    merged.add(data.get(MESSAGE_KEY, []))
+def add_report(client_id: str, data: dict[str, Any], **_: object) -> None:
+    """Count what a worker has measured."""
+    if MESSAGE_KEY in data:
+        run.add(client_id, *data[MESSAGE_KEY])
+
+
+@events.test_stop.add_listener
+def stop(**_: object) -> None:
+    """A run ends. A worker's last report is still to come."""
+    run.ended_s = time.time()
+    if not isinstance(environment.runner, WorkerRunner):
+        announce("stop")
 
 
 @events.quit.add_listener
-def end(exit_code: int, **_: object) -> None:
-    """Write down what is kept, and in the process that knows all figures the results; end with what they say."""
-    folder = os.environ.get("FASTBK_LOAD_NOTES")
-    if folder and notes:
-        write_notes(Path(folder), notes)
-    if isinstance(_environment[0].runner, WorkerRunner):
+def end(**_: object) -> None:
+    """Write the notes of this process, and the results in the process that has all figures."""
+    if FOLDER is not None and notes:
+        write_notes(FOLDER, notes)
+    if isinstance(environment.runner, WorkerRunner):
         return
     found = results()
     out = os.environ.get("FASTBK_LOAD_OUT")
@@ -185,16 +210,12 @@ def end(exit_code: int, **_: object) -> None:
 
 
 def exit_code_of(found: dict[str, Any]) -> int:
-    """Return what a run ends with. Where thresholds were given they say how many failures may be."""
+    """Return a run's exit code. Where there are thresholds, they say how many requests may fail."""
     done = found["requests"].values()
     if not any(one["count"] for one in done):
         return NOT_DONE
-    if SHAPE == "ramp":
-        return 0
-    if BOUNDS:
+    if PLAN.shape == "ramp":
+        return 0 if found["users_held"] else BROKEN
+    if PLAN.bounds:
         return 0 if all(is_met for _, is_met in found["thresholds"]) else BROKEN
     return NOT_DONE if any(one["failures"] for one in done) else 0
-
-
-_environment: list[Environment] = []
-events.init.add_listener(lambda environment, **_: _environment.append(environment))

@@ -1,4 +1,4 @@
-"""A run's results as a page, for a file or for locust's web interface, and as lines for a terminal."""
+"""A run's results: as a page for a file or for locust's web interface, and as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 Results: TypeAlias = Mapping[str, Any]
-"""As `locustfile.results` returns it; the command adds `faults` and `audit`."""
+"""As `locustfile.results` returns it. The command adds `audit`."""
 
 WIDTH, HEIGHT = 880, 150
+BUSY_SHARE = 0.9
+"""A process of locust that is busier than this is late itself, and the times contain that."""
 STYLE = """
 body { font: 15px/1.4 system-ui, sans-serif; max-width: 920px; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; width: 100% } td, th { padding: 3px 10px; text-align: right }
@@ -25,10 +27,12 @@ def page(results: Results, *, refresh_s: int = 0) -> str:
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8">{refresh}<title>Load test</title>',
         f"<style>{STYLE}</style><h1>Load test</h1>",
+        '<p><a href="/">locust</a></p>' if refresh_s else "",
         f"<p>{html.escape(_headline(results))}</p>",
         *[f'<p class="{kind}">{html.escape(text)}</p>' for kind, text in _verdicts(results)],
         "<h2>Requests</h2>",
         _table(results),
+        *_errors(results),
         *_charts(results),
         *_faults(results),
     ]
@@ -39,6 +43,10 @@ def lines(results: Results) -> list[str]:
     """Return what a terminal shows."""
     shown = [_headline(results), "", _row(HEADS)]
     shown += [_row(_cells(kind, one, results)) for kind, one in results["requests"].items()]
+    errors = results["errors"]
+    if errors:
+        shown += ["", "failed requests"]
+        shown += [f"{count:8,}  {kind}: {error}" for kind, error, count in errors]
     marks = {"good": "ok   ", "bad": "BAD  ", "": "     "}
     return [*shown, "", *[marks[kind] + text for kind, text in _verdicts(results)]]
 
@@ -76,10 +84,16 @@ def _cells(kind: str, one: Mapping[str, int], results: Results) -> tuple[str, ..
 
 
 def _verdicts(results: Results) -> list[tuple[str, str]]:
-    """Return (class, text) of what was judged."""
+    """Return (class, text) of each finding."""
     found = [("good" if is_met else "bad", text) for text, is_met in results["thresholds"]]
-    if results.get("ramp"):
+    if results["ramp"]:
         found.append(("", results["ramp"]))
+    if results["processor_share"] > BUSY_SHARE:
+        text = (
+            f"locust's busiest process used {results['processor_share']:.0%} of a processor: "
+            "the times contain its own queue. Use more PROCESSES or fewer USERS."
+        )
+        found.append(("bad", text))
     audit = results.get("audit")
     if audit is not None:
         text = f"read back: {audit['entries']:,} acknowledged entries, {audit['lost']:,} lost"
@@ -98,12 +112,22 @@ def _table(results: Results) -> str:
     return "<table>" + "".join(rows) + "</table>"
 
 
+def _errors(results: Results) -> list[str]:
+    if not results["errors"]:
+        return []
+    items = [
+        f"<li>{count:,} × {html.escape(kind)}: {html.escape(error)}</li>"
+        for kind, error, count in results["errors"]
+    ]
+    return ["<h2>Failed requests</h2><ul>", *items, "</ul>"]
+
+
 def _charts(results: Results) -> list[str]:
     slots = results["slots"]
     if len(slots) < 2:
         return []
     begin_s, end_s = slots[0]["at_s"], slots[-1]["at_s"] + results["slot_s"]
-    marks = [(at_s, text) for at_s, text in results.get("faults", ()) if begin_s <= at_s <= end_s]
+    marks = [(at_s, text) for at_s, text in results["faults"] if begin_s <= at_s <= end_s]
     drawn = []
     for title, keys in (
         ("Requests a second", ("per_s",)),
@@ -148,7 +172,7 @@ def _marks(marks: list[tuple[float, str]], begin_s: float, end_s: float) -> str:
 
 
 def _faults(results: Results) -> list[str]:
-    faults = results.get("faults")
+    faults = results["faults"]
     if not faults:
         return []
     begin_s = results["began_s"]

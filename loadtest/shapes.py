@@ -1,4 +1,4 @@
-"""Load shapes: how many users there are at a time. Pure functions of the seconds since the start, but for the ramp."""
+"""Load shapes: how many users there are at a time. All but the ramp are functions of the time since the start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spike(at_s: float, seconds: float, users: int) -> int:
 
 
 def soak(at_s: float, seconds: float, users: int) -> int:
-    """Return all users, all the time: for hours."""
+    """Return all users."""
     return users
 
 
@@ -32,15 +32,16 @@ NAMES = (*TIMED, "ramp")
 
 
 def users_at(name: str, at_s: float, seconds: float, users: int) -> int | None:
-    """Return how many users there are at a time of a timed shape, None when it is over."""
+    """Return how many users there are at a time of a timed shape. None: it is over."""
     return None if at_s >= seconds else TIMED[name](at_s, seconds, users)
 
 
 @dataclass
 class Ramp:
-    """Ramp to break: `users` more after each step, until a threshold breaks in one, or the time is over.
+    """Ramp to break: `users` more after each step, until a threshold breaks, or the time is over.
 
-    `is_held`, asked at the end of each step: whether all thresholds were met since a time.
+    `is_held(since_s)` is called at the end of each step. It returns whether all thresholds were met
+    since that time.
     """
 
     users: int
@@ -54,7 +55,7 @@ class Ramp:
     _since_s: float = 0.0
 
     def users_at(self, at_s: float) -> int | None:
-        """Return how many users there are now, None when it is over."""
+        """Return how many users there are now. None: it is over."""
         if self._level == 0:
             self._level, self._since_s = self.users, at_s
         elif at_s >= self._since_s + self.step_s:

@@ -7,7 +7,7 @@ requests a second.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loadtest.latency import Latency
@@ -105,7 +105,7 @@ def summary(verdicts: list[Verdict]) -> list[tuple[str, bool]]:
 
 
 def judged(
-    thresholds: list[Threshold], totals: Mapping[str, Latency], seconds: float
+    thresholds: Sequence[Threshold], totals: Mapping[str, Latency], seconds: float
 ) -> list[Verdict]:
     """Return what became of each threshold, for each kind that it is about."""
     verdicts = []

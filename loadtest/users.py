@@ -1,7 +1,7 @@
-"""Users: one kind of load each. Each has a client and ledgers or a stream of its own, and works in a closed loop.
+"""The kinds of users. Each user has a client and a ledger or stream of its own, and works in a closed loop.
 
-What goes wrong is a failed request, and the user goes on with another ledger. Whatever was acknowledged is noted, and
-read back when the run is over (`kept.py`).
+After a failed request the user goes on with another ledger. Acknowledged entries are noted, and
+read back when the run is over (`kept.py`), or when the user has written LEDGER_BYTES.
 """
 
 from __future__ import annotations
@@ -21,34 +21,39 @@ import fastbk.sync
 from fastbk.client import Entry
 from fastbk.errors import Error
 from loadtest.figures import Figures
-from loadtest.kept import NAMESPACE, Kept, record_of
+from loadtest.kept import Audit, Kept
 
 T = TypeVar("T")
 
 ENSEMBLE = int(os.environ.get("FASTBK_LOAD_ENSEMBLE", "3"))
 WRITE_QUORUM = int(os.environ.get("FASTBK_LOAD_WRITE_QUORUM", "3"))
 ACK_QUORUM = int(os.environ.get("FASTBK_LOAD_ACK_QUORUM", "2"))
-SLOT_S = int(os.environ.get("FASTBK_LOAD_SLOT_S", "1"))
+LEDGER_BYTES = int(os.environ.get("FASTBK_LOAD_LEDGER_BYTES", str(64 * 1024 * 1024)))
+"""A user reads back and deletes a ledger or stream of this size, so that no disk fills."""
+IS_KEPT = os.environ.get("FASTBK_LOAD_KEEP", "") == "1"
+"""Nothing is deleted."""
 PAUSE_AFTER_FAILURE_S = 0.2
 DELIVERY_S_MAX = 30.0
 """A tail that delivers nothing for so long has failed."""
 
-recorded = Figures(SLOT_S)
+recorded = Figures()
 """What this process has measured and not reported yet."""
 notes: list[Kept] = []
-"""What this process was told is kept."""
+"""What was acknowledged to this process."""
 
 
 class WrongBytes(AssertionError):
-    """A reader got something else than what was written."""
+    """A reader delivered other bytes than were written. The run ends as after a lost entry."""
 
 
 class LoadUser(User):
-    """What all users share."""
+    """The base of all users."""
 
     abstract = True
     wait_time = constant(0)
     size_bytes = 1024
+    kept: Kept
+    """What was acknowledged of this user's ledger or stream."""
 
     def on_start(self) -> None:
         """Connect, and prepare what the tasks need."""
@@ -64,12 +69,12 @@ class LoadUser(User):
             raise gevent.GreenletExit from error  # locust logs the stacks of others
 
     def on_stop(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.release()
         self.connected.close()
 
     def release(self) -> None:
-        """Close what `begin` has opened. What failed cannot always be closed, and was counted when it failed."""
+        """Close what `begin` has opened. An error was counted already when the request failed."""
         try:
             self.opened.close()
         except Error as error:
@@ -88,11 +93,13 @@ class LoadUser(User):
         except Exception as caught:  # noqa: BLE001 -- locust counts every kind of failure
             error = caught
         took_us = (time.perf_counter_ns() - start_ns) / 1000
+        if isinstance(error, WrongBytes):
+            notes.append(Kept(0, 0, audit=Audit(0, 1, [str(error)])))
         recorded.record(kind, None if error else took_us, size_bytes, time.time())
         self.environment.events.request.fire(
-            request_type="µs",
+            request_type="fastbk",
             name=kind,
-            response_time=took_us,
+            response_time=took_us / 1000,
             response_length=size_bytes,
             exception=error,
             context={},
@@ -111,14 +118,41 @@ class LoadUser(User):
             ensemble=ENSEMBLE, write_quorum=WRITE_QUORUM, ack_quorum=ACK_QUORUM
         )
 
-    def begin_again(self) -> None:
-        """Go on after a failure, when whatever failed had a moment to come back."""
+    def begin_again(self, pause_s: float = PAUSE_AFTER_FAILURE_S) -> None:
+        """Go on with another ledger, after a failure or when one is full."""
         self.release()
-        gevent.sleep(PAUSE_AFTER_FAILURE_S)
+        gevent.sleep(pause_s)
         try:
             self.begin()
         except Error as error:
             logging.info("a user waits: %s", error)
+
+    def is_full(self) -> bool:
+        """Return whether the user has written enough to its ledger or stream."""
+        return self.kept.count * self.size_bytes >= LEDGER_BYTES
+
+    def roll(self) -> None:
+        """Read back and delete a ledger or stream that is full, and go on with another."""
+        if not self.is_full():
+            return
+        self.release()
+        kept = self.kept
+
+        def read_back() -> bool:
+            found = kept.check(self.client)
+            # While bookies are down some entries cannot be read. The audit at the end reads them.
+            kept.audit = None if found.is_unreadable else found
+            if found.lost:
+                raise AssertionError(found.losses[0])
+            return True
+
+        size_bytes = kept.count * kept.size_bytes
+        if self.measure("read back", size_bytes, read_back) and not IS_KEPT:
+            try:
+                kept.delete(self.client)
+            except Error as error:
+                logging.info("not deleted: %s", error)
+        self.begin_again(0.0)
 
 
 class Appends(LoadUser):
@@ -137,7 +171,8 @@ class Appends(LoadUser):
 
     @task(9)
     def write(self) -> None:
-        """Append. Locust calls the tasks of a class's bases, too: a class overrides what they call."""
+        """Append. Subclasses override `append`: a task that they override would run twice."""
+        self.roll()
         self.append()
 
     def append(self) -> None:
@@ -292,7 +327,7 @@ class LedgerChurn(LoadUser):
         if writer is None:
             gevent.sleep(PAUSE_AFTER_FAILURE_S)
             return
-        kept = Kept(self.random.getrandbits(48), self.size_bytes, writer.ledger_id)
+        kept = self.note(ledger_id=writer.ledger_id)
         datas = [kept.data(number) for number in range(10)]
         written = self.measure(
             "append ten", 10 * self.size_bytes, lambda: writer.append_many(datas)
@@ -300,7 +335,13 @@ class LedgerChurn(LoadUser):
         self.measure("close ledger", 0, writer.close)
         if written is not None:
             self.measure("open and read ledger", 10 * self.size_bytes, lambda: self.read(kept))
-        self.measure("delete ledger", 0, lambda: self.client.delete_ledger(kept.ledger_id))
+        if self.measure("delete ledger", 0, lambda: self.delete(kept)):
+            notes.remove(kept)
+
+    def delete(self, kept: Kept) -> bool:
+        """Delete the ledger."""
+        self.client.delete_ledger(kept.ledger_id)
+        return True
 
     def read(self, kept: Kept) -> None:
         """Raise WrongBytes unless the ten are there."""
@@ -308,82 +349,3 @@ class LedgerChurn(LoadUser):
             found = [bytes(entry.data) for entry in reader.read()]
         if found != [kept.data(number) for number in range(10)]:
             raise WrongBytes(f"{kept.name}: {len(found)} entries, or other bytes")
-
-
-class OnStream(LoadUser):
-    """Has a stream of its own, and writes to it."""
-
-    abstract = True
-
-    def begin(self) -> None:
-        """Create the stream, or take it over again."""
-        if not hasattr(self, "stream"):
-            namespace = self.client.namespace(NAMESPACE)
-            namespace.create(exist_ok=True)
-            name = f"{os.getpid()}-{self.random.getrandbits(48):x}"
-            self.stream = namespace.create_stream(name)
-            self.kept = self.note(stream=name)
-        self.writer = self.opened.enter_context(self.stream.writer())
-
-    def append(self, kind: str) -> bool:
-        """Append a record and wait until it is kept; return whether it is."""
-        number = self.kept.count
-        self.kept.count += 1
-        payload = record_of(self.kept, number)
-        done = self.measure(kind, len(payload), lambda: self.writer.append(payload).result())
-        if done is None:
-            self.kept.failed.append(number)
-            self.begin_again()
-        return done is not None
-
-
-class StreamAppends(OnStream):
-    """Appends one record after the other to a stream."""
-
-    @task
-    def write(self) -> None:
-        """Append a record."""
-        self.append("stream append")
-
-
-class Cursors(OnStream):
-    """Appends ten records, reads them by a durable cursor, and acknowledges them."""
-
-    def begin(self) -> None:
-        """Open the writer, and the cursor at its place."""
-        super().begin()
-        self.cursor = self.opened.enter_context(self.stream.cursor("load", on_gap="raise"))
-        self.seen = -1
-
-    @task
-    def read(self) -> None:
-        """One round."""
-        if not all(self.append("stream append") for _ in range(10)):
-            return
-        wanted = self.kept.count - 1
-        if (
-            self.measure("cursor read", 10 * self.size_bytes, lambda: self.read_to(wanted)) is None
-            or self.measure("cursor ack", 0, self.acknowledge) is None
-        ):
-            self.begin_again()
-
-    def read_to(self, wanted: int) -> bool:
-        """Read until record `wanted` came."""
-        while self.seen < wanted:
-            chunk = self.cursor.read(timeout=DELIVERY_S_MAX)
-            if chunk is None:
-                raise TimeoutError(f"not delivered: record {wanted}")
-            for record in chunk:
-                payload = bytes(record.payload)
-                number = int.from_bytes(payload[:8], "big")
-                if payload != record_of(self.kept, number):
-                    raise WrongBytes(f"{self.kept.name} record {number}")
-                self.seen = max(self.seen, number)
-            self.last = chunk
-        return True
-
-    def acknowledge(self) -> bool:
-        """Acknowledge what was read, and wait until that is kept."""
-        self.cursor.ack(self.last)
-        self.cursor.flush()
-        return True

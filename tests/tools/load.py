@@ -1,6 +1,7 @@
-"""`./dev load`: locust, headless or with its page, against a cluster of its own or one that is there.
+"""`./dev load`: locust, headless or with its web interface, against a cluster of its own or an existing one.
 
-Environment: see loadtest/README.md. Locust lives in `.venv-load`, made here on first use from requirements/load.txt.
+loadtest/README.md describes the variables. Locust has an environment of its own, `.venv-load`, made
+on first use from requirements/load.txt.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import fastbk.sync
 from fastbk.testing import LocalCluster
-from loadtest import chaos, kept, report, shapes, thresholds
+from loadtest import chaos, kept, report, thresholds
+from loadtest.run import Plan
 from tests.style.tree import ROOT
 
 VENV = ROOT / ".venv-load"
@@ -27,10 +31,12 @@ REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
 BROKEN = 3
 LOST = 4
 USAGE = 2
-SLOTS = 120
-"""Points of time that a chart has at most."""
 PATIENCE_S = 120
 """Beyond the run's own seconds: locust's start and end."""
+KINDS = (
+    "SmallAppends", "MediumAppends", "LargeAppends", "BatchAppends", "StreamAppends", "Tailing", "CatchUp",
+    "RandomReads", "LedgerChurn", "Cursors",
+)  # fmt: skip
 
 
 def ensure_venv() -> Path:
@@ -52,7 +58,7 @@ def ensure_venv() -> Path:
 
 @dataclass
 class Wish:
-    """What the environment asks for."""
+    """The variables of a run."""
 
     seconds: float = 30.0
     users: int = 10
@@ -66,10 +72,11 @@ class Wish:
     with_page: bool = False
     keep: bool = False
     step_s: float = 10.0
+    port: int = 8089
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Wish:
-        """Return what variables ask for. Raises ValueError that says which one is wrong."""
+        """Return the variables of an environment. Raises ValueError that says which one is wrong."""
         seconds = float(given.get("SECONDS", "30"))
         wish = cls(
             seconds=seconds,
@@ -84,6 +91,7 @@ class Wish:
             with_page=given.get("UI", "") == "1",
             keep=given.get("KEEP", "") == "1",
             step_s=float(given.get("STEP_SECONDS", "10")),
+            port=int(given.get("PORT", "8089")),
         )
         if wish.chaos == "1":
             wish.chaos = chaos.usual(seconds)
@@ -91,11 +99,13 @@ class Wish:
         return wish
 
     def check(self) -> None:
-        """Raise ValueError that says what cannot be."""
+        """Raise ValueError that says which variable is wrong."""
         if self.seconds <= 0 or self.users < 1 or not 1 <= self.processes <= 64:
             raise ValueError("SECONDS, USERS and PROCESSES are above 0, PROCESSES at most 64")
-        if self.shape and self.shape not in shapes.NAMES:
-            raise ValueError(f"SHAPE={self.shape}: it is one of {', '.join(shapes.NAMES)}")
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown:
+            raise ValueError(f"ONLY={','.join(unknown)}: kinds are {', '.join(KINDS)}")
+        Plan(self.shape).check()
         thresholds.parse(self.thresholds)
         chaos.parse(self.chaos, self.bookies)
         if self.chaos and (self.metadata or self.with_apache):
@@ -105,17 +115,17 @@ class Wish:
 
     @property
     def bookies(self) -> int:
-        """How many are started: with one that is away, an ensemble of three can still be chosen."""
+        """How many bookies run. With a fourth, a new ledger finds three while one is down."""
         return 4 if self.chaos else 3
 
 
 @contextlib.contextmanager
 def cluster_of(wish: Wish) -> Iterator[tuple[str, LocalCluster | None]]:
-    """Give the URI of the cluster that is wished for, and the cluster where it is ours."""
+    """Yield the cluster's URI, and the cluster if it was started here."""
     if wish.metadata:
         yield wish.metadata, None
     elif wish.with_apache:
-        # Apache's jars, of which nothing else here needs any.
+        # Only this case needs Apache's jars.
         from tests.tools.benchmark.apache import apache_clusters
 
         with apache_clusters() as clusters:
@@ -125,33 +135,38 @@ def cluster_of(wish: Wish) -> Iterator[tuple[str, LocalCluster | None]]:
             yield cluster.metadata_uri, cluster
 
 
-def run_locust(metadata_uri: str, wish: Wish, out: Path, notes: Path) -> int:
-    """Run locust until it ends, results in `out` and what is kept in `notes`; return its exit code."""
+def run_locust(
+    metadata_uri: str, wish: Wish, out: Path, folder: Path, faults: chaos.Chaos | None = None
+) -> int:
+    """Run locust until it ends, with its results in `out` and its notes in `folder`. Return its exit code."""
     users, seconds = str(wish.users), f"{wish.seconds:g}s"
     command = [str(ensure_venv()), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
     command += ["--users", users, "--spawn-rate", users]
     if wish.with_page:
-        command += ["--web-host", "127.0.0.1"]
-        print(
-            "locust: http://localhost:8089, exact figures: http://localhost:8089/exact", flush=True
-        )
+        command += ["--web-host", "127.0.0.1", "--web-port", str(wish.port)]
+        url = f"http://localhost:{wish.port}"
+        print(f"locust: {url}   exact figures: {url}/exact   Ctrl-C ends it", flush=True)
     else:
-        command += ["--headless", "--only-summary"]
+        command += ["--headless", "--only-summary", "--loglevel", "WARNING"]
     if not wish.shape:
         command += ["--run-time", seconds]
     if wish.processes > 1:
-        command += ["--processes", str(wish.processes)]
+        command += ["--processes", str(wish.processes), "--master-bind-host", "127.0.0.1"]
+        port = str(free_port())
+        command += ["--master-bind-port", port, "--master-port", port]
+    events, events_of_locust = os.pipe()
     environment = {
         **os.environ,
         "FASTBK_METADATA": metadata_uri,
         "FASTBK_LOAD_OUT": str(out),
-        "FASTBK_LOAD_NOTES": str(notes),
+        "FASTBK_LOAD_NOTES": str(folder),
+        "FASTBK_LOAD_EVENTS": str(events_of_locust),
         "FASTBK_LOAD_SHAPE": wish.shape,
         "FASTBK_LOAD_SECONDS": str(wish.seconds),
         "FASTBK_LOAD_USERS": users,
         "FASTBK_LOAD_STEP_S": str(wish.step_s),
         "FASTBK_LOAD_THRESHOLDS": wish.thresholds,
-        "FASTBK_LOAD_SLOT_S": str(1 + int(wish.seconds / SLOTS)),
+        "FASTBK_LOAD_KEEP": str(int(wish.keep)),
         "PYTHONPATH": str(ROOT),
     }
     out.unlink(missing_ok=True)
@@ -159,19 +174,44 @@ def run_locust(metadata_uri: str, wish: Wish, out: Path, notes: Path) -> int:
     with (
         ctrl_c_ends_only_locust(),
         subprocess.Popen(
-            [*command, *wish.kinds], cwd=ROOT, env=environment, stdout=sys.stderr
+            [*command, *wish.kinds],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,  # its tables are rounded, and the report has them
+            pass_fds=[events_of_locust],
         ) as locust,
     ):
-        try:
-            return locust.wait(limit_s)
-        except BaseException:
-            locust.kill()
-            raise
+        os.close(events_of_locust)
+        with open(events) as lines:
+            follower = threading.Thread(target=follow, args=(lines, faults))
+            follower.start()
+            try:
+                return locust.wait(limit_s)
+            except BaseException:
+                locust.kill()
+                raise
+            finally:
+                follower.join()
+
+
+def follow(lines: TextIO, faults: chaos.Chaos | None) -> None:
+    """Read the starts and ends of locust's runs until it ends, and inject faults meanwhile."""
+    if faults is None:
+        lines.read()
+    else:
+        faults.follow(lines)
+
+
+def free_port() -> int:
+    """Return a port of loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
 
 @contextlib.contextmanager
 def ctrl_c_ends_only_locust() -> Iterator[None]:
-    """A terminal sends Ctrl-C to all: locust ends with it, and what is kept is read back all the same."""
+    """A terminal sends Ctrl-C to all processes. Locust ends then, and the audit follows all the same."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
@@ -180,28 +220,28 @@ def ctrl_c_ends_only_locust() -> Iterator[None]:
 
 
 def load(wish: Wish, folder: Path) -> tuple[int, dict[str, Any] | None]:
-    """Run what is wished for; return the exit code and the results, None where there are none."""
+    """Run a load test. Return the exit code, and the results if there are any."""
     out = folder / "load.json"
     with (
-        tempfile.TemporaryDirectory(prefix="fastbk-load-") as notes,
+        tempfile.TemporaryDirectory(prefix="fastbk-load-") as name,
         cluster_of(wish) as (metadata_uri, cluster),
     ):
-        faults: list[tuple[float, str]] = []
-        if cluster is None:
-            code = run_locust(metadata_uri, wish, out, Path(notes))
-        else:
-            with chaos.Chaos(cluster, chaos.parse(wish.chaos, wish.bookies)) as done:
-                code = run_locust(metadata_uri, wish, out, Path(notes))
-            faults = done.done
+        notes = Path(name)
+        faults = None
+        if cluster is not None:
+            schedule = chaos.parse(wish.chaos, wish.bookies)
+            faults = chaos.Chaos(cluster, schedule, notes / chaos.LOG)
+        code = run_locust(metadata_uri, wish, out, notes, faults)
         if not out.exists():
             return code or 1, None
         results: dict[str, Any] = json.loads(out.read_text())
-        written = kept.read_notes(Path(notes))
+        log = chaos.read_log(notes / chaos.LOG)
+        results["faults"] = [one for one in log if one[0] >= results["began_s"]]
+        written = kept.read_notes(notes)
         with fastbk.sync.connect(metadata_uri) as client:
             found = kept.audit(client, written)
             if not wish.keep:
                 kept.delete(client, written)
-    results["faults"] = faults
     results["audit"] = {"entries": found.entries, "lost": found.lost, "losses": found.losses}
     out.write_text(json.dumps(results, indent=1) + "\n")
     (folder / "load.html").write_text(report.page(results))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import html
 import random
+import time
 
 import pytest
 
@@ -10,7 +13,9 @@ from loadtest import chaos, kept, shapes, thresholds
 from loadtest.figures import Figures
 from loadtest.latency import Latency, bucket_of, top_of
 from loadtest.report import lines, page
-from tests.tools.load import Wish
+from loadtest.run import Plan, Run
+from tests.style.tree import ROOT
+from tests.tools.load import KINDS, Wish
 
 
 def test_every_value_lies_in_its_bucket_and_a_bucket_is_narrow() -> None:
@@ -34,8 +39,8 @@ def test_percentiles_are_those_of_the_sorted_values(rng: random.Random) -> None:
 def test_figures_of_several_processes_are_those_of_one_that_made_all_requests(
     rng: random.Random,
 ) -> None:
-    one, merged = Figures(2), Figures(2)
-    workers = [Figures(2) for _ in range(3)]
+    one, merged = Figures(6), Figures(6)
+    workers = [Figures(6) for _ in range(3)]
     for number in range(3000):
         took_us = None if number % 50 == 0 else rng.lognormvariate(6, 2)
         request = (f"kind {number % 4}", took_us, number % 7, 1000.0 + number / 300)
@@ -57,6 +62,15 @@ def test_figures_of_several_processes_are_those_of_one_that_made_all_requests(
         (at_s, found.summary()) for at_s, found in one.slots()
     ]
     assert [at_s for at_s, _ in merged.slots()] == [1000, 1002, 1004, 1006, 1008]
+
+
+def test_a_chart_of_a_day_has_as_many_points_as_one_of_a_minute() -> None:
+    figures = Figures(slots_max=10)
+    for at_s in range(0, 86_400, 60):
+        figures.record("a", 100.0, 0, 1e9 + at_s)
+    assert len(figures.slots()) <= 10
+    assert figures.totals()["a"].count == sum(found.count for _, found in figures.slots()) == 1440
+    assert 86_400 / 10 <= figures.slot_s < 2 * 86_400 / 5
 
 
 def latency_of(values: list[int], failures: int = 0) -> Latency:
@@ -137,6 +151,26 @@ def test_a_ramp_ends_with_the_step_that_breaks() -> None:
     assert "did not break; 10 users" in str(patient)
 
 
+def test_a_run_with_a_ramp_counts_each_step_by_itself() -> None:
+    plan = Plan(
+        "ramp", seconds=100.0, users=10, step_s=5.0, bounds=thresholds.parse("a: p99 < 1ms")
+    )
+    run = Run(plan, began_s=time.time() - 12)
+    assert run.users_at(0.0) == 10
+    for at_s, took_us in ((1, 100), (2, 100), (7, 100), (8, 9000)):
+        words = latency_of([took_us]).to_words()
+        run.add("one", 3.0, [(int(run.began_s) + at_s, "a", words)])
+        if at_s == 2:
+            assert run.users_at(5.0) == 20
+    assert run.users_at(10.0) is None
+    run.ended_s = run.began_s + 10
+    found = run.results()
+    assert found["ramp"] == "ramp: 20 users broke a threshold; 10 met all"
+    assert (found["users_held"], found["processes"]) == (10, 1)
+    assert found["requests"]["a"]["count"] == 4
+    assert "4 requests      0 failed" in run.progress()
+
+
 def test_schedules_of_faults() -> None:
     faults = chaos.parse("8s start 0; 2.5s kill 0; 3s kill 1 journal;", 3)
     assert [(one.at_s, str(one)) for one in faults] == [
@@ -160,6 +194,7 @@ def test_schedules_of_faults() -> None:
         {"SHAPE": "round"},
         {"THRESHOLDS": "fast"},
         {"CHAOS": "soon"},
+        {"ONLY": "Appends"},
         {"CHAOS": "1", "METADATA": "sqlite:m"},
     ],
 )
@@ -169,11 +204,21 @@ def test_wishes_that_cannot_be_are_refused(given: dict[str, str]) -> None:
     assert Wish.of({"CHAOS": "1", "SECONDS": "8"}).chaos.startswith("1.0s kill 0")
 
 
+def test_the_kinds_of_users_are_those_that_locust_finds() -> None:
+    tree = ast.parse((ROOT / "loadtest/locustfile.py").read_text())
+    (names,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert sorted(names) == sorted(KINDS)
+
+
 def test_data_follow_from_seed_and_number() -> None:
     one = kept.Kept(1, 100_001, ledger_id=1)
     assert len(one.data(0)) == 100_001
     assert len({one.data(0), one.data(1), kept.Kept(2, 100_001).data(0)}) == 3
-    assert kept.record_of(one, 5) == (5).to_bytes(8, "big") + one.data(5)
+    assert one.record(5) == (5).to_bytes(8, "big") + one.data(5)
 
 
 def test_the_page_and_the_terminal_show_what_was_judged() -> None:
@@ -183,6 +228,8 @@ def test_the_page_and_the_terminal_show_what_was_judged() -> None:
         "seconds": 2.0,
         "users": 3,
         "processes": 2,
+        "processor_share": 0.97,
+        "errors": [("a", "TimeoutError('late')", 1)],
         "shape": "spike",
         "slot_s": 1,
         "requests": {"a <b>": latency_of([10, 20], failures=1).summary()},
@@ -199,8 +246,11 @@ def test_the_page_and_the_terminal_show_what_was_judged() -> None:
         "BAD  a: p99",
         "BAD  read back: 5 acknowledged entries, 1 lost",
         "BAD  ledger 7: ends",
+        "BAD  locust's busiest process used 97%",
     ):
         assert text in "\n".join(lines(results))
-        assert text[5:].replace("<", "&lt;").partition("<")[0] in shown
+        assert html.escape(text[5:]) in shown
+    assert "1  a: TimeoutError('late')" in "\n".join(lines(results))
+    assert html.escape("1 × a: TimeoutError('late')") in shown
     assert "0.5 s: kill 0" in shown
     assert shown.count("stroke-dasharray") == 3
