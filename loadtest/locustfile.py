@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import locust.runners
 import locust.stats
 from locust import LoadTestShape, events
 from locust.env import Environment
@@ -48,6 +49,8 @@ NOT_DONE = 1
 BROKEN = 3
 ERRORS_MAX = 20
 PROGRESS_S = 5
+REPORT_S = 1.0
+"""Workers send their figures so often. Locust's three seconds are long for the steps of a ramp."""
 MESSAGE_KEY = "fastbk"
 
 FOLDER = Path(os.environ["FASTBK_LOAD_NOTES"]) if "FASTBK_LOAD_NOTES" in os.environ else None
@@ -80,6 +83,7 @@ def round_exactly(response_time_ms: float) -> float:
 
 
 locust.stats.bucket_response_time = round_exactly
+locust.runners.WORKER_REPORT_INTERVAL = REPORT_S
 
 
 if PLAN.shape:
@@ -149,8 +153,8 @@ def begin(**given: Any) -> None:
     gevent.get_hub().loop.update_now()
     if environment.web_ui is not None:
         web.extend(environment.web_ui, results)
-    else:
-        logging.getLogger("locust.stats_logger").disabled = True  # our table is exact
+    # Locust would print its tables at the end. Those of the report are exact.
+    logging.getLogger("locust.stats_logger").disabled = True
 
 
 @events.test_start.add_listener
@@ -171,7 +175,7 @@ def start(**_: object) -> None:
 @events.spawning_complete.add_listener
 def spawned(user_count: int, **_: object) -> None:
     """Note how many users there are."""
-    run.users = max(run.users, user_count)
+    run.levels.append((time.time(), user_count))
 
 
 @events.report_to_master.add_listener

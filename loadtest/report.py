@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import html
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Results: TypeAlias = Mapping[str, Any]
 """As `locustfile.results` returns it. The command adds `audit`."""
 
 WIDTH, HEIGHT = 880, 150
+COLORS = ("#1f6feb", "#d1242f")
 BUSY_SHARE = 0.9
 """A process of locust that is busier than this is late itself, and the times contain that."""
 STYLE = """
@@ -96,7 +100,10 @@ def _verdicts(results: Results) -> list[tuple[str, str]]:
         found.append(("bad", text))
     audit = results.get("audit")
     if audit is not None:
-        text = f"read back: {audit['entries']:,} acknowledged entries, {audit['lost']:,} lost"
+        text = (
+            f"read back: {audit['entries']:,} acknowledged entries of {audit['ledgers']:,} ledgers and streams, "
+            f"{audit['lost']:,} lost"
+        )
         found.append(("bad" if audit["lost"] else "good", text))
         found += [("bad", loss) for loss in audit["losses"]]
     return found
@@ -122,53 +129,103 @@ def _errors(results: Results) -> list[str]:
     return ["<h2>Failed requests</h2><ul>", *items, "</ul>"]
 
 
+@dataclass(frozen=True)
+class Scale:
+    """The axes of a chart."""
+
+    begin_s: float
+    end_s: float
+    top: float
+    is_log: bool = False
+
+    def x(self, at_s: float) -> float:
+        """Return where a time is."""
+        return (at_s - self.begin_s) / max(1e-9, self.end_s - self.begin_s) * WIDTH
+
+    def y(self, value: float) -> float:
+        """Return where a value is."""
+        share = (
+            math.log10(max(1.0, value)) / math.log10(self.top) if self.is_log else value / self.top
+        )
+        return HEIGHT - share * (HEIGHT - 20)
+
+    def ticks(self) -> list[float]:
+        """Return the values that have a line: powers of ten, or the half and all."""
+        if self.is_log:
+            return [10.0**power for power in range(1, int(math.log10(self.top)) + 1)]
+        return [self.top / 2, self.top]
+
+
 def _charts(results: Results) -> list[str]:
-    slots = results["slots"]
+    slots = results["slots"][:-1]  # the last one is not whole
     if len(slots) < 2:
         return []
     begin_s, end_s = slots[0]["at_s"], slots[-1]["at_s"] + results["slot_s"]
-    marks = [(at_s, text) for at_s, text in results["faults"] if begin_s <= at_s <= end_s]
-    drawn = []
-    for title, keys in (
-        ("Requests a second", ("per_s",)),
-        ("Latency of all requests, µs: p50 blue, p99 red", ("p50_us", "p99_us")),
-        ("Failed requests a second", ("failures_per_s",)),
-    ):
-        top = max([slot[key] for slot in slots for key in keys] + [1])
-        paths = "".join(
-            _polyline([(slot["at_s"], slot[key]) for slot in slots], begin_s, end_s, top, color)
-            for key, color in zip(keys, ("#1f6feb", "#d1242f"), strict=False)
+    drawn = [
+        _chart(results, title, Scale(begin_s, end_s, _top(slots, keys), is_log), keys)
+        for title, keys, is_log in (
+            ("Requests a second", ("per_s",), False),
+            ("Latency of all requests, µs: p50 blue, p99 red", ("p50_us", "p99_us"), True),
+            ("Failed requests a second", ("failures_per_s",), False),
         )
-        drawn.append(
-            f'<h2>{title}</h2><svg viewBox="0 0 {WIDTH} {HEIGHT + 20}" role="img" aria-label="{title}">'
-            f"{_marks(marks, begin_s, end_s)}{paths}"
-            f'<text x="4" y="14" font-size="12" fill="#555">{top:,.0f}</text>'
-            f'<text x="{WIDTH - 4}" y="{HEIGHT + 15}" font-size="12" fill="#555" text-anchor="end">'
-            f"{end_s - begin_s:,.0f} s</text></svg>"
-        )
+        if keys != ("failures_per_s",) or any(slot["failures_per_s"] for slot in slots)
+    ]
+    levels = [(at_s, users) for at_s, users in results["levels"] if at_s < end_s]
+    if len(levels) > 1:
+        scale = Scale(begin_s, end_s, max(users for _, users in levels))
+        stairs = [(begin_s, 0), *levels, (end_s, levels[-1][1])]
+        points = [
+            point
+            for (_, before), (at_s, users) in itertools.pairwise(stairs)
+            for point in ((max(at_s, begin_s), before), (max(at_s, begin_s), users))
+        ]
+        drawn.append(_svg(results, "Users", scale, _polyline(points, scale, COLORS[0])))
     return drawn
 
 
-def _x(at_s: float, begin_s: float, end_s: float) -> float:
-    return (at_s - begin_s) / max(1e-9, end_s - begin_s) * WIDTH
+def _top(slots: Sequence[Mapping[str, float]], keys: Sequence[str]) -> float:
+    return max([slot[key] for slot in slots for key in keys] + [1])
 
 
-def _polyline(
-    points: list[tuple[float, float]], begin_s: float, end_s: float, top: float, color: str
-) -> str:
-    placed = " ".join(
-        f"{_x(at_s, begin_s, end_s):.1f},{HEIGHT - value / top * (HEIGHT - 20):.1f}"
-        for at_s, value in points
+def _chart(results: Results, title: str, scale: Scale, keys: Sequence[str]) -> str:
+    paths = "".join(
+        _polyline([(slot["at_s"], slot[key]) for slot in results["slots"][:-1]], scale, color)
+        for key, color in zip(keys, COLORS, strict=False)
     )
+    return _svg(results, title, scale, paths)
+
+
+def _svg(results: Results, title: str, scale: Scale, paths: str) -> str:
+    ticks = "".join(
+        f'<line x1="0" x2="{WIDTH}" y1="{scale.y(tick):.1f}" y2="{scale.y(tick):.1f}" stroke="#ddd"/>'
+        f'<text x="4" y="{scale.y(tick) - 3:.1f}" font-size="11" fill="#666">{tick:,.0f}</text>'
+        for tick in scale.ticks()
+    )
+    return (
+        f'<h2>{title}</h2><svg viewBox="0 0 {WIDTH} {HEIGHT + 20}" role="img" aria-label="{title}">'
+        f"{ticks}{_marks(results, scale)}{paths}"
+        f'<text x="{WIDTH - 4}" y="{HEIGHT + 15}" font-size="11" fill="#666" text-anchor="end">'
+        f"{scale.end_s - scale.begin_s:,.0f} s</text></svg>"
+    )
+
+
+def _polyline(points: Sequence[tuple[float, float]], scale: Scale, color: str) -> str:
+    placed = " ".join(f"{scale.x(at_s):.1f},{scale.y(value):.1f}" for at_s, value in points)
     return f'<polyline points="{placed}" fill="none" stroke="{color}" stroke-width="2"/>'
 
 
-def _marks(marks: list[tuple[float, str]], begin_s: float, end_s: float) -> str:
-    return "".join(
-        f'<line x1="{_x(at_s, begin_s, end_s):.1f}" x2="{_x(at_s, begin_s, end_s):.1f}" y1="0" y2="{HEIGHT}" '
-        f'stroke="#bf8700" stroke-dasharray="4 3"><title>{html.escape(text)}</title></line>'
-        for at_s, text in marks
-    )
+def _marks(results: Results, scale: Scale) -> str:
+    """Return a dashed line for each fault, with its number in the list below."""
+    drawn = []
+    for number, (at_s, text) in enumerate(results["faults"], 1):
+        if scale.begin_s <= at_s <= scale.end_s:
+            x = f"{scale.x(at_s):.1f}"
+            drawn.append(
+                f'<line x1="{x}" x2="{x}" y1="0" y2="{HEIGHT}" stroke="#bf8700" stroke-dasharray="4 3">'
+                f"<title>{html.escape(text)}</title></line>"
+                f'<text x="{x}" y="{HEIGHT + 15}" font-size="11" fill="#7d5a00" text-anchor="middle">{number}</text>'
+            )
+    return "".join(drawn)
 
 
 def _faults(results: Results) -> list[str]:
@@ -177,4 +234,4 @@ def _faults(results: Results) -> list[str]:
         return []
     begin_s = results["began_s"]
     items = [f"<li>{at_s - begin_s:.1f} s: {html.escape(text)}</li>" for at_s, text in faults]
-    return ["<h2>Faults</h2><p>Dashed lines in the charts.</p><ol>", *items, "</ol>"]
+    return ["<h2>Faults</h2><p>The charts have a dashed line for each.</p><ol>", *items, "</ol>"]

@@ -39,8 +39,8 @@ class Run:
     plan: Plan
     began_s: float = field(default_factory=time.time)
     ended_s: float | None = None
-    users: int = 0
-    """The largest number of users so far."""
+    levels: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds since 1970, users) of each change."""
     processor_s: dict[str, float] = field(default_factory=dict)
     """Processor time of each process with users so far, in seconds."""
 
@@ -73,6 +73,11 @@ class Run:
         return bool(totals) and all(one.is_met for one in verdicts)
 
     @property
+    def users(self) -> int:
+        """The largest number of users so far."""
+        return max((users for _, users in self.levels), default=0)
+
+    @property
     def seconds(self) -> float:
         """How long the run has lasted."""
         slots = self._figures.slots()
@@ -100,6 +105,7 @@ class Run:
             "began_s": self.began_s,
             "seconds": seconds,
             "users": self.users,
+            "levels": self.levels,
             "processes": max(1, len(self.processor_s)),
             "processor_share": busiest / seconds if seconds else 0.0,
             "shape": self.plan.shape,

@@ -28,8 +28,11 @@ T = TypeVar("T")
 ENSEMBLE = int(os.environ.get("FASTBK_LOAD_ENSEMBLE", "3"))
 WRITE_QUORUM = int(os.environ.get("FASTBK_LOAD_WRITE_QUORUM", "3"))
 ACK_QUORUM = int(os.environ.get("FASTBK_LOAD_ACK_QUORUM", "2"))
-LEDGER_BYTES = int(os.environ.get("FASTBK_LOAD_LEDGER_BYTES", str(64 * 1024 * 1024)))
-"""A user reads back and deletes a ledger or stream of this size, so that no disk fills."""
+USERS = int(os.environ.get("FASTBK_LOAD_USERS", "10"))
+KEPT_BYTES = int(os.environ.get("FASTBK_LOAD_KEPT_BYTES", str(2 * 1024**3)))
+"""All users together have at most so many bytes of entries at a time, so that no disk fills."""
+LEDGER_BYTES = KEPT_BYTES // USERS
+"""A user reads back and deletes a ledger or stream of this size."""
 IS_KEPT = os.environ.get("FASTBK_LOAD_KEEP", "") == "1"
 """Nothing is deleted."""
 PAUSE_AFTER_FAILURE_S = 0.2
@@ -52,6 +55,7 @@ class LoadUser(User):
     abstract = True
     wait_time = constant(0)
     size_bytes = 1024
+    host = os.environ.get("FASTBK_METADATA")
     kept: Kept
     """What was acknowledged of this user's ledger or stream."""
 
@@ -94,7 +98,7 @@ class LoadUser(User):
             error = caught
         took_us = (time.perf_counter_ns() - start_ns) / 1000
         if isinstance(error, WrongBytes):
-            notes.append(Kept(0, 0, audit=Audit(0, 1, [str(error)])))
+            notes.append(Kept(0, 0, audit=Audit(lost=1, losses=[str(error)])))
         recorded.record(kind, None if error else took_us, size_bytes, time.time())
         self.environment.events.request.fire(
             request_type="fastbk",
@@ -136,20 +140,12 @@ class LoadUser(User):
         if not self.is_full():
             return
         self.release()
-        kept = self.kept
-
-        def read_back() -> bool:
-            found = kept.check(self.client)
-            # While bookies are down some entries cannot be read. The audit at the end reads them.
-            kept.audit = None if found.is_unreadable else found
-            if found.lost:
-                raise AssertionError(found.losses[0])
-            return True
-
-        size_bytes = kept.count * kept.size_bytes
-        if self.measure("read back", size_bytes, read_back) and not IS_KEPT:
+        found = self.kept.check(self.client)
+        # While bookies are down some entries cannot be read. The audit at the end reads them.
+        self.kept.audit = None if found.is_unreadable else found
+        if not (found.lost or IS_KEPT):
             try:
-                kept.delete(self.client)
+                self.kept.delete(self.client)
             except Error as error:
                 logging.info("not deleted: %s", error)
         self.begin_again(0.0)

@@ -36,7 +36,7 @@ def test_all_users_on_two_processes_go_on_while_a_bookie_is_killed_and_nothing_i
     assert results is not None
     requests = results["requests"]
     assert code == 0, results["errors"]
-    assert requests.keys() - {"read own", "read back"} == KINDS
+    assert requests.keys() - {"read own"} == KINDS
     assert (results["processes"], results["users"]) == (2, 10)
     assert [text for _, text in results["faults"]][:1] == ["kill 0"]
     for one in requests.values():
@@ -55,8 +55,8 @@ def test_the_figures_of_two_processes_have_each_request_once_and_full_ledgers_ar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their notes of acknowledged entries, which the audit reads, are a second count of the same."""
-    monkeypatch.setenv("FASTBK_LOAD_LEDGER_BYTES", "5000")
-    monkeypatch.setenv("FASTBK_LOAD_UNTIL", "append small,stream append,read back")
+    monkeypatch.setenv("FASTBK_LOAD_KEPT_BYTES", "20000")
+    monkeypatch.setenv("FASTBK_LOAD_UNTIL", "append small,stream append")
     wish = Wish(SECONDS_MAX, users=4, processes=2, shape="soak")
     wish.kinds = ["SmallAppends", "StreamAppends"]
     wish.thresholds = "append small: p50 < 1us; *: failures < 1"
@@ -67,13 +67,14 @@ def test_the_figures_of_two_processes_have_each_request_once_and_full_ledgers_ar
     requests = results["requests"]
     counts = {kind: one["count"] for kind, one in requests.items()}
     assert results["audit"]["entries"] == counts["append small"] + counts["stream append"]
+    assert results["audit"]["ledgers"] > wish.users
     slots = sum(slot["per_s"] * results["slot_s"] for slot in results["slots"])
     assert slots == sum(counts.values())
     assert (results["users"], results["processes"]) == (4, 2)
 
 
 def test_a_lost_entry_ends_the_run_with_its_own_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss: a ledger disappears between the run and the audit."""
     audit = kept.audit
@@ -84,56 +85,62 @@ def test_a_lost_entry_ends_the_run_with_its_own_code(
 
     monkeypatch.setattr(kept, "audit", lose)
     monkeypatch.setenv("FASTBK_LOAD_UNTIL", "append small")
-    code, results = load(Wish(SECONDS_MAX, users=1, kinds=["SmallAppends"]), tmp_path)
+    wish = Wish(SECONDS_MAX, users=1, kinds=["SmallAppends"], metadata=cluster.metadata_uri)
+    code, results = load(wish, tmp_path)
     assert results is not None
     assert code == LOST
     assert results["audit"]["lost"] == results["requests"]["append small"]["count"]
 
 
-def test_missing_entries_and_other_bytes_are_found(tmp_path: Path) -> None:
-    with LocalCluster(3) as cluster, fastbk.sync.connect(cluster.metadata_uri) as client:
-        notes = []
-        for number in range(3):
-            with client.create_ledger() as writer:
-                one = kept.Kept(number, 100, ledger_id=writer.ledger_id, count=10)
-                writer.append_many([one.data(entry_id) for entry_id in range(10)])
-            notes.append(one)
-        client.namespace(kept.NAMESPACE).create()
-        stream = client.namespace(kept.NAMESPACE).create_stream("s")
-        notes.append(kept.Kept(7, 100, stream="s", count=4, failed=[2]))
-        with stream.writer() as records:
-            records.append_many([notes[3].record(number) for number in (0, 1, 1, 3)])
-        notes.append(kept.Kept(0, 0, audit=kept.Audit(5)))
-        kept.write_notes(tmp_path, notes)
-        assert kept.read_notes(tmp_path) == notes
-        assert kept.audit(client, notes) == kept.Audit(38)
+def test_missing_entries_and_other_bytes_are_found(
+    client: fastbk.sync.Client, tmp_path: Path
+) -> None:
+    notes = []
+    for number in range(3):
+        with client.create_ledger() as writer:
+            one = kept.Kept(number, 100, ledger_id=writer.ledger_id, count=10)
+            writer.append_many([one.data(entry_id) for entry_id in range(10)])
+        notes.append(one)
+    client.namespace(kept.NAMESPACE).create(exist_ok=True)
+    stream = client.namespace(kept.NAMESPACE).create_stream("s")
+    notes.append(kept.Kept(7, 100, stream="s", count=4, failed=[2]))
+    with stream.writer() as records:
+        records.append_many([notes[3].record(number) for number in (0, 1, 1, 3)])
+    notes.append(kept.Kept(0, 0, audit=kept.Audit(1, 5)))
+    kept.write_notes(tmp_path, notes)
+    assert kept.read_notes(tmp_path) == notes
+    assert kept.audit(client, notes) == kept.Audit(5, 38)
 
-        notes[0].count = 11
-        notes[1].seed = 99
-        client.delete_ledger(notes[2].ledger_id)
-        notes[3].failed = []
-        found = kept.audit(client, notes)
-        assert found.lost == 1 + 10 + 10 + 1
-        assert found.is_unreadable
-        assert f"ledger {notes[0].ledger_id}: ends before entry 10" in found.losses
-        assert "stream s: [2] are missing" in found.losses
-        kept.delete(client, notes)
-        assert list(client.list_ledgers()) == []
+    notes[0].count = 11
+    notes[1].seed = 99
+    client.delete_ledger(notes[2].ledger_id)
+    notes[3].failed = []
+    found = kept.audit(client, notes)
+    assert found.lost == 1 + 10 + 10 + 1
+    assert found.is_unreadable
+    assert f"ledger {notes[0].ledger_id}: ends before entry 10" in found.losses
+    assert "stream s: [2] are missing" in found.losses
+    kept.delete(client, notes)
+    left = {ledger.ledger_id for ledger in client.list_ledgers()}
+    assert not left & {one.ledger_id for one in notes}
+    assert "s" not in [info.name for info in client.namespace(kept.NAMESPACE).streams()]
 
 
-def test_clients_of_one_process_share_gevents_thread() -> None:
+def test_clients_of_one_process_share_gevents_thread(
+    client: fastbk.sync.Client, cluster: LocalCluster, own_name: str
+) -> None:
     """One native thread runs one event loop at a time: with a loop for each client the second would fail."""
-    with LocalCluster(3) as cluster:
-        command = [str(ensure_venv()), "-m", "tests.fixtures.gevent_clients", cluster.metadata_uri]
-        ended = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
+    client.namespace(own_name).create()
+    command = [str(ensure_venv()), "-m", "tests.fixtures.gevent_clients"]
+    ended = subprocess.run(
+        [*command, cluster.metadata_uri, own_name],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr[-3000:]
 
 
@@ -141,8 +148,8 @@ def test_without_a_cluster_it_says_so_and_shows_no_stacks(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wish = Wish(1.0, users=1, metadata=f"sqlite:{tmp_path}/m.sqlite", kinds=["SmallAppends"])
-    with cluster_of(wish) as (uri, cluster):
-        assert cluster is None
+    with cluster_of(wish) as (uri, started):
+        assert started is None
         assert run_locust(uri, wish, tmp_path / "load.json", tmp_path / "notes") == 1
     output = capfd.readouterr().err
     assert "this user cannot begin: there is no cluster at sqlite:" in output

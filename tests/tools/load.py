@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -242,7 +242,7 @@ def load(wish: Wish, folder: Path) -> tuple[int, dict[str, Any] | None]:
             found = kept.audit(client, written)
             if not wish.keep:
                 kept.delete(client, written)
-    results["audit"] = {"entries": found.entries, "lost": found.lost, "losses": found.losses}
+    results["audit"] = asdict(found)
     out.write_text(json.dumps(results, indent=1) + "\n")
     (folder / "load.html").write_text(report.page(results))
     return LOST if found.lost else code, results

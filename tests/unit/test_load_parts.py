@@ -227,24 +227,30 @@ def test_the_page_and_the_terminal_show_what_was_judged() -> None:
         "began_s": 100.0,
         "seconds": 2.0,
         "users": 3,
+        "levels": [(99.0, 1), (100.5, 3)],
         "processes": 2,
         "processor_share": 0.97,
         "errors": [("a", "TimeoutError('late')", 1)],
         "shape": "spike",
         "slot_s": 1,
         "requests": {"a <b>": latency_of([10, 20], failures=1).summary()},
-        "slots": [{"at_s": 100, **slot}, {"at_s": 101, **slot}],
+        "slots": [{"at_s": at_s, **slot} for at_s in (100, 101, 102)],
         "thresholds": [("a: p99 < 1us: 20 µs", False)],
         "ramp": "ramp: broke",
         "faults": [(100.5, "kill 0")],
-        "audit": {"entries": 5, "lost": 1, "losses": ["ledger 7: ends before entry 3"]},
+        "audit": {
+            "ledgers": 2,
+            "entries": 5,
+            "lost": 1,
+            "losses": ["ledger 7: ends before entry 3"],
+        },
     }
     shown = page(results)
     assert "a &lt;b&gt;" in shown
     assert "a <b>" not in shown
     for text in (
         "BAD  a: p99",
-        "BAD  read back: 5 acknowledged entries, 1 lost",
+        "BAD  read back: 5 acknowledged entries of 2 ledgers and streams, 1 lost",
         "BAD  ledger 7: ends",
         "BAD  locust's busiest process used 97%",
     ):
@@ -253,4 +259,4 @@ def test_the_page_and_the_terminal_show_what_was_judged() -> None:
     assert "1  a: TimeoutError('late')" in "\n".join(lines(results))
     assert html.escape("1 × a: TimeoutError('late')") in shown
     assert "0.5 s: kill 0" in shown
-    assert shown.count("stroke-dasharray") == 3
+    assert shown.count("stroke-dasharray") == 4
