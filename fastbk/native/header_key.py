@@ -5,7 +5,7 @@ The supervisor draws one for each pair and boot, and gives it to the pair's jour
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
@@ -20,7 +20,7 @@ NO_HEADER_KEY = bytes(HEADER_KEY_BYTES)
 
 def new_header_key() -> bytes:
     """Return a random key."""
-    return secrets.token_bytes(HEADER_KEY_BYTES)
+    return os.urandom(HEADER_KEY_BYTES)  # `secrets` returns the same, and imports hashlib
 
 
 def put_header_key(options: CData, key: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import socket
 import sys
@@ -13,21 +12,15 @@ import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
-from fastbk.model.cookie import CookieError
-from fastbk.native.ffi import FormatTooNewError
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.observe import logs
 from fastbk.server.configuration import bookie_file
-from fastbk.server.supervisor import Supervisor
-from fastbk.storage.identity_check import IdentityError
+from fastbk.server.supervision.claim import Claim, claim_at_once
 
 ACCEPT_DATA_LOSS = (
     "start although this bookie's data is gone for good: it says of no ledger that it held that something is missing,"
     " until `fastbk bookie recover` has repaired it; without effect when nothing is missing"
 )
-
-REFUSALS = (ConfigError, IdentityError, CookieError, FormatTooNewError)
-"""What starting again does not change: only a person can."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,10 +50,17 @@ def serve(
     logs.configure()
     logs.bind(role="supervisor")
     lifeline = None if lifeline_descriptor is None else socket.socket(fileno=lifeline_descriptor)
+    claim: Claim | None = None
     try:
         file = bookie_file.read(path)
         file.log()
-        supervisor = Supervisor(file.config, lifeline, accept_data_loss=accept_data_loss)
+        claim = claim_at_once(file.config)
+        # The children import by now, and so does this process.
+        import asyncio
+
+        from fastbk.server.supervisor import Supervisor
+
+        supervisor = Supervisor(file.config, lifeline, claim, accept_data_loss=accept_data_loss)
         return asyncio.run(supervisor.run())
     except (Error, OSError) as error:
         if lifeline is not None:
@@ -71,10 +71,18 @@ def serve(
                 pass
         logs.error("bookie.failed", reason=str(error))
         return _exit_code_of(error)
+    finally:
+        if claim is not None:
+            claim.close()
 
 
 def _exit_code_of(error: Error | OSError) -> int:
-    if isinstance(error, REFUSALS):
+    from fastbk.model.cookie import CookieError
+    from fastbk.native.ffi import FormatTooNewError
+    from fastbk.storage.identity_check import IdentityError
+
+    # What starting again does not change: only a person can.
+    if isinstance(error, ConfigError | IdentityError | CookieError | FormatTooNewError):
         return REFUSED
     return UNREACHABLE if isinstance(error, Error) and error.retryable else FAILED
 

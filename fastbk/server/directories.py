@@ -28,6 +28,12 @@ LOCK_WAIT_S = 10.0
 _RETRY_S = 0.01
 
 
+class DirectoriesInUse(StorageError):
+    """Another process holds the lock of a directory."""
+
+    default_retryable = True
+
+
 class DirectoryLock:
     """An exclusive lock on one directory."""
 
@@ -172,10 +178,9 @@ def _wait(lock: DirectoryLock, deadline_s: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 holder = os.pread(lock.descriptor, 32, 0).decode("ascii", "replace").strip()
-                raise StorageError(
+                raise DirectoriesInUse(
                     f"{lock.directory} is in use by a running bookie (process {holder or 'unknown'}):"
-                    " stop that one, or give this one a directory of its own",
-                    retryable=True,
+                    " stop that one, or give this one a directory of its own"
                 ) from None
             time.sleep(_RETRY_S)
 

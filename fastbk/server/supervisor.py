@@ -16,29 +16,24 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.bookie_facts import BookieFacts
-from fastbk.config import split_address
 from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
-from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.admin.pages import endpoints, life_info, open_admin
-from fastbk.server.child import keep_to
-from fastbk.server.configuration.bookie_config import other_processors
-from fastbk.server.configuration.checks import check, check_processors
-from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
 from fastbk.server.disks.space_thresholds import reserve_bytes
 from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents, Lifeline
+from fastbk.server.supervision.claim import Claim, lock_directories, new_epoch
 from fastbk.server.supervision.digest_service import DigestService
 from fastbk.server.supervision.gc_admin import GcAdmin
+from fastbk.server.supervision.http_pages import HttpPages
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.supervision.monitor import Monitor
 from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
-from fastbk.server.supervision.registration import Membership
-from fastbk.server.supervision.spawn import Boot, PortGuard
+from fastbk.server.supervision.registration import Membership, endpoints
+from fastbk.server.supervision.spawn import Boot
 from fastbk.server.supervision.unclean_start import end_life
 
 if TYPE_CHECKING:
@@ -64,16 +59,17 @@ class Supervisor:
         self,
         config: BookieConfig,
         lifeline: socket.socket | None = None,
+        claim: Claim | None = None,
         *,
         accept_data_loss: bool = False,
     ) -> None:
         """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end stops us.
+        `claim`: what was taken already for this configuration; None: `run` waits for it.
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
-        check(config)
-        check_processors(config)
         library_log.forward()
         self._config = config
+        self._claim = claim
         self._accept_data_loss = accept_data_loss
         self._lifeline = Lifeline(lifeline)
         self._life = Lifecycle(time.monotonic())
@@ -86,66 +82,45 @@ class Supervisor:
         self._monitor = Monitor(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
         self._metrics.add_source(self._monitor.metric_lines)
-        self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
+        self._pages = HttpPages()
         self._watch: ChildEvents | None = None
         self._boot: Boot | None = None
         self._epoch = 0
         self._no_journal_reason = ""
         """Why this boot has no journal and serves reads only; empty when it has one."""
-        self._is_settled = False  # the directories were found to be this bookie's
 
     async def run(self) -> int:
         """Serve until asked to stop; return the exit code. Raises Error for what only a person can mend."""
-        keep_to(other_processors(self._config.bookie))  # and with it all children, but for journals
-        host, port = split_address(self._config.bookie.listen, "[bookie] listen")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         self._lifeline.watch(lambda: self.stop("whoever started this bookie is gone"))
         async with contextlib.AsyncExitStack() as stack:
-            directories = self._config.journal.all_directories, self._config.ledgers.all_directories
-            locks = await asyncio.to_thread(lock_pairs, *directories)
-            for lock in locks.values():
-                stack.callback(self._let_go, lock)
-            self._locks = {of: lock.descriptor for of, lock in locks.items()}
+            if self._claim is None:
+                locks = await asyncio.to_thread(lock_directories, self._config)
+                self._claim = Claim(self._config, locks)
+            claim = self._claim
+            stack.callback(claim.close)
+            self._guard = claim.guard
             await asyncio.to_thread(self._read_only_admin.load)
             self._disk_wait = DiskWait(
                 [
                     UsedDirectory(of.role, of.pair, str(lock.directory), lock.descriptor)
-                    for of, lock in locks.items()
+                    for of, lock in claim.locks.items()
                 ],
                 poll_s=self._config.disk.near_check_interval_ms / 1e3,
                 reserve_bytes=reserve_bytes(self._config.journal),
                 note=self._life.note,
                 tell=self._disks.put,
             )
-            try:
-                self._guard = PortGuard(host, port)
-            except OSError as error:
-                raise StorageError(
-                    f"cannot listen on {host}:{port}: {error.strerror}: stop what has that port, or"
-                    " choose another by [bookie] listen (of fastbk dev: --port-base)",
-                    retryable=True,
-                ) from error
-            stack.callback(self._guard.close)
-            self._bookie_id = self._config.bookie.id or f"{host}:{self._guard.port}"
+            self._bookie_id = self._config.bookie.id or f"{self._guard.host}:{self._guard.port}"
             logs.bind(bookie_id=self._bookie_id)
-            facts = BookieFacts(
-                config=self._config,
-                bookie_id=self._bookie_id,
-                life=self._life,
-                metrics=self._metrics,
-                disks=self._disks,
-                gc=self._gc,
-                read_only=self._read_only_admin,
-                set_read_only=self._ask_read_only,
-            )
-            self._admin = await open_admin(stack, facts, self._info, self._monitor.slow.answer)
+            await self._pages.bind(self._config.http.listen, stack)
             self._membership = Membership(
                 self._config,
-                endpoints(self._config, host, self._guard.port, self._admin),
+                endpoints(self._config, self._guard.host, self._guard.port, self._pages.port),
                 lambda reason: self._life.note("metadata", reason, "metadata"),
                 on_hold=self._life.metadata_held,
                 listed_id=lambda: self._gc.listed_id,
@@ -154,12 +129,21 @@ class Supervisor:
             stack.push_async_callback(self._membership.close)
             self._digests = DigestService(self._membership.read_ledgers)
             stack.push_async_callback(self._digests.close)
+            self._begin_pages(stack)
             return await self._boot_until_stopped()
 
-    def _let_go(self, lock: DirectoryLock) -> None:
-        if not self._is_settled:  # a start that was refused leaves nothing behind
-            lock.take_back()
-        lock.close()
+    def _begin_pages(self, stack: contextlib.AsyncExitStack) -> None:
+        facts = BookieFacts(
+            config=self._config,
+            bookie_id=self._bookie_id,
+            life=self._life,
+            metrics=self._metrics,
+            disks=self._disks,
+            gc=self._gc,
+            read_only=self._read_only_admin,
+            set_read_only=self._ask_read_only,
+        )
+        self._pages.begin(stack, facts, self._info, self._monitor.slow.answer)
 
     def stop(self, reason: str) -> None:
         """Begin to drain; asked a second time, kill at once (acknowledged data is safe either way)."""
@@ -206,20 +190,19 @@ class Supervisor:
 
     async def _boot_once(self) -> None:
         """Start, serve and drain once. Raises ChildDied, StopRequested, Error."""
-        began_s = time.monotonic()
-        self._epoch = max(self._epoch + 1, int(time.time()))
+        assert self._claim is not None, "`run` has the claim"
         no_journal = self._restarts.reads_only_reason or self._disk_wait.no_journal_reason
         self._no_journal_reason = no_journal
-        self._boot = boot = Boot(
-            self._config, self._guard, self._locks, self._epoch, is_reads_only=bool(no_journal)
-        )
+        boot = self._new_boot(self._claim)
+        self._boot, self._epoch = boot, boot.epoch
         self._watch = watch = ChildEvents(boot)
         kill_point("supervisor.after_spawn")
         self._lifeline.send({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
         try:
             # The children import meanwhile; what they say waits in the queue.
             service = await self._membership.join(self._bookie_id)
-            self._is_settled = True
+            self._claim.is_settled = True
+            self._pages.settled.set()
             facts = Facts(
                 bookie_id=self._bookie_id,
                 incarnation=service.incarnation,
@@ -242,6 +225,7 @@ class Supervisor:
             self._read_only_admin.attach(boot)
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
+            await self._pages.opened()
             properties = sequence.properties
             refuses = no_journal or self._read_only_admin.reason
             await self._membership.announce(
@@ -250,7 +234,7 @@ class Supervisor:
             kill_point("supervisor.after_announce")
             state = State.READ_ONLY if refuses else State.WRITABLE
             self._life.go(state, refuses or "serving", time.monotonic())
-            self._say_ready(sequence, replayed, time.monotonic() - began_s)
+            self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
             self._digests.detach()
@@ -261,12 +245,25 @@ class Supervisor:
             self._watch = self._boot = None
             await asyncio.to_thread(boot.close)
 
+    def _new_boot(self, claim: Claim) -> Boot:
+        if (boot := claim.take_first_boot()) is None:
+            is_reads_only = bool(self._no_journal_reason)
+            epoch = new_epoch(self._epoch)
+            return Boot(
+                self._config, self._guard, claim.descriptors, epoch, is_reads_only=is_reads_only
+            )
+        try:
+            boot.spawn_others()
+        except BaseException:
+            boot.close()
+            raise
+        return boot
+
     def _say_ready(self, sequence: BootOrder, replayed: list[Replayed], seconds: float) -> None:
-        http_port = self._admin.port if self._admin else None
         logs.info(
             "bookie.started",
             port=self._guard.port,
-            http_port=http_port,
+            http_port=self._pages.port,
             seconds=round(seconds, 3),
             replayed_batches=sum(each.batches for each in replayed),
             replayed_bytes=sum(each.bytes for each in replayed),
@@ -279,7 +276,7 @@ class Supervisor:
                 "bookie_id": self._bookie_id,
                 "host": self._guard.host,
                 "port": self._guard.port,
-                "http_port": http_port,
+                "http_port": self._pages.port,
                 "epoch": self._epoch,
                 "seconds": round(seconds, 3),
                 "pids": self.pids(),
@@ -324,7 +321,7 @@ class Supervisor:
             return
         while True:
             await asyncio.sleep(READ_ONLY_POLL_S)
-            self._apache_metrics.roll()
+            self._pages.roll()
             await self._look_at_limits()
 
     async def _look_at_limits(self) -> None:
@@ -383,6 +380,8 @@ class Supervisor:
 
     async def _info(self, _: dict[str, Any]) -> object:
         """Answer /info."""
+        from fastbk.server.admin.pages import life_info
+
         return {
             "bookie_id": self._bookie_id,
             "address": f"{self._guard.host}:{self._guard.port}",

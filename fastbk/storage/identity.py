@@ -10,7 +10,6 @@ moved (`fastbk.storage.shard_move`).
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,6 +62,8 @@ def new_identity(
     shards: Shards | None = None,
 ) -> Identity:
     """Return the identity of a directory that is born now, with an id of its own."""
+    import secrets  # with hashlib 4 ms, and a bookie is born once
+
     return Identity(
         bookie_id=bookie_id,
         incarnation=f"{incarnation:016x}",
@@ -77,6 +78,8 @@ def new_identity(
 
 def new_incarnation() -> int:
     """Return a random incarnation, 1..2^63 - 1: one birth of one bookie."""
+    import secrets
+
     return secrets.randbelow((1 << 63) - 1) + 1
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -304,7 +303,7 @@ class JournalPool:
         self.ready_count += 1
         self.ready_s += time.monotonic() - self._begun_s
         block = self.disk.block_size_bytes
-        salt = secrets.randbits(64)
+        salt = int.from_bytes(os.urandom(8), "little")
         self._ready.append(ReadyFile(file, file_id, salt, path, size_bytes // block * block))
 
     def _drop_surplus(self) -> None:

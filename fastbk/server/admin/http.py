@@ -25,6 +25,7 @@ from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.server.admin.http_guard import Places, SiteGuard
+from fastbk.server.admin.listener import HttpListener
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.supervision.lifecycle import reasons_of
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.supervision.lifecycle import Concern, Lifecycle
 
-REQUEST_BYTES_MAX = 8192
 BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0
 ROUTE_TIMEOUT_S = 30.0
@@ -88,7 +88,7 @@ class PageServer:
         self._quick: set[str] = set()
         self._changing: set[str] = set()
         self._guard = SiteGuard(allowed_hosts)
-        self._server: asyncio.Server | None = None
+        self._listener: HttpListener | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._requests, self._answers = Places(REQUESTS_MAX), Places(ANSWERS_MAX)
         self._routes_running = 0
@@ -123,16 +123,17 @@ class PageServer:
 
     async def open(self, host: str, port: int) -> None:
         """Listen. Raises OSError."""
-        self._server = await asyncio.start_server(
-            self._serve, host, port, limit=REQUEST_BYTES_MAX, start_serving=True
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self.serve(await HttpListener.bind(host, port))
+
+    async def serve(self, listener: HttpListener) -> None:
+        """Serve a port that was bound before; `close` closes it."""
+        self._listener, self.port = listener, listener.port
+        await listener.start(self._serve)
 
     async def close(self) -> None:
         """Stop listening and cut what is under way."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        if self._listener is not None:
+            await self._listener.close()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

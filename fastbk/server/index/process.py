@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import secrets
 import threading
 import time
 from functools import partial
@@ -40,7 +39,7 @@ from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.server.index.replay import replay
 from fastbk.server.index.scrub import Scrubber
 from fastbk.server.process_table import write_cache_sizes
-from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
+from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings, random_bits
 from fastbk.storage.compaction import CompactionSettings
 from fastbk.storage.disk_health import Takes
 from fastbk.storage.identity import pair_of
@@ -152,7 +151,7 @@ class Parts:
                 worker_bell_fds=[child.fds[f"worker_bell.{w}"] for w in workers],
                 reader_fd=self.reader_fd,
                 watched_fds=(child.control.fileno(), child.fds["gc"], self.jobs.fd),
-                seed=secrets.randbits(63),
+                seed=random_bits(63),
                 **cache_options(config),
             ),
             self.store,

@@ -22,11 +22,11 @@ from fastbk.native.ledger_state import DELETED
 from fastbk.native.shard import PAIRS_MAX
 from fastbk.observe import logs
 from fastbk.storage.identity import Identity, evened, read_identity, write_identity
-from fastbk.storage.offline_store import OfflineStore
 from fastbk.storage.shard_move import COPYING, MOVED, Move, read_move, remove_move, write_move
 
 if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.storage.offline_store import OfflineStore
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,9 @@ class Pairs:
     @contextmanager
     def opened(self, pair: int, incarnation: int) -> Iterator[OfflineStore]:
         """Open what a pair has stored."""
+        # Every start checks for a move that was cut off; only one that was needs what opens stores.
+        from fastbk.storage.offline_store import OfflineStore
+
         path = self.ledgers[pair]
         with Disk(Path(path), "plain") as reader_disk:
             opened = OfflineStore(self.disks[path], reader_disk, path, incarnation, pair)

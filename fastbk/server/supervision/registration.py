@@ -13,9 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from fastbk.config import split_address
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieService, Endpoint
+from fastbk.meta.api import (
+    APACHE_PROTOCOL,
+    FASTBK_PROTOCOL,
+    HTTP_NAME,
+    HTTP_PROTOCOL,
+    READS_ONLY_PROPERTY,
+    REASON_CHARACTERS_MAX,
+    BookieService,
+    Endpoint,
+)
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.retry import jittered
@@ -37,6 +47,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RETRY_S = 0.5
+
+
+def endpoints(
+    config: BookieConfig, host: str, port: int, http_port: int | None
+) -> tuple[Endpoint, ...]:
+    """Return what the registration contains: where clients reach the bookie, and where tools do.
+
+    `host`, `port`: where it listens. `http_port`: where its pages are; None: there are none.
+    """
+    host = config.bookie.advertised or host
+    found = tuple(Endpoint(host, port, one) for one in (FASTBK_PROTOCOL, APACHE_PROTOCOL))
+    if http_port is None:
+        return found
+    http_host, _ = split_address(config.http.listen, "[http] listen")
+    if http_host in ("0.0.0.0", "::"):
+        http_host = host
+    return (*found, Endpoint(http_host, http_port, HTTP_PROTOCOL, HTTP_NAME))
 
 
 class Membership:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,8 +184,9 @@ class Boot:
         epoch: int,
         *,
         is_reads_only: bool = False,
+        only_indexes: bool = False,
     ) -> None:
-        """`locks`: descriptors of the directories' locks.
+        """`locks`: descriptors of the directories' locks. `only_indexes`: `spawn_others` follows.
 
         `is_reads_only`: without journal and gc. Their segments and bells exist all the same, so that the
         others need not know: nothing is ever published there, and nobody answers the bells.
@@ -192,6 +194,7 @@ class Boot:
         self.config = config
         self._locks = locks
         self.epoch = epoch
+        self.began_s = time.monotonic()
         self.worker_count = process_table.worker_count(config)
         self.pair_count = bookie_config.pair_count(config)
         self.children: dict[process_table.Process, ChildProcess] = {}
@@ -207,17 +210,32 @@ class Boot:
             for (process, _), segment in self._segments.items():
                 if process not in started:
                     seal_segment(segment)  # nobody will ever write there
-            for process in started:
-                self.children[process] = ChildProcess(process, self._descriptors(process))
+            self._started = started
+            self._spawn("index")
+            if not only_indexes:
+                self.spawn_others()
         except BaseException:
             self.close()
             raise
+
+    def spawn_others(self) -> None:
+        """Spawn what the constructor left. Indexes come first: a start waits for their replay, which the others need
+        not, and on few processors each import delays all others.
+        """
+        self._spawn("journal", "worker", "gc")
+        # Drains and messages are in the table's order.
+        self.children = {process: self.children[process] for process in self._started}
         # The children have their own: an address in use or a socket's end is theirs to decide now.
         for sock in self._sockets:
             # But for the end of a gc that is not there: the index would see it end, and never sleep again.
             is_gc_end = any(sock is pair[0] for pair in self._gc_pairs)
             if not is_gc_end or process_table.GC in self.children:
                 sock.close()
+
+    def _spawn(self, *roles: process_table.Role) -> None:
+        for process in self._started:
+            if process.role in roles:
+                self.children[process] = ChildProcess(process, self._descriptors(process))
 
     def ring(self, process: process_table.Process) -> None:
         """Wake `process` so that it looks at its control socket."""
