@@ -17,7 +17,7 @@ from fastbk.native.store import FlushContents
 from fastbk.observe.names import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fastbk.native.cdata import CData
     from fastbk.native.journal_scan import JournalScan
@@ -143,6 +143,8 @@ class Index(LedgerNotices):
             raise ValueError(
                 "one bell for each worker's segment, and at most four watched descriptors"
             )
+        self.cache_bytes = options.cache_bytes
+        """The size of each of the two write caches."""
         raw = ffi.new("struct fbk_index_options *")
         arrays = ("worker_segment_fds", "worker_bell_fds", "watched_fds", "header_key")
         fill_struct(raw, options, *arrays)
@@ -207,21 +209,28 @@ class Index(LedgerNotices):
         """Take the ledger states of a locations file in; files oldest first. Raises CorruptDataError."""
         check(lib.fbk_index_load_states(self.handle, locations_file_id), "load ledger states")
 
-    def replay(self, scan: JournalScan, full: Callable[[], None]) -> None:
+    def replay(
+        self, scan: JournalScan, full: Callable[[], None], pauses: Iterator[int] | None = None
+    ) -> None:
         """Take all batches of a journal file in.
 
         Args:
             scan: opened; used up.
             full: called whenever the cache is full; has to seal it. A batch that is only partly in comes with the next.
+            pauses: call `full` earlier, when the cache has so many bytes; the next one counts from there on. Without a
+                next one, and for 0, only a full cache counts.
 
         Raises CorruptDataError, NativeFullError (more ledgers than may be), MemoryError, and what `full` does.
         """
         at = ffi.new("struct fbk_index_replay *")
+        sizes = iter(()) if pauses is None else pauses
+        at.pause_bytes = next(sizes, 0)
         while (
             check(lib.fbk_index_replay(self.handle, scan.handle, at), "replay a journal file")
             == lib.FBK_REPLAY_FULL
         ):
             full()
+            at.pause_bytes = next(sizes, 0)
 
     def replay_done(self, sequence: int) -> None:
         """Note that all up to batch `sequence` is in."""

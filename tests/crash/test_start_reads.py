@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.errors import Error, StorageError
+from fastbk.server.index.replay import EARLY_FLUSHES, early_flushes
 from fastbk.storage.directories import locations_path
 from fastbk.storage.manifest import Manifest, ManifestSlots
 from tests.crash.test_bookie_storage import FAULTS, check_restart, formatted
@@ -92,3 +93,27 @@ def test_one_failure_in_replay_lets_no_refused_copy_in(fault: str) -> None:
                     Life(fake, copy.deepcopy(known)).close()
                 fake.clear_faults()
                 check_restart(fake, copy.deepcopy(known), f"{fault} at operation {nth} of {total}")
+
+
+def test_a_replay_flushes_before_the_cache_is_full() -> None:
+    """A flush of what was read goes on beside the reading of the rest; the mark moves with each."""
+    with formatted() as fake:
+        book = Book()
+        life = Life(fake, book)
+        for entry_id in range(12):
+            life.add(1, entry_id, bytes([entry_id]) * 4096)
+            life.settle()  # batches are not divided for an early flush
+        life.close()
+        life = Life(fake, book)
+        # Of a cache of 128 KiB 48: never full, but flushed with 21, and with the rest at least.
+        assert life.flusher.flushes >= 2
+        assert len(manifest_of(fake).locations) >= 2
+        for entry_id in range(12):
+            assert life.ask(life.harness.read(1, entry_id)).entry is not None
+        life.close()
+        check_restart(fake, book, "after early flushes")
+
+
+def test_only_the_first_flushes_of_a_replay_are_early() -> None:
+    sizes = list(early_flushes(48 << 20))
+    assert sizes == [8 << 20] + [16 << 20] * (EARLY_FLUSHES - 1)

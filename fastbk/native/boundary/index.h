@@ -79,14 +79,15 @@ void fbk_index_hold_mark(struct fbk_index *index);
 void fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t limbo);
 /* Takes the states of a locations file into the table, oldest file first. */
 int32_t fbk_index_load_states(struct fbk_index *index, uint64_t locations_file_id);
-/* Where a replay is: zeros before the first batch of a scan. */
+/* Where a replay is: zeros before the first batch of a scan, but for pause_bytes. */
 struct fbk_index_replay {
     struct fbk_journal_batch batch;
+    uint64_t pause_bytes;          /* return between two batches when the cache has so much; 0: when it is full only */
     uint32_t taken_bytes;          /* of batch.records */
     uint32_t has_batch;
 };
 #define FBK_REPLAY_END 0           /* the scan's; see fbk_journal_scan_end */
-#define FBK_REPLAY_FULL 1          /* so is the cache: flush it, then call again */
+#define FBK_REPLAY_FULL 1          /* so is the cache, or it has pause_bytes: flush it, then call again */
 /* Takes batches of the scan in.  FBK_REPLAY_*, FBK_E_CORRUPT, FBK_E_FULL (ledgers_max), -ENOMEM. */
 int32_t fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct fbk_index_replay *at);
 /* All up to this batch is in. */

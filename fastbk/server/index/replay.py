@@ -24,7 +24,7 @@ from fastbk.storage.journal_files import (
 from fastbk.storage.manifest import Damage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from fastbk.storage.manifest import Manifest
 
 READ_ATTEMPTS_MAX = 3
+EARLY_FLUSHES = 8
+"""How many flushes of a replay do not wait for a full cache: reading and flushing go on beside each other sooner, and
+little is left to flush when all is read. Later ones wait: each flush adds a locations file."""
 LOST_STATES = "ledger states in locations file {file_id} are damaged"
 
 
@@ -125,8 +128,9 @@ def replay(
     if limbo:
         index.put_in_limbo(limbo)
     plan = plan_replay(find_files(disk, directory), manifest.mark, incarnation)
+    early = early_flushes(index.cache_bytes)
     ends = [
-        _replay_file(index, flusher, disk, file, plan.mark_sequence, incarnation)
+        _replay_file(index, flusher, disk, file, plan.mark_sequence, incarnation, early)
         for file in plan.files
     ]
     end = conclude_replay(plan, ends)
@@ -151,6 +155,13 @@ def replay(
     )
 
 
+def early_flushes(cache_bytes: int) -> Iterator[int]:
+    """Yield how full the cache is at each of the first flushes."""
+    yield cache_bytes // 6
+    for _ in range(EARLY_FLUSHES - 1):
+        yield cache_bytes // 3
+
+
 def _replay_file(
     index: Index,
     flusher: Flusher,
@@ -158,8 +169,9 @@ def _replay_file(
     file: ReplayFile,
     mark_sequence: int,
     incarnation: int,
+    early: Iterator[int],
 ) -> JournalEnd:
-    """Take all batches of one file in that count, and have full caches flushed meanwhile.
+    """Take all batches of one file in that count, and have the caches flushed meanwhile: full ones, and `early` ones.
 
     A disk that fails to read gets more than one chance before that is taken for damage: damage is remembered for good.
     """
@@ -173,7 +185,7 @@ def _replay_file(
             end_sequence=file.end_sequence,
             lock=True,
         ) as scan:
-            index.replay(scan, flusher.flush_behind)
+            index.replay(scan, flusher.flush_behind, early)
             end = scan.end
         if not end.read_error or attempt == READ_ATTEMPTS_MAX - 1:
             break

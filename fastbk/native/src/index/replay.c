@@ -167,5 +167,7 @@ fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct 
         at->has_batch = 0;
         fbk_index_replay_done(index, at->batch.sequence);
         FBK_KILL_POINT("index.replay_batch");
+        if (at->pause_bytes && index->active->used_bytes >= at->pause_bytes)
+            return FBK_REPLAY_FULL;
     }
 }
