@@ -88,11 +88,12 @@ class Run:
 
     def progress(self) -> str:
         """Return a line about the run so far."""
+        users = self.levels[-1][1] if self.levels else 0
         whole = Latency()
         for latency in self._figures.totals().values():
             whole.add(latency)
         return (
-            f"{time.time() - self.began_s:6.0f} s {self.users:6} users {whole.count:10,} requests "
+            f"{time.time() - self.began_s:6.0f} s {users:6} users {whole.count:10,} requests "
             f"{whole.failures:6,} failed   p50 {whole.percentile_us(50):9,} µs   p99 {whole.percentile_us(99):9,} µs"
         )
 

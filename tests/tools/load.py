@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import fastbk.sync
+from fastbk.errors import Error
 from fastbk.testing import LocalCluster
 from loadtest import chaos, kept, report, thresholds
 from loadtest.run import Plan
@@ -28,9 +29,15 @@ from tests.style.tree import ROOT
 
 VENV = ROOT / ".venv-load"
 REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
+NOT_DONE = 1
 BROKEN = 3
 LOST = 4
 USAGE = 2
+SETTINGS = {
+    "gc": {"interval": "1s", "unconfirmed_age": "1min", "minor_interval": "10s"},
+    "ledgers": {"entry_log_size": "256MiB"},
+}
+"""Users delete full ledgers. The space is free within seconds, and a soak does not fill the disk."""
 PATIENCE_S = 120
 """Beyond the run's own seconds: locust's start and end."""
 KINDS = (
@@ -131,7 +138,7 @@ def cluster_of(wish: Wish) -> Iterator[tuple[str, LocalCluster | None]]:
         with apache_clusters() as clusters:
             yield clusters.three("sorted").metadata_uri, None
     else:
-        with LocalCluster(wish.bookies) as cluster:
+        with LocalCluster(wish.bookies, settings=SETTINGS) as cluster:
             yield cluster.metadata_uri, cluster
 
 
@@ -141,7 +148,6 @@ def run_locust(
     """Run locust until it ends, with its results in `out` and its notes in `folder`. Return its exit code."""
     users, seconds = str(wish.users), f"{wish.seconds:g}s"
     command = [str(ensure_venv()), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
-    command += ["--users", users, "--spawn-rate", users]
     if wish.with_page:
         command += ["--web-host", "127.0.0.1", "--web-port", str(wish.port)]
         url = f"http://localhost:{wish.port}"
@@ -149,7 +155,7 @@ def run_locust(
     else:
         command += ["--headless", "--only-summary", "--loglevel", "WARNING"]
     if not wish.shape:
-        command += ["--run-time", seconds]
+        command += ["--users", users, "--spawn-rate", users, "--run-time", seconds]
     if wish.processes > 1:
         command += ["--processes", str(wish.processes), "--master-bind-host", "127.0.0.1"]
         port = str(free_port())
@@ -202,6 +208,14 @@ def follow(lines: TextIO, faults: chaos.Chaos | None) -> None:
         faults.follow(lines)
 
 
+def check_port(port: int) -> None:
+    """Raise ValueError unless locust's web interface can have this port."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"PORT={port} cannot be had: {error}. Choose another.") from error
+
+
 def free_port() -> int:
     """Return a port of loopback that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -220,12 +234,18 @@ def ctrl_c_ends_only_locust() -> Iterator[None]:
 
 
 def load(wish: Wish, folder: Path) -> tuple[int, dict[str, Any] | None]:
-    """Run a load test. Return the exit code, and the results if there are any."""
+    """Run a load test. Return the exit code, and the results if there are any.
+
+    Raises Error if the cluster does not answer.
+    """
     out = folder / "load.json"
     with (
         tempfile.TemporaryDirectory(prefix="fastbk-load-") as name,
         cluster_of(wish) as (metadata_uri, cluster),
     ):
+        if cluster is None:
+            with fastbk.sync.connect(metadata_uri):
+                pass  # it answers, so a load may begin
         notes = Path(name)
         faults = None
         if cluster is not None:
@@ -233,7 +253,7 @@ def load(wish: Wish, folder: Path) -> tuple[int, dict[str, Any] | None]:
             faults = chaos.Chaos(cluster, schedule, notes / chaos.LOG)
         code = run_locust(metadata_uri, wish, out, notes, faults)
         if not out.exists():
-            return code or 1, None
+            return code or NOT_DONE, None
         results: dict[str, Any] = json.loads(out.read_text())
         log = chaos.read_log(notes / chaos.LOG)
         results["faults"] = [one for one in log if one[0] >= results["began_s"]]
@@ -251,12 +271,18 @@ def load(wish: Wish, folder: Path) -> tuple[int, dict[str, Any] | None]:
 def main() -> int:
     try:
         wish = Wish.of(os.environ)
+        if wish.with_page:
+            check_port(wish.port)
     except ValueError as error:
         print(f"load: {error}", file=sys.stderr)
         return USAGE
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
-    code, results = load(wish, build)
+    try:
+        code, results = load(wish, build)
+    except Error as error:
+        print(f"load: {error}", file=sys.stderr)
+        return NOT_DONE
     if results is not None:
         print("\n".join(report.lines(results)))
         print("\nwritten: build/load.json and build/load.html")
