@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -150,6 +151,8 @@ def begin(**given: Any) -> None:
     """Add the page. Set gevent's clock, which stands since before the imports: a run would end early."""
     global environment
     environment = given["environment"]
+    # Python would raise KeyboardInterrupt in any greenlet, as one that serves a page: locust went on then.
+    gevent.signal_handler(signal.SIGINT, signal.raise_signal, signal.SIGTERM)
     gevent.get_hub().loop.update_now()
     if environment.web_ui is not None:
         web.extend(environment.web_ui, results)

@@ -57,7 +57,7 @@ def lines(results: Results) -> list[str]:
 
 HEADS = (
     "request",
-    "a second",
+    "per second",
     "MB/s",
     "p50 µs",
     "p90 µs",

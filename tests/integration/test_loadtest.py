@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,18 @@ import pytest
 import fastbk.sync
 from fastbk.testing import LocalCluster
 from loadtest import kept
-from tests.tools.load import BROKEN, LOST, ROOT, Wish, cluster_of, ensure_venv, load, run_locust
+from tests.fixtures.wait import wait_until
+from tests.tools.load import (
+    BROKEN,
+    LOST,
+    ROOT,
+    Wish,
+    cluster_of,
+    ensure_venv,
+    free_port,
+    load,
+    run_locust,
+)
 
 SECONDS_MAX = 60.0
 KINDS = {
@@ -142,6 +157,69 @@ def test_clients_of_one_process_share_gevents_thread(
         timeout=200,
     )
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr[-3000:]
+
+
+def test_the_web_interface_has_the_exact_figures_of_each_run(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    port = free_port()
+
+    def get(path: str, data: bytes | None = None) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=30) as reply:
+            text: str = reply.read().decode()
+        return text
+
+    def post(path: str, **form: str) -> None:
+        get(path, urllib.parse.urlencode(form).encode())
+
+    def answers() -> bool:
+        try:
+            return "Load test" in get("/exact")
+        except OSError:
+            return False
+
+    def rows() -> dict[str, int]:
+        (tab,) = json.loads(get("/stats/requests"))["extended_stats"]
+        return {row["name"]: row["count"] for row in tab["data"]}
+
+    with subprocess.Popen(
+        [
+            str(ensure_venv()),
+            "-m",
+            "locust",
+            "-f",
+            "loadtest/locustfile.py",
+            "--web-host",
+            "127.0.0.1",
+        ]
+        + ["--web-port", str(port), "--loglevel", "ERROR", "SmallAppends"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "FASTBK_METADATA": cluster.metadata_uri,
+            "FASTBK_LOAD_OUT": str(tmp_path / "load.json"),
+            "FASTBK_LOAD_NOTES": str(tmp_path),
+        },
+    ) as locust:
+        try:
+            wait_until(answers, "the web interface", deadline_s=60)
+            assert "Exact figures" in get("/")
+            post("/swarm", user_count="1", spawn_rate="1")
+            wait_until(lambda: rows().get("append small", 0) > 100, "a hundred requests")
+            assert "append small" in get("/exact")
+            post("/stop")
+            first = rows()["append small"]
+            post("/swarm", user_count="1", spawn_rate="1")
+            wait_until(lambda: rows().get("append small", first) != first, "the next run")
+        finally:
+            locust.send_signal(signal.SIGINT)
+    assert locust.returncode == 0
+    count = json.loads((tmp_path / "load.json").read_text())["requests"]["append small"]["count"]
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        notes = kept.read_notes(tmp_path)
+        assert kept.audit(client, notes) == kept.Audit(len(notes), first + count)
+        kept.delete(client, notes)
 
 
 def test_without_a_cluster_it_says_so_and_shows_no_stacks(
