@@ -26,7 +26,7 @@ from locust.runners import WorkerRunner
 from loadtest import chaos, thresholds, web
 from loadtest.kept import write_notes
 from loadtest.latency import bucket_of, top_of
-from loadtest.run import Plan, Run
+from loadtest.run import BROKEN, NOT_DONE, Plan, Run
 from loadtest.stream_users import Cursors, StreamAppends
 from loadtest.users import (
     BatchAppends,
@@ -46,8 +46,6 @@ __all__ = [
     "SmallAppends", "StreamAppends", "Tailing",
 ]  # fmt: skip
 
-NOT_DONE = 1
-BROKEN = 3
 ERRORS_MAX = 20
 PROGRESS_S = 5
 REPORT_S = 1.0

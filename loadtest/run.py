@@ -12,6 +12,8 @@ from loadtest.figures import Figures, Message
 from loadtest.latency import Latency
 from loadtest.thresholds import Threshold
 
+NOT_DONE, BROKEN = 1, 3
+"""Exit codes: nothing was done, or a request failed; a threshold broke."""
 RAMP_BOUNDS = "*: p99 < 100ms; *: failures < 1"
 """The thresholds of a ramp without others."""
 

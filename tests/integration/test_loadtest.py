@@ -15,9 +15,9 @@ import pytest
 import fastbk.sync
 from fastbk.testing import LocalCluster
 from loadtest import kept
+from loadtest.run import BROKEN
 from tests.fixtures.wait import wait_until
 from tests.tools.load import (
-    BROKEN,
     LOST,
     ROOT,
     Wish,

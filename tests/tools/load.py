@@ -24,13 +24,11 @@ import fastbk.sync
 from fastbk.errors import Error
 from fastbk.testing import LocalCluster
 from loadtest import chaos, kept, report, thresholds
-from loadtest.run import Plan
+from loadtest.run import NOT_DONE, Plan
 from tests.style.tree import ROOT
 
 VENV = ROOT / ".venv-load"
 REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
-NOT_DONE = 1
-BROKEN = 3
 LOST = 4
 USAGE = 2
 SETTINGS = {
