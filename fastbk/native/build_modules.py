@@ -47,6 +47,7 @@ STORE_SOURCES = [
     "store/lookup_list.c",
     "store/walk.c",
     "store/run_fetch.c",
+    "store/entry_fetch.c",
     "store/open_logs.c",
     "store/read_cache.c",
     "store/block_cache.c",

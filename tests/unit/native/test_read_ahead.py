@@ -123,7 +123,7 @@ def test_a_scan_does_not_push_out_what_is_read_singly(tmp_path: Path) -> None:
                 assert store.cached(1, n, scan=True) is not None
             assert store.counts()["cache_bytes"] <= 4 * KIB * KIB
         # The other way round: without the scan single reads may have all of it.
-        for n in range(0, 60 * RUN_ENTRIES, RUN_ENTRIES):
+        for n in range(60 * RUN_ENTRIES):
             assert store.read(2, n, n).status == 0
         assert store.cached(1, 0) is None
 

@@ -149,15 +149,13 @@ header_agrees(const struct fbk_run_header *header, const struct fbk_location *lo
 }
 
 int32_t
-fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location, const uint64_t *salt)
+fbk_run_table_check(const uint8_t *bytes, const struct fbk_location *location, const uint64_t *salt)
 {
     struct fbk_run_header header;
-    if (!fbk_location_is_sane(location) || size_bytes != location->size_bytes)
-        return FBK_E_CORRUPT;
     memcpy(&header, bytes, sizeof header);
     if (!header_agrees(&header, location, salt))
         return FBK_E_CORRUPT;
-    struct fbk_run_item *items = (struct fbk_run_item *)(void *)(bytes + sizeof header);
+    const struct fbk_run_item *items = (const struct fbk_run_item *)(const void *)(bytes + sizeof header);
     uint64_t table_bytes = header.entry_count * sizeof(struct fbk_run_item);
     if (header.items_crc != fbk_crc32c(0, items, table_bytes))
         return FBK_E_CORRUPT;
@@ -167,16 +165,26 @@ fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *lo
     for (uint32_t i = 0; i < header.entry_count; i++) {
         const struct fbk_run_item *item = &items[i];
         if (item->entry_id <= previous || item->offset_bytes != at || item->size_bytes == 0 ||
-            at + fbk_round_up(item->size_bytes, 8) > size_bytes)
+            at + fbk_round_up(item->size_bytes, 8) > header.size_bytes)
             return FBK_E_CORRUPT;
         previous = item->entry_id;
         at += fbk_round_up(item->size_bytes, 8);
     }
-    if (items[0].entry_id != header.first_entry_id || previous != header.last_entry_id || at != size_bytes)
-        return FBK_E_CORRUPT;
+    bool agrees = items[0].entry_id == header.first_entry_id && previous == header.last_entry_id && at == header.size_bytes;
+    return agrees ? 0 : FBK_E_CORRUPT;
+}
 
+int32_t
+fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location, const uint64_t *salt)
+{
+    if (!fbk_location_is_sane(location) || size_bytes != location->size_bytes)
+        return FBK_E_CORRUPT;
+    int32_t result = fbk_run_table_check(bytes, location, salt);
+    if (result < 0)
+        return result;
+    struct fbk_run_item *items = (struct fbk_run_item *)(void *)(bytes + sizeof(struct fbk_run_header));
     int32_t damaged = 0;
-    for (uint32_t i = 0; i < header.entry_count; i++) {
+    for (uint32_t i = 0; i < location->entry_count; i++) {
         struct fbk_run_item *item = &items[i];
         if (fbk_crc32c(0, bytes + item->offset_bytes, item->size_bytes) == item->crc)
             continue;

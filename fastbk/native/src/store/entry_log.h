@@ -24,6 +24,9 @@ int32_t fbk_log_header_check(const uint8_t *block, uint64_t log_id, uint64_t inc
  * Returns the number of damaged entries (their items get size and offset 0), or FBK_E_CORRUPT when nothing in it can
  * be trusted. */
 int32_t fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location, const uint64_t *salt);
+/* The same of its header and item table alone, which is all that `bytes` need hold.  The location is sane.  0 or
+ * FBK_E_CORRUPT. */
+int32_t fbk_run_table_check(const uint8_t *bytes, const struct fbk_location *location, const uint64_t *salt);
 
 /* Could this be a location that we wrote? */
 bool fbk_location_is_sane(const struct fbk_location *location);

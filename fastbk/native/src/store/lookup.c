@@ -43,7 +43,11 @@ try_run(struct lookup *lookup, const struct fbk_location *location)
         doubt_at(lookup, location->first_entry_id);
         return;
     }
-    int32_t result = fbk_run_fetch(lookup->store, location, lookup->use, &run);
+    int32_t result = lookup->first == lookup->last && lookup->use == FBK_RUN_KEPT
+                         ? fbk_entry_fetch(lookup->store, location, lookup->first, &run)
+                         : fbk_run_fetch(lookup->store, location, lookup->use, &run);
+    if (result == 1)
+        return;
     if (result < 0) {
         lookup->no_room = lookup->no_room || result == FBK_E_FULL;
         doubt_at(lookup, location->first_entry_id);

@@ -252,6 +252,12 @@ int32_t fbk_run_read(struct fbk_store *store, const struct fbk_location *locatio
 bool fbk_run_is_fetched_now(const struct fbk_store *store, const struct fbk_location *location);
 void fbk_run_fetch_ended(struct fbk_store *store, struct fbk_fetch *fetch);
 
+/* ---- store/entry_fetch.c: takes the mutex itself */
+/* For who wants this one entry: the run at a location, or a run of nothing but the entry.  As fbk_run_fetch, or 1 if the run
+ * does not hold it. */
+int32_t fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
+                        struct fbk_cached_run **run);
+
 /* ---- store/read_ahead.c */
 void fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
 

@@ -328,6 +328,25 @@ fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_loca
     return NULL;
 }
 
+struct fbk_cached_run *
+fbk_read_cache_find_entry(struct fbk_read_cache *cache, const struct fbk_location *location, int64_t entry_id,
+                          uint32_t *singles)
+{
+    int64_t window = entry_id >> FBK_RUN_WINDOW_SHIFT;
+    struct fbk_run_link *link = cache->buckets[bucket_of(cache, location->ledger_id, window)];
+    *singles = 0;
+    for (; link; link = link->next) {
+        struct fbk_cached_run *run = link->run;
+        if (link->window != window || run->run.ledger_id != location->ledger_id || run->log_id != location->log_id ||
+            run->offset_bytes != location->offset_bytes)
+            continue;
+        if (run->run.entry_count == location->entry_count || fbk_run_find(&run->run, entry_id))
+            return run;
+        ++*singles;
+    }
+    return NULL;
+}
+
 void
 fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run)
 {

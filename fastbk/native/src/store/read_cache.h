@@ -84,6 +84,10 @@ struct fbk_cached_run *fbk_read_cache_find(struct fbk_read_cache *cache, int64_t
 void fbk_read_cache_use(struct fbk_read_cache *cache, struct fbk_cached_run *run, enum fbk_run_use use);
 /* The run at a location; nobody's use of it. */
 struct fbk_cached_run *fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_location *location);
+/* What the cache holds of the run at a location for this id: the run, or the entry alone, as a run of one.  Else NULL, and
+ * *singles counts the entries that are there alone. */
+struct fbk_cached_run *fbk_read_cache_find_entry(struct fbk_read_cache *cache, const struct fbk_location *location,
+                                                 int64_t entry_id, uint32_t *singles);
 /* A scan has read its last entry. */
 void fbk_read_cache_consumed(struct fbk_read_cache *cache, struct fbk_cached_run *run);
 void fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
