@@ -123,9 +123,7 @@ class Store(NativeObject):
         fill_struct(native, options)
         super().__init__(
             create(
-                lambda error: lib.fbk_store_create(
-                    native, disk.handle, reader_disk.handle, error
-                ),
+                lambda error: lib.fbk_store_create(native, disk.handle, reader_disk.handle, error),
                 "make a store",
                 os.fsdecode(directory),
             )
@@ -207,9 +205,7 @@ class Store(NativeObject):
         `scan`: as for a reader that goes on and on; what is read so is not kept for that.
         """
         lane = lib.FBK_LANE_BULK if scan else lib.FBK_LANE_URGENT
-        result = self._answer(
-            lib.fbk_store_submit(self.handle, 0, ledger_id, first, last, lane, 0)
-        )
+        result = self._answer(lib.fbk_store_submit(self.handle, 0, ledger_id, first, last, lane, 0))
         if result.run == ffi.NULL:
             return ReadResult(result.status, result.found_entry_id, None, result.alone_through)
         size = ffi.new("uint32_t *")
@@ -231,9 +227,7 @@ class Store(NativeObject):
     def list(self, ledger_id: int, first: int = 0, count_max: int = 1024) -> ListResult:
         """List a ledger's ids on disk from `first` on, in this thread. No reader threads may run."""
         ranges = ffi.new("int64_t[]", 2 * count_max)
-        status = lib.fbk_store_submit_list(
-            self.handle, 0, ledger_id, first, ranges, count_max, 0
-        )
+        status = lib.fbk_store_submit_list(self.handle, 0, ledger_id, first, ranges, count_max, 0)
         result = self._answer(status)
         pairs = ((ranges[2 * i], ranges[2 * i + 1]) for i in range(result.range_count))
         return ListResult(result.status, tuple(pairs), result.found_entry_id)
@@ -249,6 +243,14 @@ class Store(NativeObject):
     def cached(self, ledger_id: int, entry_id: int, *, scan: bool = False) -> bytes | None:
         """Return an entry if its run is in the read cache."""
         run = lib.fbk_store_cached(self.handle, ledger_id, entry_id, scan)
+        return self._entry_of(run, entry_id)
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """Return an entry if it can be read without waiting for the disk."""
+        return self._entry_of(lib.fbk_store_read_cached(self.handle, ledger_id, entry_id), entry_id)
+
+    def _entry_of(self, run: CData, entry_id: int) -> bytes | None:
+        """Copy an entry out of a pinned run, which is released."""
         if run == ffi.NULL:
             return None
         size = ffi.new("uint32_t *")

@@ -123,6 +123,18 @@ test_write_and_read_back(struct fbk_io *io, uint32_t open_flags)
         CHECK(back[100] == model[7] && memcmp(back, model + 8, 100) == 0 && memcmp(back + 101, model + 108, 3 * block + 5) == 0);
         CHECK_EQUAL(o->read_parts(io, file, parts, 3, FILE_BYTES - 50), 50); /* short at the end */
     }
+    if (o->read_cached != NULL && !(open_flags & FBK_IO_DIRECT)) {
+        uint32_t in_memory = 0;
+        for (uint64_t from = 0; from < FILE_BYTES; from += block) {
+            memset(back, 0, block);
+            int32_t got = o->read_cached(io, file, back, block, from);
+            CHECK(got == (int32_t)block || got == -EAGAIN);
+            CHECK(got < 0 || memcmp(back, model + from, block) == 0);
+            in_memory += got > 0;
+        }
+        CHECK(in_memory > 0); /* it was read a moment ago */
+        CHECK(o->read_cached(io, file, back, block, FILE_BYTES - 50) < 0); /* never short */
+    }
     CHECK_EQUAL(o->preallocate(io, file, FILE_BYTES, 3 * FILE_BYTES + block), 0);
     CHECK_EQUAL(o->size(io, file), 3 * FILE_BYTES + block);
     CHECK_EQUAL(o->read(io, file, back, FILE_BYTES, 2 * FILE_BYTES), FILE_BYTES);

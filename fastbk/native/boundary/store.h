@@ -173,6 +173,7 @@ int32_t fbk_store_collect(struct fbk_store *store, struct fbk_store_result *resu
 int32_t fbk_store_reader_run(struct fbk_store *store, int32_t event_fd);
 int32_t fbk_store_reader_step(struct fbk_store *store);
 void fbk_store_stop_readers(struct fbk_store *store);
+const struct fbk_run *fbk_store_read_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id);
 const struct fbk_run *fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id, int32_t scan);
 void fbk_store_consumed(struct fbk_store *store, const struct fbk_run *run);
 void fbk_store_release(struct fbk_store *store, const struct fbk_run *run);

@@ -152,6 +152,16 @@ fake_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint
     return fake_leave(disk, fake_end(disk, &verdict, status));
 }
 
+/* Every other block is in memory. */
+static int32_t
+fake_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes)
+{
+    if (offset_bytes / FBK_PAGE_BYTES % 2 == 0)
+        return -EAGAIN;
+    int32_t got = fake_read(io, file, data, size_bytes, offset_bytes);
+    return got < 0 || (uint32_t)got == size_bytes ? got : -EAGAIN;
+}
+
 static int64_t
 fake_size(struct fbk_io *io, int32_t file)
 {
@@ -347,6 +357,7 @@ static const struct fbk_io_operations fake_operations = {
     .write_wait = fake_write_wait,
     .sync = fake_sync,
     .read = fake_read,
+    .read_cached = fake_read_cached,
     .rename = fake_rename,
     .unlink = fake_unlink,
     .sync_directory = fake_sync_directory,

@@ -125,6 +125,18 @@ def test_reads_here_and_there_are_not_read_ahead_for(life: Life) -> None:
     assert counter(life, "FBK_C_INDEX_AHEAD_JOBS") <= 2
 
 
+def test_reads_here_and_there_wait_for_no_reader_where_memory_has_it(life: Life) -> None:
+    """The index reads itself what needs no disk: of this disk every other block."""
+    at = [n * 617 % ENTRIES for n in range(60)]
+    for n in at:
+        life.harness.read(2, n)
+        (answer,) = answers(life, 4)
+        assert answer.entry is not None
+        assert answer.entry[32:] == entry(2, n, bytes([n % 251]) * ENTRY_BYTES)[32:]
+    assert 0 < life.store.counts()["lookups"] < len(at) - 10
+    assert counter(life, "FBK_C_INDEX_DISK_JOBS") <= len(at)
+
+
 def test_a_reader_that_jumps_begins_anew(life: Life) -> None:
     for first in (0, 20, 40, 1000, 1020, 1040, 300, 320, 340):
         ask(life, 1, first, 20)

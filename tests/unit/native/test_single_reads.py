@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from fastbk.native.store import FlushContents, FlushOptions
 from fastbk.wire.statuses import Status
+from tests.fixtures.store_harness import entry_bytes as front_bytes
 from tests.unit.native.test_read_ahead import (
     ENTRY_BYTES,
     KIB,
@@ -112,3 +115,72 @@ def test_with_no_room_for_more_than_one_run_every_entry_comes(tmp_path: Path) ->
             assert store.read(1, n, n).entry == entry_bytes(1, n)
             assert store.counts()["cache_bytes"] <= 300 * KIB
         assert store.counts()["pinned_bytes"] == 0
+
+
+def drop_from_memory(folder: Path) -> None:
+    """Have the kernel forget what it holds of log 1."""
+    file = os.open(folder / "logs" / f"{1:016x}.log", os.O_RDONLY)
+    try:
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def warm(folder: Path) -> None:
+    """Have the kernel hold all of log 1."""
+    (folder / "logs" / f"{1:016x}.log").read_bytes()
+
+
+def test_what_the_kernel_holds_is_read_without_a_reader(tmp_path: Path) -> None:
+    with opened(tmp_path, 16 * KIB * KIB) as store:
+        flush(store, 1, [(1, n) for n in range(20 * RUN_ENTRIES)])
+        assert store.read_cached(1, 0) is None, "neither log nor locations were looked at"
+        assert store.read(1, 0, 0).entry == entry_bytes(1, 0)
+        lookups = store.counts()["lookups"]
+        drop_from_memory(tmp_path)
+        # A file system in memory forgets nothing.
+        assert store.read_cached(1, 500) in (None, entry_bytes(1, 500))
+        warm(tmp_path)
+        for n in range(7, 20 * RUN_ENTRIES, 50):
+            assert store.read_cached(1, n) == entry_bytes(1, n)
+            assert store.cached(1, n) == entry_bytes(1, n)
+        counts = store.counts()
+        assert counts["lookups"] == lookups
+        assert counts["pinned_bytes"] == 0
+        assert store.read_cached(1, 20 * RUN_ENTRIES) is None
+        assert store.read_cached(2, 0) is None
+
+
+def test_a_read_from_memory_believes_no_damage(tmp_path: Path) -> None:
+    """INV-X1: what does not check out there is for a reader to look into."""
+    with opened(tmp_path, 16 * KIB * KIB) as store:
+        flush(store, 1, [(1, n) for n in range(4 * RUN_ENTRIES)])
+        overwrite(tmp_path, ENTRY_AT + 5 * ENTRY_BYTES + 100, b"?")
+        overwrite(tmp_path, RUN_AT + 2 * 256 * KIB + 8, bytes(64))  # in the third run's header
+        assert store.read(1, 0, 0).entry == entry_bytes(1, 0)
+        warm(tmp_path)
+        assert store.read_cached(1, 4) == entry_bytes(1, 4)
+        assert store.read_cached(1, 5) is None
+        assert store.read_cached(1, 2 * RUN_ENTRIES + 30) is None
+        assert store.read(1, 5, 5).status == Status.CANNOT_TELL
+        assert store.read_cached(1, 5) is None
+        assert store.counts()["pinned_bytes"] == 0
+        assert store.counts()["damaged_entries"] == 1
+
+
+def test_a_large_entry_is_left_to_a_reader(tmp_path: Path) -> None:
+    """The main loop neither copies nor checks much by itself."""
+    with opened(tmp_path, 16 * KIB * KIB) as store:
+        data = front_bytes(1, 0, 60).ljust(100 * KIB, b"+")
+        flushed = store.begin_flush(
+            FlushOptions(1, 0, 9, 1, 1, 1), FlushContents.from_entries([(1, 0, data), (1, 1, data)])
+        )
+        while flushed.step(1 << 20):
+            pass
+        flushed.end()
+        store.add(1)
+        assert store.read(1, 0, 0).entry == data
+        warm(tmp_path)
+        assert store.read_cached(1, 1) is None
+        assert store.read(1, 1, 1).entry == data

@@ -66,6 +66,11 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const
         fbk_store_release(index->store, found->run);
         found->run = NULL;
     }
+    if (!request->scan && (found->run = fbk_store_read_cached(index->store, state->ledger_id, entry_id)) != NULL) {
+        find_in_run(found->run, entry_id, found);
+        fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
+        return FBK_RAN_DONE;
+    }
     return fbk_index_request_disk(index, request, entry_id, entry_id);
 }
 

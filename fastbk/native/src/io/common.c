@@ -156,6 +156,17 @@ fbk_io_common_read_parts(struct fbk_io *io, int32_t file, const struct iovec *pa
 }
 
 int32_t
+fbk_io_common_read_cached(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes)
+{
+    (void)io;
+    const struct iovec part = {data, size_bytes};
+    ssize_t got = preadv2(fbk_io_descriptor(file), &part, 1, (off_t)offset_bytes, RWF_NOWAIT);
+    if (got < 0)
+        return -errno;
+    return (uint32_t)got == size_bytes ? (int32_t)got : -EAGAIN;
+}
+
+int32_t
 fbk_io_common_rename(struct fbk_io *io, const char *from, const char *to)
 {
     (void)io;

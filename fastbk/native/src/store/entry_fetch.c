@@ -9,6 +9,7 @@
 
 #define SINGLES_MAX 8u
 #define WHOLE_BYTES_MAX (32u * 1024u)
+#define CACHED_BYTES_MAX (64u * 1024u) /* of an entry that the main loop may copy and check itself */
 
 struct table {
     struct fbk_run_header header;
@@ -19,12 +20,24 @@ struct single {
     struct fbk_store *store;
     const struct fbk_location *location;
     struct fbk_open_log *log;
+    bool cached; /* from memory, or not at all */
     uint8_t *buffer;
     uint64_t buffer_bytes;
 };
 
 /* The bytes of a run of one entry: header, item, entry.  Nobody reads the header of a run in memory: it stays zero. */
 #define ENTRY_AT (sizeof(struct fbk_run_header) + sizeof(struct fbk_run_item))
+
+static int32_t
+read_all(const struct single *single, void *data, uint64_t size_bytes, uint64_t offset_bytes)
+{
+    struct fbk_io *io = single->store->reader_io;
+    if (!single->cached)
+        return fbk_store_read_all(io, single->log->handle, data, size_bytes, offset_bytes);
+    if (size_bytes > CACHED_BYTES_MAX)
+        return -EAGAIN;
+    return io->operations->read_cached(io, single->log->handle, data, (uint32_t)size_bytes, offset_bytes);
+}
 
 /* 0, with *item; 1 if the run does not hold the entry; < 0: look at the whole of it. */
 static int32_t
@@ -33,7 +46,7 @@ read_item(const struct single *single, int64_t entry_id, struct fbk_run_item *it
     _Alignas(8) struct table table;
     const struct fbk_location *location = single->location;
     uint64_t table_bytes = sizeof table.header + location->entry_count * sizeof table.items[0];
-    int32_t result = fbk_store_read_all(single->store->reader_io, single->log->handle, &table, table_bytes, location->offset_bytes);
+    int32_t result = read_all(single, &table, table_bytes, location->offset_bytes);
     if (result >= 0)
         result = fbk_run_table_check((const uint8_t *)&table, location, single->log->has_salt ? &single->log->salt : NULL);
     if (result < 0)
@@ -59,8 +72,7 @@ read_entry(const struct single *single, const struct fbk_run_item *item)
     memset(single->buffer, 0, sizeof(struct fbk_run_header));
     *own = *item;
     own->offset_bytes = ENTRY_AT;
-    int32_t result = fbk_store_read_all(single->store->reader_io, single->log->handle, entry, item->size_bytes,
-                                        single->location->offset_bytes + item->offset_bytes);
+    int32_t result = read_all(single, entry, item->size_bytes, single->location->offset_bytes + item->offset_bytes);
     if (result < 0)
         return result;
     return fbk_crc32c(0, entry, item->size_bytes) == item->crc ? 0 : FBK_E_CORRUPT;
@@ -104,19 +116,15 @@ keep_entry(struct single *single, const struct fbk_run_item *item)
 
 /* 0, with *run; 1 if the run at the location does not hold the entry; < 0: look at the whole of it. */
 static int32_t
-read_single(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id, struct fbk_cached_run **run)
+read_single(struct single *single, int64_t entry_id, struct fbk_cached_run **run)
 {
-    struct single single = {.store = store, .location = location};
     struct fbk_run_item item;
-    int32_t result = fbk_open_log_take(store, location->log_id, &single.log);
-    if (result < 0)
-        return result;
-    result = read_item(&single, entry_id, &item);
+    int32_t result = read_item(single, entry_id, &item);
     if (result == 0) {
-        *run = keep_entry(&single, &item);
+        *run = keep_entry(single, &item);
         result = *run ? 0 : FBK_E_CORRUPT;
     }
-    fbk_open_log_let_go(store, single.log);
+    fbk_open_log_let_go(single->store, single->log);
     return result;
 }
 
@@ -125,7 +133,7 @@ static bool
 is_single(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id, struct fbk_cached_run **run)
 {
     uint32_t singles;
-    if (location->size_bytes <= WHOLE_BYTES_MAX || location->entry_count < 2 || !fbk_location_is_sane(location))
+    if (!fbk_location_is_sane(location))
         return false;
     *run = fbk_read_cache_find_entry(&store->read_cache, location, entry_id, &singles);
     if (*run) {
@@ -145,6 +153,26 @@ fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, in
     fbk_store_unlock(store);
     if (*run)
         return 0;
-    int32_t result = alone ? read_single(store, location, entry_id, run) : FBK_E_CORRUPT;
+    struct single single = {.store = store, .location = location};
+    int32_t result = FBK_E_CORRUPT;
+    if (alone && location->size_bytes > WHOLE_BYTES_MAX && location->entry_count > 1 &&
+        fbk_open_log_take(store, location->log_id, &single.log) == 0)
+        result = read_single(&single, entry_id, run);
     return result >= 0 ? result : fbk_run_fetch(store, location, FBK_RUN_KEPT, run);
+}
+
+int32_t
+fbk_entry_fetch_cached(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
+                       struct fbk_cached_run **run)
+{
+    *run = NULL;
+    fbk_store_lock(store);
+    bool alone = is_single(store, location, entry_id, run);
+    fbk_store_unlock(store);
+    if (*run)
+        return 0;
+    struct single single = {.store = store, .location = location, .cached = true};
+    if (!alone || (single.log = fbk_open_log_find(store, location->log_id)) == NULL)
+        return -EAGAIN;
+    return read_single(&single, entry_id, run);
 }

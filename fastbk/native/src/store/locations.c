@@ -225,8 +225,8 @@ read_location_block(struct fbk_store *store, const struct fbk_locations_file *fi
 }
 
 int32_t
-fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block, bool once,
-                    struct fbk_location *out)
+fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
+                    enum fbk_block_use use, struct fbk_location *out)
 {
     FBK_ASSERT(block < file->header.location_blocks);
     uint32_t count = locations_in_block(&file->header, block);
@@ -239,6 +239,8 @@ fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *fi
     fbk_store_unlock(store);
     if (cached)
         return (int32_t)count;
+    if (use == FBK_BLOCK_CACHED)
+        return -EAGAIN;
 
     _Alignas(FBK_PAGE_BYTES) uint8_t bytes[FBK_LOCATIONS_BLOCK_BYTES];
     int32_t result = read_location_block(store, file, block, bytes);
@@ -250,7 +252,7 @@ fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *fi
     store->counts.block_reads++;
     if (result < 0)
         store->counts.damaged_blocks++;
-    else if (!once)
+    else if (use == FBK_BLOCK_KEPT)
         fbk_block_cache_put(&store->block_cache, file->file_id, block, bytes);
     fbk_store_unlock(store);
     return result < 0 ? result : (int32_t)count;

@@ -46,7 +46,7 @@ pass_over_file(struct fbk_store *store, const struct fbk_locations_file *file, s
     if (file->damaged_whole || file->damaged_blocks > 0)
         return FBK_E_CORRUPT;
     fbk_walk_begin(&walk, store, file);
-    walk.once = ledger_id < 0;
+    walk.use = ledger_id < 0 ? FBK_BLOCK_ONCE : FBK_BLOCK_KEPT;
     int64_t block = ledger_id < 0 ? 0 : fbk_walk_block_of(file, ledger_id, -1);
     for (uint64_t b = block < 0 ? 0 : (uint64_t)block; b < file->header.location_blocks; b++) {
         if (ledger_id >= 0 && file->keys[b].ledger_id > ledger_id)

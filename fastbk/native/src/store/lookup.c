@@ -23,6 +23,7 @@ struct lookup {
     int64_t found;              /* -1 = none */
     int64_t doubt;              /* -1 = none */
     enum fbk_run_use use;
+    bool cached;                /* only what is in memory: what is not is doubt */
     bool no_room;               /* the read cache was full of pinned runs */
 };
 
@@ -43,9 +44,13 @@ try_run(struct lookup *lookup, const struct fbk_location *location)
         doubt_at(lookup, location->first_entry_id);
         return;
     }
-    int32_t result = lookup->first == lookup->last && lookup->use == FBK_RUN_KEPT
-                         ? fbk_entry_fetch(lookup->store, location, lookup->first, &run)
-                         : fbk_run_fetch(lookup->store, location, lookup->use, &run);
+    int32_t result;
+    if (lookup->cached)
+        result = fbk_entry_fetch_cached(lookup->store, location, lookup->first, &run);
+    else if (lookup->first == lookup->last && lookup->use == FBK_RUN_KEPT)
+        result = fbk_entry_fetch(lookup->store, location, lookup->first, &run);
+    else
+        result = fbk_run_fetch(lookup->store, location, lookup->use, &run);
     if (result == 1)
         return;
     if (result < 0) {
@@ -140,6 +145,7 @@ look_into_file(struct lookup *lookup, const struct fbk_locations_file *file, str
         return false;
     }
     fbk_walk_begin(&walk, lookup->store, file);
+    walk.use = lookup->cached ? FBK_BLOCK_CACHED : FBK_BLOCK_KEPT;
     int64_t block = fbk_walk_block_of(file, lookup->ledger_id, lookup->first);
     int32_t behind = 0; /* index in `block` of the first location behind */
     if (block >= 0) {
@@ -305,4 +311,25 @@ fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
         if (is_answer)
             return;
     }
+}
+
+const struct fbk_run *
+fbk_store_read_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
+{
+    struct fbk_file_set *set = fbk_file_set_take(store);
+    struct lookup lookup = {
+        .store = store,
+        .set = set,
+        .ledger_id = ledger_id,
+        .first = entry_id,
+        .last = entry_id,
+        .found = -1,
+        .doubt = -1,
+        .use = FBK_RUN_KEPT,
+        .cached = true,
+    };
+    if (entry_id >= 0 && ledger_id >= 0 && store->reader_io->operations->read_cached)
+        run_lookup(&lookup);
+    fbk_file_set_unref(store, set);
+    return lookup.run ? &lookup.run->run : NULL;
 }

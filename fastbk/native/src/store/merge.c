@@ -172,7 +172,7 @@ open_inputs(struct fbk_merge *merge, const struct fbk_location_scope *scope)
             return -EINVAL;
         generation = file->header.last_generation;
         fbk_walk_begin(&input->walk, merge->store, file);
-        input->walk.once = true;
+        input->walk.use = FBK_BLOCK_ONCE;
     }
     merge->result.first_generation = merge->inputs[0].file->header.first_generation;
     merge->result.last_generation = generation;

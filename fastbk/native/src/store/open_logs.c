@@ -61,12 +61,9 @@ open_log(struct fbk_store *store, uint64_t log_id, int32_t *handle, bool *has_sa
     return 0;
 }
 
-int32_t
-fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log **out)
+struct fbk_open_log *
+fbk_open_log_find(struct fbk_store *store, uint64_t log_id)
 {
-    int32_t handle = -1, spare = -1;
-    bool has_salt = false;
-    uint64_t salt = 0;
     fbk_store_lock(store);
     struct fbk_open_log *log = find_open_log(store, log_id);
     if (log) {
@@ -74,7 +71,16 @@ fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log 
         log->used = ++store->log_clock;
     }
     fbk_store_unlock(store);
-    *out = log;
+    return log;
+}
+
+int32_t
+fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log **out)
+{
+    int32_t handle = -1, spare = -1;
+    bool has_salt = false;
+    uint64_t salt = 0;
+    struct fbk_open_log *log = *out = fbk_open_log_find(store, log_id);
     if (log)
         return 0;
 

@@ -179,10 +179,14 @@ int32_t fbk_locations_load(struct fbk_store *store, uint64_t file_id, struct fbk
 /* A prepared or added file by id, with a reference; NULL if unknown. */
 struct fbk_locations_file *fbk_locations_take(struct fbk_store *store, uint64_t file_id);
 void fbk_locations_unref(struct fbk_store *store, struct fbk_locations_file *file); /* takes the mutex itself */
-/* One location block, checked, copied to `out` (63 of them): their count, or < 0 when it can't be had.  once: it is
- * not kept in the cache. */
-int32_t fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block, bool once,
-                            struct fbk_location *out);
+enum fbk_block_use {
+    FBK_BLOCK_KEPT = 0,   /* from the cache or the disk; it stays in the cache */
+    FBK_BLOCK_ONCE = 1,   /* the same, but what came from the disk is not kept: merges must not push out what readers need */
+    FBK_BLOCK_CACHED = 2, /* from the cache alone, else -EAGAIN */
+};
+/* One location block, checked, copied to `out` (63 of them): their count, or < 0 when it can't be had. */
+int32_t fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
+                            enum fbk_block_use use, struct fbk_location *out);
 /* The same for a state block. */
 int32_t fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
                                   struct fbk_ledger_state *out);
@@ -236,6 +240,8 @@ const uint8_t *fbk_block_cache_find(struct fbk_block_cache *cache, uint64_t file
 void fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block, const uint8_t *bytes);
 
 /* ---- store/open_logs.c: takes the mutex itself */
+/* A log that is open already, pinned; NULL: it is not. */
+struct fbk_open_log *fbk_open_log_find(struct fbk_store *store, uint64_t log_id);
 /* A pinned open log.  0 or < 0. */
 int32_t fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log **log);
 void fbk_open_log_let_go(struct fbk_store *store, struct fbk_open_log *log);
@@ -257,6 +263,9 @@ void fbk_run_fetch_ended(struct fbk_store *store, struct fbk_fetch *fetch);
  * does not hold it. */
 int32_t fbk_entry_fetch(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
                         struct fbk_cached_run **run);
+/* The same without waiting for the disk: < 0 also where it would have to be asked. */
+int32_t fbk_entry_fetch_cached(struct fbk_store *store, const struct fbk_location *location, int64_t entry_id,
+                               struct fbk_cached_run **run);
 
 /* ---- store/read_ahead.c */
 void fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
@@ -274,7 +283,7 @@ struct fbk_walk {
     uint64_t block;
     int32_t count; /* of the loaded block; < 0: it is damaged */
     bool loaded;
-    bool once; /* set for walks that read everything: merges must not push out what readers need */
+    enum fbk_block_use use;
     struct fbk_location locations[FBK_LOCATIONS_PER_BLOCK];
 };
 void fbk_walk_begin(struct fbk_walk *walk, struct fbk_store *store, const struct fbk_locations_file *file);

@@ -1,7 +1,7 @@
 /* What is flushed: entry logs and locations files, and finding entries in them.
  *
  * Threads (all inside the index process): the main loop looks up and submits jobs; the flush thread writes
- * new files; reader threads read disks.  The main loop never waits for a disk.  Locks are plain
+ * new files; reader threads read disks.  The main loop never waits for data of a disk.  Locks are plain
  * mutexes inside this process, held for memory work only.
  *
  * Structs and prototypes: ../boundary/store.h.  What they promise:
@@ -41,6 +41,8 @@
  *   rings event_fd for each finished job; returns when fbk_store_stop_readers was called.
  * fbk_store_cached: a pinned run that holds entry_id if it is already in the read cache, else NULL (which says nothing).
  *   scan: the reader goes on and on; what is read so is not kept for that.  _consumed: such a reader has read the run's end.
+ * fbk_store_read_cached: the same for an entry whose run, or itself, can be read from the kernel's memory without waiting for
+ *   the disk: main loop.  NULL says nothing.
  * fbk_store_reader_step: does one waiting job in this thread; 1, or 0 when there is none (tests, fuzzing).
  * NO_ENTRY is said only when every file whose range covers the id was read whole and said no (INV-X1).
  *

@@ -9,7 +9,7 @@ fbk_walk_begin(struct fbk_walk *walk, struct fbk_store *store, const struct fbk_
     walk->block = 0;
     walk->count = 0;
     walk->loaded = false;
-    walk->once = false;
+    walk->use = FBK_BLOCK_KEPT;
 }
 
 int32_t
@@ -18,7 +18,7 @@ fbk_walk_load(struct fbk_walk *walk, uint64_t block)
     if (walk->loaded && walk->block == block)
         return walk->count;
     walk->block = block;
-    walk->count = fbk_locations_block(walk->store, walk->file, block, walk->once, walk->locations);
+    walk->count = fbk_locations_block(walk->store, walk->file, block, walk->use, walk->locations);
     walk->loaded = walk->count >= 0; /* a failed one is tried again: the error may have been the disk's moment */
     return walk->count;
 }
