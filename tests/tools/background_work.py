@@ -112,6 +112,7 @@ def make_half_dead(bookie: OneBookie, size_mib: int) -> None:
     for ledger_id, count in zip(ledger_ids, counts, strict=True):
         bookie.close_ledger(ledger_id, count)
     bookie.restart()  # every log is sealed
+    run_gc(bookie)  # sees both listed; of others it would not know that they were deleted
     delete(bookie, ledger_ids[1:])
     for _ in range(2):  # the first look finds it, the second one deletes it
         run_gc(bookie)
