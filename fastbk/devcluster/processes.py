@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import socket
 import time
 from pathlib import Path
@@ -65,12 +65,9 @@ def memory_pss_bytes(pids: Iterable[int]) -> int:
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
     """Return processor time spent so far (user and system) by process name."""
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
     spent: dict[str, float] = {}
     for name, pid in pids.items():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        spent[name] = (int(fields[11]) + int(fields[12])) * tick_s
+        # The clock of a process, as clock_getcpuclockid(3) makes it: to the nanosecond, where /proc has hundredths.
+        with contextlib.suppress(OSError):
+            spent[name] = time.clock_gettime(~pid << 3 | 2)
     return spent
