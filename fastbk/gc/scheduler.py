@@ -178,19 +178,25 @@ class Scheduler:
     # ---- an operator's runs
 
     def _take_asked(self) -> None:
-        """Begin what was asked for, suspended or not; deletions at once, compactions beside the rest."""
-        while self.control.asked:
-            run = self.control.asked.pop(0)
-            if LEDGERS in run.what:
-                self._look_for_unconfirmed(may_expire=True)
-                self._look_for_dead("", force=run.force)
-                self._next_round_s = min(self._next_round_s, self.clock_s())
-                self._look_for_copies("", force=run.force)
-            for kind in (MINOR, MAJOR):
-                if kind in run.what:
-                    for compactor in self.compactors:
-                        compactor.request(kind)
-            self._runs.append(run)
+        """Begin what was asked for, suspended or not; deletions at once, compactions beside the rest.
+
+        One look for ledgers serves all who asked before it began. Who asks meanwhile waits for the next step, so
+        that compactions have their turn however often somebody asks.
+        """
+        asked = list(self.control.asked)
+        self.control.asked.clear()
+        of_ledgers = [run for run in asked if LEDGERS in run.what]
+        if of_ledgers:
+            force = any(run.force for run in of_ledgers)
+            self._look_for_unconfirmed(may_expire=True)
+            self._look_for_dead("", force=force)
+            self._next_round_s = min(self._next_round_s, self.clock_s())
+            self._look_for_copies("", force=force)
+        for kind in (MINOR, MAJOR):
+            if any(kind in run.what for run in asked):
+                for compactor in self.compactors:
+                    compactor.request(kind)
+        self._runs += asked
         while self._runs and not self._is_under_way(self._runs[0]):
             self.run_done = self._runs.pop(0).number
 

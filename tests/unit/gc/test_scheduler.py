@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -260,6 +261,41 @@ def test_a_compaction_that_was_asked_for_is_done_when_it_is(harness: Harness) ->
     assert harness.work.run_done == 7
     (run,) = harness.line.told[-1]["compactions"]
     assert (run["kind"], run["running"], run["moved_bytes"]) == (MINOR, False, 50)
+
+
+def test_a_compaction_has_its_turn_however_often_somebody_asks_for_a_look(harness: Harness) -> None:
+    harness.report.usage = lambda logs_now: None  # type: ignore[method-assign]
+    harness.disk.logs = {1: (50, 1000)}
+    numbers = itertools.count(8)
+    looks = 0
+
+    def ask_again() -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, "one step looks for ever"
+        harness.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": next(numbers)})
+        harness.control.wait(0.0)
+
+    harness.bookie.on_list = ask_again
+    harness.line.orders.append({"type": "gc_run", "what": [LEDGERS, MINOR], "number": 7})
+    for _ in range(100):
+        harness.disk.now_s = harness.line.now_s
+        harness.disk.tick()
+        harness.control.wait(0.0)
+        harness.work.step()
+        harness.line.now_s += 1.0
+    assert harness.work.run_done > 50
+    (run,) = harness.line.told[-1]["compactions"]
+    assert (run["kind"], run["running"], run["moved_bytes"]) == (MINOR, False, 50)
+
+
+def test_one_look_serves_all_who_asked_before_it(harness: Harness) -> None:
+    for number in range(1, 6):
+        harness.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
+        harness.control.wait(0.0)
+    harness.work.step()
+    assert len(harness.report.cycles) == 1
+    assert harness.work.run_done == 5
 
 
 def test_an_index_that_is_silent_stops_nothing_else(harness: Harness) -> None:
