@@ -182,5 +182,7 @@ def test_a_large_entry_is_left_to_a_reader(tmp_path: Path) -> None:
         store.add(1)
         assert store.read(1, 0, 0).entry == data
         warm(tmp_path)
+        taken_bytes = store.counts()["cache_bytes"]
         assert store.read_cached(1, 1) is None
+        assert store.counts()["cache_bytes"] == taken_bytes, "no room was made for it"
         assert store.read(1, 1, 1).entry == data

@@ -34,8 +34,6 @@ read_all(const struct single *single, void *data, uint64_t size_bytes, uint64_t 
     struct fbk_io *io = single->store->reader_io;
     if (!single->cached)
         return fbk_store_read_all(io, single->log->handle, data, size_bytes, offset_bytes);
-    if (size_bytes > CACHED_BYTES_MAX)
-        return -EAGAIN;
     return io->operations->read_cached(io, single->log->handle, data, (uint32_t)size_bytes, offset_bytes);
 }
 
@@ -120,6 +118,8 @@ read_single(struct single *single, int64_t entry_id, struct fbk_cached_run **run
 {
     struct fbk_run_item item;
     int32_t result = read_item(single, entry_id, &item);
+    if (result == 0 && single->cached && item.size_bytes > CACHED_BYTES_MAX)
+        result = -EAGAIN; /* before anything makes room for it */
     if (result == 0) {
         *run = keep_entry(single, &item);
         result = *run ? 0 : FBK_E_CORRUPT;
