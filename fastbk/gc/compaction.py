@@ -214,7 +214,8 @@ class Compactor:
         if not progress.running:
             self._go = None
             run.compacted_logs += 0 if progress.error else len(go.log_ids)
-            if progress.error:
+            # That it was suspended, whoever did it knows.
+            if progress.error and not (self._is_stopping and self._is_cut(run)):
                 run.error = f"logs {', '.join(map(str, go.log_ids))}: {progress.error}"
             self._go_on(now_s)
         elif not self._is_stuck and now_s - self._progressed_s >= STALL_S:

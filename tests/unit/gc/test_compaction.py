@@ -214,6 +214,8 @@ def test_suspended_kinds_do_not_begin_and_end_when_they_are_suspended(kind: str)
     live(disk, made, 3)
     assert not made.is_running
     assert disk.stops == 1
+    assert made.run is not None
+    assert made.run.error == "", "nothing went wrong"
     made.request(kind)
     live(disk, made, 10)
     assert made.is_running, "an operator's word"
