@@ -214,7 +214,7 @@ class Compactor:
         if not progress.running:
             self._go = None
             run.compacted_logs += 0 if progress.error else len(go.log_ids)
-            # That it was suspended, whoever did it knows.
+            # Whoever suspended it knows that it was stopped.
             if progress.error and not (self._is_stopping and self._is_cut(run)):
                 run.error = f"logs {', '.join(map(str, go.log_ids))}: {progress.error}"
             self._go_on(now_s)

@@ -42,8 +42,8 @@ struct fbk_io_operations {
     /* Reads into `count` parts one behind the other; returns bytes read, which may be fewer than the parts take anywhere in
      * a file, or -errno.  NULL: this backend has none, read them one by one. */
     int32_t (*read_parts)(struct fbk_io *io, int32_t file, const struct iovec *parts, uint32_t count, uint64_t offset_bytes);
-    /* Reads what is in memory already: size_bytes, or -errno (-EAGAIN) where some of it would have to come from the disk.  NULL:
-     * this backend cannot tell. */
+    /* Reads what is in memory already: size_bytes, or -errno: -EAGAIN where some of it would have to come from the disk,
+     * -EOPNOTSUPP where the file system cannot tell (tmpfs, overlayfs).  NULL: this backend cannot. */
     int32_t (*read_cached)(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes);
     int32_t (*rename)(struct fbk_io *io, const char *from, const char *to);
     int32_t (*unlink)(struct fbk_io *io, const char *path);

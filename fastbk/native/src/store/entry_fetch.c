@@ -1,8 +1,8 @@
 /* One entry of a run, without the rest of it: what a single read of a large run costs.
  *
  * Read and checked are the run's header, its item table and the entry.  The entry goes into the read cache as a run of one.
- * Whoever reads more of the same run soon has it read whole: once SINGLES_MAX entries of it are in the cache alone.  So
- * do readers of small runs, where a second read of the disk costs more than the rest of the run. */
+ * Whoever reads more of the same run soon has it read whole: once SINGLES_MAX entries of it are in the cache alone.  Reader
+ * threads read small runs whole at once: there a second read of the disk costs more than the rest of the run. */
 #include "base/checksum.h"
 #include "store/entry_log.h"
 #include "store/parts.h"
@@ -34,7 +34,9 @@ read_all(const struct single *single, void *data, uint64_t size_bytes, uint64_t 
     struct fbk_io *io = single->store->reader_io;
     if (!single->cached)
         return fbk_store_read_all(io, single->log->handle, data, size_bytes, offset_bytes);
-    return io->operations->read_cached(io, single->log->handle, data, (uint32_t)size_bytes, offset_bytes);
+    int32_t result = io->operations->read_cached(io, single->log->handle, data, (uint32_t)size_bytes, offset_bytes);
+    single->store->cannot_read_cached = result == -EOPNOTSUPP;
+    return result;
 }
 
 /* 0, with *item; 1 if the run does not hold the entry; < 0: look at the whole of it. */

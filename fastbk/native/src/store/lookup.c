@@ -316,6 +316,8 @@ fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
 const struct fbk_run *
 fbk_store_read_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
 {
+    if (ledger_id < 0 || entry_id < 0 || store->cannot_read_cached || !store->reader_io->operations->read_cached)
+        return NULL;
     struct fbk_file_set *set = fbk_file_set_take(store);
     struct lookup lookup = {
         .store = store,
@@ -328,8 +330,7 @@ fbk_store_read_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_
         .use = FBK_RUN_KEPT,
         .cached = true,
     };
-    if (entry_id >= 0 && ledger_id >= 0 && store->reader_io->operations->read_cached)
-        run_lookup(&lookup);
+    run_lookup(&lookup);
     fbk_file_set_unref(store, set);
     return lookup.run ? &lookup.run->run : NULL;
 }

@@ -115,6 +115,7 @@ struct fbk_store {
     struct fbk_io *background_io; /* background thread only */
     struct fbk_file_writer writer; /* flush thread only */
     bool writing;
+    bool cannot_read_cached; /* main loop only: the file system does not tell what is in memory */
 
     pthread_mutex_t mutex;
     pthread_cond_t work; /* a job waits, or stop */
