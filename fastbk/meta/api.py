@@ -21,6 +21,7 @@ from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 
 if TYPE_CHECKING:
+    from fastbk.meta.coordination import Coordination
     from fastbk.meta.records import RecordStore
     from fastbk.meta.replica_marks import ReplicaMarks
 
@@ -167,6 +168,10 @@ class MetadataStore(Protocol):
     @property
     def marks(self) -> ReplicaMarks:
         """Marks of under-replicated ledgers."""
+
+    @property
+    def coordination(self) -> Coordination:
+        """How processes of AutoRecovery share its work."""
 
     def instance_id(self) -> str:
         """Return the id of this cluster, drawn when the store was first opened."""

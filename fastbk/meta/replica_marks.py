@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
-from fastbk.meta.records import Change, RecordStore
-from fastbk.model.ids import LedgerId
+from fastbk.meta.records import Change, RecordStore, VersionedRecord
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica, from_json, merged, to_json, without
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
 
 FOLDER = "under_replicated"
+READ_AT_ONCE = 500
+"""Marks that are read by one request."""
+_FOLDERS_AT_ONCE = 16
 _TRIES_MAX = 20
 
 
@@ -33,6 +36,20 @@ class LedgerMark:
     missing: tuple[MissingReplica, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class UnderreplicatedLedger:
+    """A ledger that misses copies.
+
+    Attributes:
+        missing: the bookies that lack them, as they were told; one may stand there several times.
+        marked_ms: since when, by the clock of who marked it; None where that is not kept.
+    """
+
+    ledger_id: LedgerId
+    missing: tuple[BookieId, ...]
+    marked_ms: int | None = None
+
+
 class ReplicaMarks:
     """The marks of one metadata store. Blocking calls; errors are those of the store."""
 
@@ -41,7 +58,16 @@ class ReplicaMarks:
 
     def read(self, ledger_id: LedgerId) -> LedgerMark:
         """Return the mark of a ledger."""
-        return LedgerMark(ledger_id, self._read(ledger_id)[0])
+        (found,) = self.read_all([ledger_id])
+        return found
+
+    def read_all(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerMark]:
+        """Return the marks of several ledgers, in their order."""
+        records = self._records.read([path_of(one) for one in ledger_ids])
+        return [
+            LedgerMark(ledger_id, _missing(ledger_id, record))
+            for ledger_id, record in zip(ledger_ids, records, strict=True)
+        ]
 
     def update(
         self,
@@ -80,23 +106,22 @@ class ReplicaMarks:
     def list(self) -> Iterator[LedgerMark]:
         """Yield all marks, folder by folder. Marks that come or go meanwhile may be missed."""
         folders = [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
-        for names in self._records.children_of(folders):
-            for name in names:
-                mark = self.read(int(name, 16))
-                if mark.missing:
-                    yield mark
+        for at in range(0, len(folders), _FOLDERS_AT_ONCE):
+            for names in self._records.children_of(folders[at : at + _FOLDERS_AT_ONCE]):
+                for first in range(0, len(names), READ_AT_ONCE):
+                    ids = [int(name, 16) for name in names[first : first + READ_AT_ONCE]]
+                    yield from (mark for mark in self.read_all(ids) if mark.missing)
+
+    def under_replicated(self) -> Iterator[UnderreplicatedLedger]:
+        """Yield the marked ledgers as Apache's tools list them: the bookies that lack copies, and since when."""
+        for mark in self.list():
+            bookies = tuple(dict.fromkeys(one.bookie_id for one in mark.missing))
+            since_ms = min(one.marked_ms for one in mark.missing)
+            yield UnderreplicatedLedger(mark.ledger_id, bookies, since_ms)
 
     def _read(self, ledger_id: LedgerId) -> tuple[tuple[MissingReplica, ...], int | None]:
-        path = path_of(ledger_id)
-        (found,) = self._records.read([path])
-        if found is None:
-            return (), None
-        try:
-            return from_json(found.value), found.version
-        except ValueError as error:
-            raise StorageError(
-                f"the mark {path} of ledger {ledger_id} is damaged: {error}"
-            ) from error
+        (found,) = self._records.read([path_of(ledger_id)])
+        return _missing(ledger_id, found), None if found is None else found.version
 
     def _changed(
         self,
@@ -105,6 +130,16 @@ class ReplicaMarks:
         removed: Sequence[MissingReplica],
     ) -> None:
         """Bring what else a store keeps up to date; also called when nothing had to be changed."""
+
+
+def _missing(ledger_id: LedgerId, record: VersionedRecord | None) -> tuple[MissingReplica, ...]:
+    if record is None:
+        return ()
+    try:
+        return from_json(record.value)
+    except ValueError as error:
+        path = path_of(ledger_id)
+        raise StorageError(f"the mark {path} of ledger {ledger_id} is damaged: {error}") from error
 
 
 def path_of(ledger_id: LedgerId) -> str:

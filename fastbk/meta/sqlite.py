@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from pathlib import Path
 
 from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.api import (
@@ -31,6 +30,8 @@ from fastbk.meta.api import (
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
+from fastbk.meta.record_coordination import RecordCoordination
+from fastbk.meta.record_sessions import read_boot_id
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
@@ -41,13 +42,6 @@ LEASE_S = 10.0
 WATCH_INTERVAL_S = 0.1
 MEMORY_WATCH_INTERVAL_S = 0.01
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 class SqliteLease:
@@ -93,13 +87,14 @@ class SqliteStore:
         self.uri = f"{'memory' if in_memory else 'sqlite'}:{path}"
         self._lease_s = lease_s
         self._clock = clock
-        self._boot_id = _boot_id()
+        self._boot_id = read_boot_id()
         self._file = SqliteFile(path, timeout_s, may_make=may_make, in_memory=in_memory)
         self._watcher = Watcher(
             self._state_of, MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
         )
         self.records = SqliteRecords(self._file, self._watcher)
         self.marks = ReplicaMarks(self.records)
+        self.coordination = RecordCoordination(self.records, lease_s, clock)
 
     def group(self) -> AbstractContextManager[None]:
         """Commit what calls of this thread change in one transaction, each with its own outcome."""
@@ -357,7 +352,8 @@ class SqliteStore:
     # --- connection --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, after the session in it."""
+        self.coordination.close()
         self._watcher.close()
         self._file.close()
 

@@ -22,10 +22,11 @@ from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_ledgers import Ledgers
-from fastbk.meta.zookeeper_marks import ZooKeeperReplicaMarks
+from fastbk.meta.zookeeper_marks import UnderreplicatedNodes, ZooKeeperReplicaMarks
 from fastbk.meta.zookeeper_paths import OWN_NAME, OWN_NAME_OLD, Layout, Paths, parse_layout
 from fastbk.meta.zookeeper_records import ZooKeeperRecords
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
+from fastbk.meta.zookeeper_underreplication import ZooKeeperCoordination
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
 from fastbk.model.ledger import LedgerMetadata
@@ -55,7 +56,11 @@ class ZooKeeperStore:
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
         self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
-        self.marks = ZooKeeperReplicaMarks(self.records, self._session, location.root)
+        self.coordination = ZooKeeperCoordination(
+            self._session, self._watches, location.root, self._paths.own
+        )
+        nodes = UnderreplicatedNodes(self._session, location.root)
+        self.marks = ZooKeeperReplicaMarks(self.records, nodes)
 
     def _hold(self, reason: str) -> None:
         """Put metadata on hold before anything else is done in a session that began since it was rolled back."""

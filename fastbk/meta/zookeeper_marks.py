@@ -10,11 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import islice
 
 from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.records import RecordStore
-from fastbk.meta.replica_marks import LedgerMark, ReplicaMarks
+from fastbk.meta.replica_marks import (
+    READ_AT_ONCE,
+    LedgerMark,
+    ReplicaMarks,
+    UnderreplicatedLedger,
+)
 from fastbk.meta.zookeeper_calls import BadVersion, Call, NodeExists, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_session import Session
 from fastbk.model import protobuf_text
@@ -22,21 +27,8 @@ from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 
 LAYOUT_BYTES = b'type: "BASIC"\nversion: 1\n'
+_FOLDERS_AT_ONCE = 100
 _LEDGER_NAME = re.compile(r"urL(\d{10,19})")
-
-
-@dataclass(frozen=True, slots=True)
-class UnderreplicatedLedger:
-    """A ledger that misses copies.
-
-    Attributes:
-        missing: the bookies that lack them, as they were told; one may stand there several times.
-        marked_ms: since when, by the clock of who marked it; None where that is not kept.
-    """
-
-    ledger_id: LedgerId
-    missing: tuple[BookieId, ...]
-    marked_ms: int | None = None
 
 
 class UnderreplicationPaths:
@@ -91,32 +83,36 @@ def parse_ledger(ledger_id: LedgerId, raw: bytes) -> UnderreplicatedLedger:
 
 
 class UnderreplicatedNodes:
-    """The nodes of marked ledgers, over the session of a subclass."""
+    """The nodes of marked ledgers below the root of a cluster."""
 
-    _session: Session
-    _paths: UnderreplicationPaths
+    def __init__(self, session: Session, root: str) -> None:
+        self._session = session
+        self._paths = UnderreplicationPaths(root)
 
-    def ledgers(
-        self, wanted: Callable[[UnderreplicatedLedger], bool] = lambda _: True
-    ) -> Iterator[UnderreplicatedLedger]:
-        """Yield the marked ledgers, folder by folder; those that come or go meanwhile may be missed."""
-        folders = [self._paths.ledgers]
+    def ledgers(self) -> Iterator[UnderreplicatedLedger]:
+        """Yield the marked ledgers by id, some folders at once; those that come or go meanwhile may be missed."""
+        folders = [self._paths.ledgers]  # the next one is the last
         while folders:
-            folder = folders.pop()
+            some = folders[: -_FOLDERS_AT_ONCE - 1 : -1]
+            del folders[-_FOLDERS_AT_ONCE:]
             call = self._call("list ledgers that miss copies")
             below: list[str] = []
-            for name in sorted(call.children(folder) or []):
-                path = f"{folder}/{name}"
-                ledger_id = ledger_id_of(name)
-                if ledger_id is None:
-                    below.append(path)
-                    continue
-                node = call.get(path)
-                if node is not None:
-                    found = parse_ledger(ledger_id, node.data)
-                    if wanted(found):
-                        yield found
+            found: list[tuple[LedgerId, str]] = []
+            for folder, names in zip(some, call.children_all(some), strict=True):
+                for name in sorted(names or []):
+                    ledger_id = ledger_id_of(name)
+                    path = f"{folder}/{name}"
+                    if ledger_id is None:
+                        below.append(path)
+                    else:
+                        found.append((ledger_id, path))
             folders += reversed(below)
+            for at in range(0, len(found), READ_AT_ONCE):
+                part = found[at : at + READ_AT_ONCE]
+                nodes = self._call("read marks").get_all(path for _, path in part)
+                for (ledger_id, _), node in zip(part, nodes, strict=True):
+                    if node is not None:
+                        yield parse_ledger(ledger_id, node.data)
 
     def mark(self, ledger: UnderreplicatedLedger) -> None:
         """Mark a ledger, or add to its mark the bookies that are not in it yet."""
@@ -209,32 +205,33 @@ class UnderreplicatedNodes:
                     return
 
 
-class _Nodes(UnderreplicatedNodes):
-    def __init__(self, session: Session, root: str) -> None:
-        self._session = session
-        self._paths = UnderreplicationPaths(root)
-
-
 class ZooKeeperReplicaMarks(ReplicaMarks):
     """Marks whose finished ranges Apache's tools see, too."""
 
-    def __init__(self, records: RecordStore, session: Session, root: str) -> None:
+    def __init__(self, records: RecordStore, nodes: UnderreplicatedNodes) -> None:
         super().__init__(records)
-        self._nodes = _Nodes(session, root)
+        self._nodes = nodes
 
     def list(self) -> Iterator[LedgerMark]:
         """Yield all marks, also those that only Apache's AutoRecovery made."""
         yield from super().list()
-        for node in self._nodes.ledgers():
-            if not self.read(node.ledger_id).missing:
-                since_ms = node.marked_ms or 0
-                yield LedgerMark(
-                    node.ledger_id,
-                    tuple(
-                        MissingReplica(one, 0, None, "marked by AutoRecovery", since_ms)
-                        for one in dict.fromkeys(node.missing)
-                    ),
-                )
+        nodes = self._nodes.ledgers()
+        while some := list(islice(nodes, READ_AT_ONCE)):
+            own = self.read_all([one.ledger_id for one in some])
+            for node, mark in zip(some, own, strict=True):
+                if not mark.missing:
+                    since_ms = node.marked_ms or 0
+                    yield LedgerMark(
+                        node.ledger_id,
+                        tuple(
+                            MissingReplica(one, 0, None, "marked by AutoRecovery", since_ms)
+                            for one in dict.fromkeys(node.missing)
+                        ),
+                    )
+
+    def under_replicated(self) -> Iterator[UnderreplicatedLedger]:
+        """Yield the ledgers that Apache's nodes name, by id."""
+        return self._nodes.ledgers()
 
     def _changed(
         self,

@@ -7,7 +7,7 @@
 <root>/00/0000/L0001             a ledger with an id below 2^31-1 in the hierarchical layout
 <root>/000/0000/0000/0000/L0001  any other one there, and every one in the long hierarchical layout
 <root>/L0000000001               a ledger in the flat layout
-<root>/ID-fastbk/                what only fastbk knows of: identities, deleted ids. Called `fastbk` in older clusters
+<root>/ID-fastbk/                what only fastbk knows of: identities, deleted ids, lock holders (once `fastbk`)
 
 Apache's listings, `metaformat` and `nukeexistingcluster` know what may lie below the root by its name, and take what
 begins with `ID-` for a remainder of drawn ids, which they pass by, or remove with the rest. Any other name has

@@ -1,45 +1,55 @@
-"""What Apache's AutoRecovery keeps in ZooKeeper below `<root>/underreplication`: read, and what operators change of it.
+"""What Apache's AutoRecovery keeps in ZooKeeper below `<root>/underreplication`, and how ours shares it.
 
 LAYOUT                                  type "BASIC", version 1
 ledgers/0000/0000/0000/0007/urL0000000007   a ledger that misses copies: the bookies that lack them, and since when
 locks/urL0000000007                     ephemeral: who copies it just now
 disable                                 AutoRecovery rests while it is there
 lostBookieRecoveryDelay                 seconds between the loss of a bookie and the marking of its ledgers
+auditorelection                         who was elected last
 auditorelection/V_0000000003            ephemeral: a vote; the lowest number is the auditor
 checkallledgersctime, placementpolicycheckctime, replicascheckctime     when each check ended last
 
 All but the last three hold protobuf's text form. Every byte is as Apache's bookies write and read it.
+
+A lock of ours has a second ephemeral node, `<own>/lock_holders/<id>`, made and deleted in the lock's transactions. It
+tells the lock from one that another session made under the same name.
 """
 
 from __future__ import annotations
 
-import enum
 import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from fastbk.errors import ConfigError, StorageError
-from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_admin import ClusterSession
-from fastbk.meta.zookeeper_calls import Call, NoNode, ResultUnknown
-from fastbk.meta.zookeeper_marks import (
-    UnderreplicatedNodes,
-    UnderreplicationPaths,
+from fastbk.errors import ClientClosed, ConfigError, StorageError
+from fastbk.meta.api import Watch
+from fastbk.meta.coordination import Check, JoinedWatch, trigger_audit
+from fastbk.meta.zookeeper_calls import (
+    Call,
+    Node,
+    NodeExists,
+    NoNode,
+    Op,
+    ResultUnknown,
 )
+from fastbk.meta.zookeeper_marks import UnderreplicatedNodes, ledger_id_of
+from fastbk.meta.zookeeper_session import Session
+from fastbk.meta.zookeeper_watches import ZooKeeperWatches, children_at, node_at
 from fastbk.model import protobuf, protobuf_text
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 
 _VOTE_NAME = re.compile(r"V_(\d+)")
-
-
-class Check(enum.Enum):
-    """A check of the auditor; the values are the names of the nodes that tell when it ended last."""
-
-    ALL_LEDGERS = "checkallledgersctime"
-    PLACEMENT = "placementpolicycheckctime"
-    REPLICAS = "replicascheckctime"
+_READ_AT_ONCE = 500
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------
+
+
+def bookie_bytes(name: str) -> bytes:
+    """Return what a lock (a host's name) or a vote (a bookie's id) holds."""
+    return f'bookieId: "{protobuf_text.quoted(name.encode())}"\n'.encode()
 
 
 def parse_bookie(raw: bytes) -> BookieId:
@@ -65,36 +75,99 @@ def parse_check_time(raw: bytes) -> int:
         raise StorageError(f"the time of an auditor's check is damaged: {error}") from error
 
 
+# --- votes and locks of this process -----------------------------------------------------------------------------
+
+
+class ZooKeeperVote:
+    """A vote: an ephemeral node. No number is given twice, so its path names no other vote."""
+
+    def __init__(self, coordination: ZooKeeperCoordination, path: str, node: Node) -> None:
+        self._coordination = coordination
+        self._path = path
+        self._node = node
+        self._is_closed = self._is_gone = self._is_announced = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the vote is gone, as far as this process knows."""
+        return (
+            self._is_closed or self._is_gone or not self._coordination.is_current(self._node.owner)
+        )
+
+    def is_elected(self) -> bool:
+        """Return whether ours is the lowest vote, in a session that lives (INV-H1)."""
+        if self.is_lost:
+            return False
+        lowest = self._coordination.lowest_vote(self._path, self._node)
+        if lowest is None:
+            self._is_gone = True
+        is_elected = lowest is True and not self.is_lost
+        if is_elected and not self._is_announced:
+            self._coordination.announce(self._node.data)
+            self._is_announced = True
+        return is_elected
+
+    def close(self) -> None:
+        """Withdraw the vote."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._coordination.withdraw(self._path, self._node)
+
+
+class ZooKeeperLock:
+    """A ledger's lock: Apache's node, and the one that says that it is ours."""
+
+    def __init__(
+        self, coordination: ZooKeeperCoordination, ledger_id: LedgerId, holder_path: str
+    ) -> None:
+        self.ledger_id = ledger_id
+        self._coordination = coordination
+        self._holder_path = holder_path
+        self._lock = threading.Lock()
+        self._is_released = False
+
+    def is_held(self) -> bool:
+        """Return whether the lock is still held."""
+        return not self._is_released and self._coordination.holds(self.ledger_id, self._holder_path)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        with self._lock:
+            if self._is_released:
+                return
+            self._is_released = True
+        self._coordination.release(self.ledger_id, self._holder_path)
+
+
 # --- the nodes ---------------------------------------------------------------------------------------------------
 
 
-class Underreplication(UnderreplicatedNodes, ClusterSession):
-    """AutoRecovery's state of one cluster. A session of its own; every call ends within about `timeout_s` seconds."""
+class ZooKeeperCoordination(UnderreplicatedNodes):
+    """A `Coordination` over the session of a store."""
 
-    def __init__(self, location: ZooKeeperLocation, timeout_s: float = 10.0) -> None:
-        """Connect. Raises ConfigError where there is no cluster or a layout that is not known, MetadataUnavailable."""
-        self._paths = UnderreplicationPaths(location.root)
-        super().__init__(location, timeout_s)
-
-    def _check(self, call: Call) -> None:
-        node = call.get(self._paths.layout)
-        if node is not None:
-            _check_layout(node.data)
+    def __init__(self, session: Session, watches: ZooKeeperWatches, root: str, own: str) -> None:
+        super().__init__(session, root)
+        self._watches = watches
+        self._holders = f"{own}/lock_holders"
+        self._lock = threading.Lock()
+        self._votes: set[str] = set()
+        self._unreleased: dict[str, LedgerId] = {}
+        self._is_layout_known = False
 
     # --- switches ------------------------------------------------------------------------------------------------
 
     def is_enabled(self) -> bool:
-        """Return whether AutoRecovery is allowed to work (somebody has to run it besides)."""
+        """Return whether AutoRecovery is allowed to work."""
         return self._call("AutoRecovery's switch").exists(self._paths.disable) is None
 
     def disable(self) -> bool:
-        """Let AutoRecovery rest; return False if it did so before."""
+        """Let AutoRecovery rest."""
         call = self._call("disable AutoRecovery")
         self._prepare(call)
         return self._create(call, self._paths.disable, b"")
 
     def enable(self) -> bool:
-        """Let AutoRecovery work again; return False if it was allowed to before."""
+        """Let AutoRecovery work again."""
         call = self._call("enable AutoRecovery")
         was_disabled = call.exists(self._paths.disable) is not None
         while call.exists(self._paths.disable) is not None:
@@ -104,7 +177,7 @@ class Underreplication(UnderreplicatedNodes, ClusterSession):
         return was_disabled
 
     def lost_bookie_delay_s(self) -> int | None:
-        """Return how long a bookie may be away before its ledgers are marked; None: no auditor ever set it."""
+        """Return how long a bookie may be away before its ledgers are marked."""
         node = self._call("the delay of lost bookies").get(self._paths.lost_bookie_delay)
         if node is None:
             return None
@@ -115,51 +188,204 @@ class Underreplication(UnderreplicatedNodes, ClusterSession):
             raise StorageError(f"{path} holds no number: {node.data[:100]!r}") from error
 
     def set_lost_bookie_delay(self, seconds: int) -> None:
-        """Set that delay. The auditor looks for lost bookies at every write, also one of the same number."""
+        """Set that delay."""
         call = self._call("set the delay of lost bookies")
         self._prepare(call)
         self._put(call, self._paths.lost_bookie_delay, str(seconds).encode())
 
     def trigger_audit(self) -> None:
-        """Have the auditor look for lost bookies now. Raises ConfigError if there is none that would."""
-        if not self.is_enabled():
-            raise ConfigError("Autorecovery is disabled. So giving up!")
-        if self.auditor() is None:
-            raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
-        # The auditor listens to writes of this node; the number stays.
-        self.set_lost_bookie_delay(self.lost_bookie_delay_s() or 0)
+        """Have the auditor check for lost bookies now."""
+        trigger_audit(self)
 
     def check_time_ms(self, check: Check) -> int:
-        """Return when a check ended last, in ms since 1970; -1: never."""
+        """Return when a check ended last."""
         node = self._call("the time of a check").get(self._paths.check(check.value))
         return -1 if node is None else parse_check_time(node.data)
 
     def set_check_time(self, check: Check, time_ms: int) -> None:
-        """Set that time; an old one lets the next auditor check at once."""
+        """Set that time."""
         call = self._call("set the time of a check")
         self._prepare(call)
         self._put(call, self._paths.check(check.value), check_time_bytes(time_ms))
 
-    # --- who and what --------------------------------------------------------------------------------------------
+    def watch_switches(self, callback: Callable[[], None]) -> Watch:
+        """Call back after a write of the switch or of the delay."""
+        paths = (self._paths.disable, self._paths.lost_bookie_delay)
+        return JoinedWatch([self._watches.add(node_at(path), callback) for path in paths])
+
+    # --- the auditor ---------------------------------------------------------------------------------------------
+
+    def vote(self, voter: BookieId) -> ZooKeeperVote:
+        """Stand for election."""
+        call = self._call("vote for an auditor")
+        data = bookie_bytes(voter)
+        prefix = f"{self._paths.election}/V_"
+        with self._lock:
+            while True:
+                call.again()
+                path: str | None = None
+                try:
+                    path = call.create(prefix, data, ephemeral=True, sequence=True)
+                except NoNode:
+                    self._prepare(call)
+                    call.ensure(self._paths.election)
+                except ResultUnknown:
+                    call.sync(self._paths.election)
+                    path = self._vote_without_answer(call, data)
+                node = None if path is None else call.get(path)
+                if path is not None and node is not None:
+                    self._votes.add(path)
+                    return ZooKeeperVote(self, path, node)
+
+    def _vote_without_answer(self, call: Call, data: bytes) -> str | None:
+        """Return a vote of this session that no answer came for, None if it was not made."""
+        for _, path in self._vote_paths(call):
+            node = None if path in self._votes else call.get(path)
+            if node is not None and (node.owner, node.data) == (self._session.session_id, data):
+                return path
+        return None
+
+    def _vote_paths(self, call: Call) -> list[tuple[int, str]]:
+        names = call.children(self._paths.election) or []
+        matches = [match for match in map(_VOTE_NAME.fullmatch, names) if match is not None]
+        return sorted((int(one[1]), f"{self._paths.election}/{one[0]}") for one in matches)
 
     def auditor(self) -> BookieId | None:
-        """Return the elected auditor, None if there is none."""
+        """Return the elected auditor."""
         call = self._call("the auditor")
-        votes = []
-        for name in call.children(self._paths.election) or []:
-            match = _VOTE_NAME.fullmatch(name)
-            if match is not None:
-                votes.append((int(match[1]), name))
-        for _, name in sorted(votes):
-            node = call.get(f"{self._paths.election}/{name}")
+        for _, path in self._vote_paths(call):
+            node = call.get(path)
             if node is not None:
                 return parse_bookie(node.data)
         return None
 
+    def watch_election(self, callback: Callable[[], None]) -> Watch:
+        """Call back after votes came or went."""
+        return self._watches.add(children_at(self._paths.election), callback)
+
+    def lowest_vote(self, path: str, vote: Node) -> bool | None:
+        """Return whether a vote is the lowest one, None if it is gone; used by votes."""
+        call = self._call("the auditor's election")
+        # Not by a server that has not seen yet that our session ended.
+        call.sync(self._paths.election)
+        node = call.exists(path)
+        if node is None or (node.created_zxid, node.owner) != (vote.created_zxid, vote.owner):
+            return None
+        return [one for _, one in self._vote_paths(call)][:1] == [path]
+
+    def announce(self, data: bytes) -> None:
+        """Write who was elected into the node above the votes, as Apache's elected auditor does; used by votes."""
+        self._put(self._call("announce the auditor"), self._paths.election, data)
+
+    def withdraw(self, path: str, vote: Node) -> None:
+        """Remove a vote of this process; used by votes."""
+        with self._lock:
+            self._votes.discard(path)
+        call = self._call("withdraw a vote")
+        while (node := call.exists(path)) is not None and node.created_zxid == vote.created_zxid:
+            call.again()
+            with suppress(NoNode, ResultUnknown):
+                call.delete(path)
+
+    # --- locks ---------------------------------------------------------------------------------------------------
+
+    def lock(self, ledger_id: LedgerId, holder: str) -> ZooKeeperLock | None:
+        """Take the lock of a ledger."""
+        path = self._paths.lock(check_ledger_id(ledger_id))
+        holder_path = f"{self._holders}/{uuid.uuid4().hex}"
+        ops = [
+            Op.create(path, bookie_bytes(holder), ephemeral=True),
+            Op.create(holder_path, ephemeral=True),
+        ]
+        call = self._call(f"lock ledger {ledger_id}")
+        self._release_rest(call)
+        while True:
+            call.again()
+            try:
+                call.multi(ops)
+            except NodeExists:
+                return None
+            except NoNode:
+                self._prepare(call)
+                call.ensure(self._holders)
+            except ResultUnknown:
+                call.sync(path)
+                if self._is_ours(call, path, holder_path):
+                    break
+            else:
+                break
+        return ZooKeeperLock(self, ledger_id, holder_path)
+
+    def _is_ours(self, call: Call, path: str, holder_path: str) -> bool:
+        lock, holder = call.get_all([path, holder_path])
+        # A server that is behind may still show what an earlier session of this process had.
+        return _is_pair(lock, holder) and lock is not None and self.is_current(lock.owner)
+
+    def holds(self, ledger_id: LedgerId, holder_path: str) -> bool:
+        """Return whether a lock of this process is still there; used by locks."""
+        call = self._session.impatient_call(f"the lock of ledger {ledger_id}")
+        return self._is_ours(call, self._paths.lock(ledger_id), holder_path)
+
+    def release(self, ledger_id: LedgerId, holder_path: str) -> None:
+        """Remove a lock of this process, now, or with the next one: its session goes on. Used by locks (INV-H2)."""
+        with self._lock:
+            self._unreleased[holder_path] = ledger_id
+        self._release_rest(self._call(f"release ledger {ledger_id}"))
+
+    def _release_rest(self, call: Call) -> None:
+        with self._lock:
+            unreleased = list(self._unreleased.items())
+        for holder_path, ledger_id in unreleased:
+            path = self._paths.lock(ledger_id)
+            while (nodes := call.get_all([path, holder_path]))[1] is not None:
+                call.again()
+                with suppress(NoNode, ResultUnknown):
+                    if _is_pair(*nodes):
+                        # Both or none: when the second node is gone, the lock is another session's by now.
+                        call.multi([Op.delete(holder_path), Op.delete(path)])
+                    else:
+                        call.delete(holder_path)
+            with self._lock:
+                self._unreleased.pop(holder_path, None)
+
     def worker_of(self, ledger_id: LedgerId) -> str | None:
-        """Return who copies a ledger just now (a host's name), None if nobody does."""
-        node = self._call("who copies a ledger").get(self._paths.lock(ledger_id))
+        """Return who holds a ledger's lock."""
+        node = self._call("who copies a ledger").get(self._paths.lock(check_ledger_id(ledger_id)))
         return None if node is None else parse_bookie(node.data)
+
+    def locks(self) -> Iterator[tuple[LedgerId, str]]:
+        """Yield all locks with their holders."""
+        names = sorted(self._call("list locks").children(self._paths.locks) or [])
+        found = [(ledger_id_of(name), f"{self._paths.locks}/{name}") for name in names]
+        for at in range(0, len(found), _READ_AT_ONCE):
+            some = found[at : at + _READ_AT_ONCE]
+            nodes = self._call("read locks").get_all(path for _, path in some)
+            for (ledger_id, _), node in zip(some, nodes, strict=True):
+                if ledger_id is not None and node is not None:
+                    yield ledger_id, parse_bookie(node.data)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def is_current(self, session_id: int) -> bool:
+        """Return whether a session is the one that this process has; used by votes."""
+        with suppress(ClientClosed):
+            return self._session.session_id == session_id
+        return False
+
+    def _call(self, what: str) -> Call:
+        """Begin a call. Raises ConfigError where the nodes' layout is not known."""
+        call = super()._call(what)
+        if not self._is_layout_known:
+            node = call.get(self._paths.layout)
+            if node is not None:
+                _check_layout(node.data)
+                self._is_layout_known = True
+        return call
+
+
+def _is_pair(lock: Node | None, holder: Node | None) -> bool:
+    """Return whether one transaction made both nodes."""
+    return lock is not None and holder is not None and lock.created_zxid == holder.created_zxid
 
 
 def _check_layout(raw: bytes) -> None:

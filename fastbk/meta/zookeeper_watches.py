@@ -28,6 +28,16 @@ _log = LibraryLog("fastbk.meta")
 Seen = tuple[int, int] | list[BookieRegistration] | list[str] | None
 
 
+def node_at(path: str) -> str:
+    """Return what a watch calls the node at an absolute path. No record's path begins with a slash."""
+    return f"={path}"
+
+
+def children_at(path: str) -> str:
+    """Return what a watch calls the names below the node at an absolute path."""
+    return f"/{path}"
+
+
 class ZooKeeperWatches:
     """The watches of one session. See `fastbk.meta.api.MetadataStore`."""
 
@@ -127,7 +137,7 @@ class ZooKeeperWatches:
 
     def _path(self, subject: LedgerId | str) -> str:
         if isinstance(subject, str):
-            return f"{self._paths.records}/{subject[1:]}"
+            return subject[1:] if subject[1] == "/" else f"{self._paths.records}/{subject[1:]}"
         return self._ledger_path(subject)
 
     def _key(self, subject: LedgerId | str) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fastbk
-from fastbk.apache.http.auto_recovery_pages import NO_ZOOKEEPER, AutoRecoveryPages
+from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
+from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.devcluster import Bookie
 from fastbk.errors import NotEnoughBookies
-from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
-from fastbk.meta.zookeeper_underreplication import Underreplication
+from fastbk.meta import open_store
+from fastbk.meta.replica_marks import UnderreplicatedLedger
+from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.server.admin.http import Request, Response
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import page
@@ -193,7 +197,8 @@ async def test_read_only_by_put_refuses_adds_until_it_is_taken_back_and_survives
 
 class Asked:
     def __init__(self, uri: str) -> None:
-        self._pages = AutoRecoveryPages(uri).pages()
+        self._metadata = StoreThreads(uri)
+        self._pages = AutoRecoveryPages(self._metadata).pages()
 
     async def __call__(
         self, method: str, name: str, body: str = "", **query: str
@@ -201,10 +206,15 @@ class Asked:
         answer: Response = await self._pages[name](Request(method, query, body.encode()))
         return answer[0], answer[2].decode()
 
+    async def close(self) -> None:
+        await self._metadata.close()
+
 
 async def test_switch_marks_and_delay_are_the_nodes_of_zookeeper(zookeeper: ZooKeeperPlace) -> None:
     ask = Asked(zookeeper.uri())
-    with Underreplication(zookeeper.location()) as nodes:
+    with closing(open_store(zookeeper.uri())) as store:
+        assert isinstance(store, ZooKeeperStore)
+        nodes = store.coordination
         assert await ask("GET", "status") == (200, '{\n  "enabled" : true\n}')
         assert await ask("PUT", "status") == (400, "Param 'enabled' not found in {}")
         assert json.loads((await ask("PUT", "status", enabled="false"))[1]) == {"enabled": False}
@@ -238,8 +248,22 @@ async def test_switch_marks_and_delay_are_the_nodes_of_zookeeper(zookeeper: ZooK
         assert (await ask("PUT", name, "{}"))[0] == 404
         assert await ask("GET", "who_is_auditor") == (404, "No auditor elected")
         assert (await ask("GET", "decommission"))[0] == 404
+    await ask.close()
 
 
-async def test_without_zookeeper_it_says_so() -> None:
-    ask = Asked("sqlite:/nowhere.sqlite")
-    assert await ask("GET", "who_is_auditor") == (404, f"Exception when get.{NO_ZOOKEEPER}")
+async def test_with_sqlite_it_is_the_same(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    ask = Asked(uri)
+    with closing(open_store(uri)) as store:
+        assert await ask("GET", "who_is_auditor") == (404, "No auditor elected")
+        vote = store.coordination.vote("b1")
+        assert await ask("GET", "who_is_auditor") == (200, "Auditor: b1")
+        assert (await ask("PUT", "trigger_audit"))[0] == 200
+        assert store.coordination.lost_bookie_delay_s() == 0
+        vote.close()
+        assert json.loads((await ask("PUT", "status", enabled="false"))[1]) == {"enabled": False}
+        assert not store.coordination.is_enabled()
+        store.marks.update(7, add=[MissingReplica("b2", 0, 9)])
+        _, text = await ask("GET", "list_under_replicated_ledger", printmissingreplica="")
+        assert json.loads(text) == {"7": ["b2"]}
+    await ask.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from kazoo.client import KazooClient
 import fastbk.sync
 from fastbk.devcluster.bookie import CONFIG_NAME
 from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.meta import open_store
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster
 from tests.fixtures.shell import ENTRIES, Shell, written
 from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -165,8 +168,21 @@ def test_calls_that_are_wrong(shell: Shell) -> None:
 
 
 def test_metadata_elsewhere_and_a_file_of_apaches(cluster: LocalCluster, tmp_path: Path) -> None:
-    code, _, err = Shell("--metadata", f"sqlite:{tmp_path}/x.sqlite")("whoisauditor")
-    assert (code, "lives in ZooKeeper only" in err) == (255, True)
+    uri = f"sqlite:{tmp_path}/x.sqlite"
+    with closing(open_store(uri)) as store:
+        elsewhere = Shell("--metadata", uri)
+        assert elsewhere("whoisauditor")[:2] == (255, "No auditor elected\n")
+        store.coordination.vote("b1")
+        assert elsewhere("whoisauditor")[:2] == (0, "Auditor: b1\n")
+        assert '"auditorElected": true' in elsewhere("clusterinfo")[1]
+        store.coordination.lock(7, "host-1")
+        out = elsewhere("queryautorecoverystatus")[1]
+        assert out == "CurrentRecoverLedgerInfo:\n\tLedgerId:7\tBookieId:host-1\n"
+        store.marks.update(7, add=[MissingReplica("b2", 0, 9, "", 5)])
+        out = elsewhere("listunderreplicated", "-pmr", "-prw")[1]
+        assert out.startswith("7\n\tCtime : 5\n\tMissingReplica : b2\n\tReplicationWorkerId : host-1\n")
+    code, _, err = elsewhere("initnewcluster")
+    assert (code, "in ZooKeeper only" in err) == (255, True)
     conf = tmp_path / "bk_server.conf"
     conf.write_text(f"metadataServiceUri={cluster.metadata_uri}\n")
     code, out, _ = Shell("-conf", str(conf))("listbookies", "-a")

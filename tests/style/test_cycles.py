@@ -21,7 +21,12 @@ BY_TYPES = [
     {"fastbk.client.bookie_pool", "fastbk.client.pending_request"},
     {"fastbk.client.client", "fastbk.client.copy_repairs"},
     {"fastbk.client.sync_pending", "fastbk.client.sync_writer"},
-    {"fastbk.meta.api", "fastbk.meta.records", "fastbk.meta.replica_marks"},
+    {
+        "fastbk.meta.api",
+        "fastbk.meta.coordination",
+        "fastbk.meta.records",
+        "fastbk.meta.replica_marks",
+    },
     {"fastbk.meta.zookeeper_calls", "fastbk.meta.zookeeper_session"},
     {
         "fastbk.server.network.connection",

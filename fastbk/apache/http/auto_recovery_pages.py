@@ -1,36 +1,30 @@
-"""Apache's endpoints about AutoRecovery: its switch, its marks and its auditor, as ZooKeeper's nodes have them."""
+"""Apache's endpoints about AutoRecovery: its switch, its marks and its auditor, as metadata has them."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fastbk.apache.http.answers import NOT_GET, answer, json_object, text
 from fastbk.errors import ConfigError, Error
-from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
-    from fastbk.meta.zookeeper_underreplication import Underreplication
+    from fastbk.apache.http.bookie_facts import StoreThreads
+    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.replica_marks import UnderreplicatedLedger
     from fastbk.server.admin.http import Page, Request, Response
-
-T = TypeVar("T")
 
 LEDGERS_LISTED_MAX = 100_000
 NOT_PUT = "Not found method. Should be PUT method"
-NO_ZOOKEEPER = "AutoRecovery's state lies in ZooKeeper, and this cluster's metadata does not"
 BY_HAND = "copies are made by `fastbk bookie recover ID` or `fastbk bookie decommission ID`, not over HTTP"
 
 
 class AutoRecoveryPages:
-    """Those of one metadata store. Each request has a session with ZooKeeper of its own: they are rare."""
+    """Those of one metadata store."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, metadata: StoreThreads) -> None:
+        self._metadata = metadata
 
     def pages(self) -> dict[str, Page]:
         """Return the pages by the ends of their paths."""
@@ -44,28 +38,19 @@ class AutoRecoveryPages:
             "decommission": self._by_hand,
         }
 
-    async def run(self, action: Callable[[Underreplication], T]) -> T:
-        """Return what `action` returns for the nodes. Raises Error."""
-        from fastbk.meta.zookeeper_underreplication import Underreplication
-
-        if not is_zookeeper(self._uri):
-            raise ConfigError(NO_ZOOKEEPER)
-
-        def opened() -> T:
-            with Underreplication(parse_zookeeper(self._uri)) as nodes:
-                return action(nodes)
-
-        return await asyncio.to_thread(opened)
-
     async def _status(self, request: Request) -> Response:
         if request.method == "PUT":
             if "enabled" not in request.query:
                 return text(400, f"Param 'enabled' not found in {request.query}")
             is_wanted = request.query["enabled"].lower() == "true"
-            await self.run(lambda nodes: nodes.enable() if is_wanted else nodes.disable())
+            await self._metadata.call(
+                lambda store: (
+                    store.coordination.enable() if is_wanted else store.coordination.disable()
+                )
+            )
         elif request.method != "GET":
             return text(404, "Not found method. Should be GET or PUT method")
-        return answer({"enabled": await self.run(lambda nodes: nodes.is_enabled())})
+        return answer({"enabled": await self._metadata.call(lambda store: store.coordination.is_enabled())})
 
     async def _ledgers(self, request: Request) -> Response:
         if request.method != "GET":
@@ -78,16 +63,16 @@ class AutoRecoveryPages:
                 not excluded or excluded not in ledger.missing
             )
 
-        def listed(nodes: Underreplication) -> list[UnderreplicatedLedger]:
+        def listed(store: MetadataStore) -> list[UnderreplicatedLedger]:
             found = []
-            for one in nodes.ledgers(is_wanted):
+            for one in filter(is_wanted, store.marks.under_replicated()):
                 found.append(one)
                 if len(found) > LEDGERS_LISTED_MAX:
                     raise ConfigError(f"more than {LEDGERS_LISTED_MAX:,} ledgers")
             return found
 
         try:
-            ledgers = await self.run(listed)
+            ledgers = await self._metadata.call(listed)
         except Error as error:
             return text(404, f"Exception when get.{error}")
         if not ledgers:
@@ -100,7 +85,7 @@ class AutoRecoveryPages:
         if request.method != "GET":
             return text(404, NOT_GET)
         try:
-            auditor = await self.run(lambda nodes: nodes.auditor())
+            auditor = await self._metadata.call(lambda store: store.coordination.auditor())
         except Error as error:
             return text(404, f"Exception when get.{error}")
         return (
@@ -111,7 +96,7 @@ class AutoRecoveryPages:
         if request.method != "PUT":
             return text(404, NOT_PUT)
         try:
-            await self.run(lambda nodes: nodes.trigger_audit())
+            await self._metadata.call(lambda store: store.coordination.trigger_audit())
         except Error as error:
             return text(404, f"Exception when do operation.{error}")
         return text(200, "Success trigger audit.")
@@ -119,7 +104,7 @@ class AutoRecoveryPages:
     async def _delay(self, request: Request) -> Response:
         if request.method == "GET":
             try:
-                seconds = await self.run(lambda nodes: nodes.lost_bookie_delay_s())
+                seconds = await self._metadata.call(lambda store: store.coordination.lost_bookie_delay_s())
             except Error as error:
                 return text(404, f"Exception when get lostBookieRecoveryDelay.{error}")
             if seconds is None:
@@ -133,7 +118,7 @@ class AutoRecoveryPages:
         if "delay_seconds" not in asked:
             return text(404, "Request body not contains lostBookieRecoveryDelay.")
         delay_s = msgspec.convert(asked["delay_seconds"], int)
-        await self.run(lambda nodes: nodes.set_lost_bookie_delay(delay_s))
+        await self._metadata.call(lambda store: store.coordination.set_lost_bookie_delay(delay_s))
         return text(200, f"Success set lostBookieRecoveryDelay to {delay_s}")
 
     async def _by_hand(self, request: Request) -> Response:

@@ -1,17 +1,14 @@
-"""Apache's endpoints about the cluster, as metadata has it: who is there, what AutoRecovery's nodes say."""
+"""Apache's endpoints about the cluster, as metadata has it: who is there, what AutoRecovery does."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fastbk.apache.http.answers import NOT_GET, answer, text
-from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
     from fastbk.apache.http.bookie_facts import StoreThreads
     from fastbk.meta.api import MetadataStore
-    from fastbk.meta.zookeeper_underreplication import Underreplication
     from fastbk.server.admin.http import Page, Request, Response
 
 
@@ -19,9 +16,8 @@ if TYPE_CHECKING:
 class ClusterPages:
     """Those of one metadata store."""
 
-    def __init__(self, metadata: StoreThreads, recovery: AutoRecoveryPages) -> None:
+    def __init__(self, metadata: StoreThreads) -> None:
         self._metadata = metadata
-        self._recovery = recovery
 
     def pages(self) -> dict[str, Page]:
         """Return the pages by the ends of their paths."""
@@ -45,10 +41,7 @@ class ClusterPages:
         if request.method != "GET":
             return text(404, "Only GET is supported.")
         counts = await self._metadata.call(_counts)
-        try:
-            auditor, is_marked, is_enabled = await self._recovery.run(_recovery_facts)
-        except ConfigError:  # no ZooKeeper, so nobody is elected and nothing is marked
-            auditor, is_marked, is_enabled = None, False, False
+        auditor, is_marked, is_enabled = await self._metadata.call(_recovery_facts)
         return answer(
             {
                 "auditorElected": auditor is not None,
@@ -60,8 +53,9 @@ class ClusterPages:
         )
 
 
-def _recovery_facts(nodes: Underreplication) -> tuple[str | None, bool, bool]:
-    return nodes.auditor(), next(nodes.ledgers(), None) is not None, nodes.is_enabled()
+def _recovery_facts(store: MetadataStore) -> tuple[str | None, bool, bool]:
+    is_marked = next(store.marks.under_replicated(), None) is not None
+    return store.coordination.auditor(), is_marked, store.coordination.is_enabled()
 
 
 def _counts(store: MetadataStore) -> dict[str, int]:

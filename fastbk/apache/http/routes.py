@@ -24,16 +24,15 @@ CHANGING = "sanity"
 
 def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
     """Have `server` answer Apache's paths for this bookie."""
-    recovery = AutoRecoveryPages(facts.config.metadata.uri)
     bookie, by_client = BookiePages(facts), ClientPages(facts)
     server.add_page("/heartbeat", guarded(_heartbeat))
     server.add_page("/api/v1/config/server_config", guarded(bookie.settings))
     for prefix, pages in (
         (BOOKIE, bookie.pages()),
-        (BOOKIE, ClusterPages(metadata, recovery).pages()),
+        (BOOKIE, ClusterPages(metadata).pages()),
         (BOOKIE, by_client.bookie_pages()),
         (LEDGER, by_client.ledger_pages()),
-        (AUTO_RECOVERY, recovery.pages()),
+        (AUTO_RECOVERY, AutoRecoveryPages(metadata).pages()),
         (LEDGER, LedgerPages(metadata).pages()),
     ):
         for name, page in pages.items():

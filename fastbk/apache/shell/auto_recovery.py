@@ -11,7 +11,7 @@ from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context
-    from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
+    from fastbk.meta.replica_marks import UnderreplicatedLedger
 
 LONG_AGO_MS = 21 * 24 * 3600 * 1000
 """Longer than any period of a check, so that the next auditor finds it overdue."""
@@ -19,16 +19,16 @@ LONG_AGO_MS = 21 * 24 * 3600 * 1000
 
 def _toggle(context: Context, words: CommandLine) -> int:
     enable, disable = words.has("enable"), words.has("disable")
-    with context.auto_recovery() as nodes:
+    with context.store() as store:
         if not enable and not disable:
-            print(f"Autorecovery is {'enabled.' if nodes.is_enabled() else 'disabled.'}")
+            print(f"Autorecovery is {'enabled.' if store.coordination.is_enabled() else 'disabled.'}")
         elif enable:
-            done = nodes.enable()
+            done = store.coordination.enable()
             print(
                 "Enabling autorecovery" if done else "Autorecovery already enabled. Doing nothing"
             )
         else:
-            done = nodes.disable()
+            done = store.coordination.disable()
             print(
                 "Disabling autorecovery" if done else "Autorecovery already disabled. Doing nothing"
             )
@@ -36,17 +36,14 @@ def _toggle(context: Context, words: CommandLine) -> int:
 
 
 def _status(context: Context, words: CommandLine) -> int:
-    with context.auto_recovery() as nodes, context.store() as store:
+    with context.store() as store:
         print("CurrentRecoverLedgerInfo:")
         count = 0
-        for ledger in nodes.ledgers():
-            worker = nodes.worker_of(ledger.ledger_id)
-            if worker is None:
-                continue
+        for ledger_id, worker in store.coordination.locks():
             count += 1
-            line = f"\tLedgerId:{ledger.ledger_id}\tBookieId:{worker}"
+            line = f"\tLedgerId:{ledger_id}\tBookieId:{worker}"
             if words.has("verbose"):
-                (found,) = store.read_ledgers([ledger.ledger_id])
+                (found,) = store.read_ledgers([ledger_id])
                 line += f"\tLedgerSize:{'gone' if found is None else found.metadata.length}"
             print(line)
         if not count:
@@ -63,8 +60,8 @@ def _list(context: Context, words: CommandLine) -> int:
         return has_wanted and (not excluding or excluding not in ledger.missing)
 
     count = 0
-    with context.auto_recovery() as nodes:
-        for ledger in nodes.ledgers(wanted):
+    with context.store() as store:
+        for ledger in filter(wanted, store.marks.under_replicated()):
             count += 1
             if words.has("onlydisplayledgercount"):
                 continue
@@ -75,7 +72,7 @@ def _list(context: Context, words: CommandLine) -> int:
                 for one in ledger.missing:
                     print(f"\tMissingReplica : {one}")
             if words.has("printreplicationworkerid"):
-                worker = nodes.worker_of(ledger.ledger_id)
+                worker = store.coordination.worker_of(ledger.ledger_id)
                 if worker is not None:
                     print(f"\tReplicationWorkerId : {worker}")
     print(f"Under replicated ledger count: {count}")
@@ -88,12 +85,12 @@ def _delay(context: Context, words: CommandLine) -> int:
     if words.has("get") == bool(seconds):
         fail("One and only one of -get and -set must be specified")
         return 1
-    with context.auto_recovery() as nodes:
+    with context.store() as store:
         if seconds:
-            nodes.set_lost_bookie_delay(seconds)
+            store.coordination.set_lost_bookie_delay(seconds)
             print(f"Successfully set LostBookieRecoveryDelay value in ZK: {seconds}")
             return 0
-        found = nodes.lost_bookie_delay_s()
+        found = store.coordination.lost_bookie_delay_s()
     if found is None:
         raise ConfigError("no auditor was ever started here, nor a delay set: there is no value")
     print(f"LostBookieRecoveryDelay value in ZK: {found}")
@@ -101,13 +98,13 @@ def _delay(context: Context, words: CommandLine) -> int:
 
 
 def _trigger(context: Context, _: CommandLine) -> int:
-    with context.auto_recovery() as nodes:
-        nodes.trigger_audit()
+    with context.store() as store:
+        store.coordination.trigger_audit()
     return 0
 
 
 def _force_checks(context: Context, words: CommandLine) -> int:
-    from fastbk.meta.zookeeper_underreplication import Check
+    from fastbk.meta.coordination import Check
 
     names = {
         "checkallledgerscheck": (Check.ALL_LEDGERS, "CheckAllLedgersCTime"),
@@ -120,16 +117,16 @@ def _force_checks(context: Context, words: CommandLine) -> int:
         return -1
     time_ms = int(time.time() * 1000) - LONG_AGO_MS
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))
-    with context.auto_recovery() as nodes:
+    with context.store() as store:
         for check, name in checks:
             print(f"Resetting {name} to : {moment}.{time_ms % 1000:03d}")
-            nodes.set_check_time(check, time_ms)
+            store.coordination.set_check_time(check, time_ms)
     return 0
 
 
 def _who(context: Context, _: CommandLine) -> int:
-    with context.auto_recovery() as nodes:
-        auditor = nodes.auditor()
+    with context.store() as store:
+        auditor = store.coordination.auditor()
     if auditor is None:
         print("No auditor elected")
         return -1

@@ -120,19 +120,15 @@ def _cluster_info(context: Context, _: CommandLine) -> int:
     with context.store() as store:
         bookies = store.list_bookies()
         known = len(known_services(store, cookie_names(context)))
+        auditor = store.coordination.auditor()
+        is_marked = next(store.marks.under_replicated(), None) is not None
+        is_enabled = store.coordination.is_enabled()
     writable = sum(one.writable for one in bookies)
-    info: dict[str, object] = {"auditorElected": False, "auditorId": ""}
-    info |= {"clusterUnderReplicated": False, "ledgerReplicationEnabled": False}
-    if context.zookeeper is not None:
-        with context.auto_recovery() as auto_recovery:
-            auditor = auto_recovery.auditor()
-            info = {
-                "auditorElected": auditor is not None,
-                "auditorId": auditor or "",
-                "clusterUnderReplicated": next(auto_recovery.ledgers(), None) is not None,
-                "ledgerReplicationEnabled": auto_recovery.is_enabled(),
-            }
-    info |= {
+    info = {
+        "auditorElected": auditor is not None,
+        "auditorId": auditor or "",
+        "clusterUnderReplicated": is_marked,
+        "ledgerReplicationEnabled": is_enabled,
         "totalBookiesCount": known,
         "writableBookiesCount": writable,
         "readonlyBookiesCount": len(bookies) - writable,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fastbk.client.config import ClientConfig
     from fastbk.meta.api import BookieService, MetadataStore
     from fastbk.meta.uri import ZooKeeperLocation
-    from fastbk.meta.zookeeper_underreplication import Underreplication
     from fastbk.model.ids import BookieId, LedgerId
     from fastbk.server.configuration.bookie_config import BookieConfig
 
@@ -91,13 +90,6 @@ class Context:
         if location is None:
             raise ConfigError(f"{what} in ZooKeeper only, and the metadata is in {self.uri}")
         return location
-
-    def auto_recovery(self) -> Underreplication:
-        """Open AutoRecovery's nodes, to be entered. Raises ConfigError where the metadata is not in ZooKeeper."""
-        location = self.need_zookeeper("AutoRecovery's state lives")
-        from fastbk.meta.zookeeper_underreplication import Underreplication
-
-        return Underreplication(location, TIMEOUT_S)
 
     # --- the bookie ----------------------------------------------------------------------------------------------
 

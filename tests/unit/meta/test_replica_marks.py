@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 
-from fastbk.meta import open_store
-from fastbk.meta.replica_marks import LedgerMark, delete_ledger
-from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
-from fastbk.meta.zookeeper_underreplication import Underreplication
+import pytest
+
+from fastbk.meta import MetadataStore, open_store, replica_marks
+from fastbk.meta.replica_marks import LedgerMark, UnderreplicatedLedger, delete_ledger
+from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper_marks import UnderreplicatedNodes
 from fastbk.model.missing_replica import MissingReplica
 from tests.fixtures.zookeeper import ZooKeeperPlace
 from tests.unit.meta.test_metadata_store import Open, metadata, open_driver
@@ -17,6 +19,11 @@ __all__ = ["open_driver"]
 
 FIRST = MissingReplica("b1", 0, 9, "it was away", 5)
 OPEN = MissingReplica("b2", 7, None, "it is away", 6)
+
+
+def _nodes(store: MetadataStore) -> UnderreplicatedNodes:
+    assert isinstance(store, ZooKeeperStore)
+    return store.coordination
 
 
 def test_what_one_handle_marks_another_lists(open_driver: Open) -> None:
@@ -69,9 +76,22 @@ def test_a_deleted_ledger_leaves_no_mark(open_driver: Open) -> None:
     assert list(store.marks.list()) == []
 
 
+def test_many_marks_are_listed_whole(open_driver: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_marks, "READ_AT_ONCE", 3)
+    marks = open_driver().marks
+    ids = [*range(0, 10 * 256, 256), *range(1, 30), 1 << 40]  # ten in one folder, others in one each
+    for ledger_id in ids:
+        marks.update(ledger_id, add=[FIRST])
+    assert sorted(one.ledger_id for one in marks.list()) == sorted(ids)
+    found = list(marks.under_replicated())
+    assert sorted(one.ledger_id for one in found) == sorted(ids)
+    assert {(one.missing, one.marked_ms) for one in found} == {(("b1",), 5)}
+
+
 def test_apaches_tools_see_finished_ranges(zookeeper: ZooKeeperPlace) -> None:
     uri = zookeeper.uri()
-    with Underreplication(zookeeper.location()) as nodes, closing(open_store(uri)) as store:
+    with closing(open_store(uri)) as store:
+        nodes = _nodes(store)
         marks = store.marks
         marks.update(7, add=[FIRST, OPEN])
         marks.update(8, add=[OPEN])
@@ -88,7 +108,8 @@ def test_apaches_tools_see_finished_ranges(zookeeper: ZooKeeperPlace) -> None:
 
 def test_marks_of_autorecovery_are_listed_and_removed(zookeeper: ZooKeeperPlace) -> None:
     uri = zookeeper.uri()
-    with Underreplication(zookeeper.location()) as nodes, closing(open_store(uri)) as store:
+    with closing(open_store(uri)) as store:
+        nodes = _nodes(store)
         marks = store.marks
         nodes.mark(UnderreplicatedLedger(9, ("b1", "b2"), 5))
         (found,) = marks.list()
@@ -106,7 +127,8 @@ def test_our_own_mark_stays_when_apaches_worker_deletes_its_node(
     zookeeper: ZooKeeperPlace,
 ) -> None:
     uri = zookeeper.uri()
-    with Underreplication(zookeeper.location()) as nodes, closing(open_store(uri)) as store:
+    with closing(open_store(uri)) as store:
+        nodes = _nodes(store)
         store.marks.update(7, add=[FIRST])
         client = zookeeper.client()
         client.delete(f"{zookeeper.location().root}/underreplication/ledgers", recursive=True)

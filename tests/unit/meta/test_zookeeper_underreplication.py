@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from kazoo.client import KazooClient
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.meta.zookeeper_marks import (
-    UnderreplicatedLedger,
-    UnderreplicationPaths,
-    ledger_id_of,
-    parse_ledger,
-)
-from fastbk.meta.zookeeper_underreplication import Check, Underreplication
+from fastbk.meta.coordination import Check
+from fastbk.meta.replica_marks import UnderreplicatedLedger
+from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper_marks import UnderreplicationPaths, ledger_id_of, parse_ledger
+from fastbk.meta.zookeeper_underreplication import ZooKeeperCoordination
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 BASE = "underreplication"
 
 
 @pytest.fixture
-def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
-    client = zookeeper.client()
-    yield client
-    client.stop()
-    client.close()
-
-
-@pytest.fixture
-def nodes(zookeeper: ZooKeeperPlace) -> Iterator[Underreplication]:
-    zookeeper.uri()
-    with Underreplication(zookeeper.location()) as one:
-        yield one
+def nodes(near: ZooKeeperStore) -> ZooKeeperCoordination:
+    return near.coordination
 
 
 def test_looking_changes_nothing(
-    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: Underreplication
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
     assert nodes.is_enabled()
     assert nodes.lost_bookie_delay_s() is None
@@ -49,7 +35,7 @@ def test_looking_changes_nothing(
 
 
 def test_the_switch_and_the_first_nodes_are_apaches(
-    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: Underreplication
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
     assert nodes.disable()
     assert not nodes.disable()
@@ -62,7 +48,7 @@ def test_the_switch_and_the_first_nodes_are_apaches(
 
 
 def test_the_delay_is_written_also_when_it_stays(
-    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: Underreplication
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
     nodes.set_lost_bookie_delay(30)
     nodes.set_lost_bookie_delay(30)
@@ -73,7 +59,7 @@ def test_the_delay_is_written_also_when_it_stays(
 
 
 def test_the_times_of_checks_are_binary(
-    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: Underreplication
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
     nodes.set_check_time(Check.ALL_LEDGERS, 1_700_000_000_000)
     data, _ = peek.get(zookeeper.path(f"{BASE}/checkallledgersctime"))
@@ -83,7 +69,7 @@ def test_the_times_of_checks_are_binary(
 
 
 def test_a_mark_is_apaches_and_marks_are_joined(
-    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: Underreplication
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
     nodes.mark(UnderreplicatedLedger(7, ("bookie-1:3181",)))
     path = zookeeper.path(f"{BASE}/ledgers/0000/0000/0000/0007/urL0000000007")
@@ -96,11 +82,10 @@ def test_a_mark_is_apaches_and_marks_are_joined(
     nodes.mark(UnderreplicatedLedger(2**40 + 5, ("c",)))
     assert peek.exists(zookeeper.path(f"{BASE}/ledgers/0000/0100/0000/0005/urL1099511627781"))
     assert [one.ledger_id for one in nodes.ledgers()] == [7, 2**40 + 5]
-    assert [one.ledger_id for one in nodes.ledgers(lambda one: "c" in one.missing)] == [2**40 + 5]
 
 
 def test_what_java_wrote_is_read(
-    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: Underreplication
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
     peek.create(
         zookeeper.path(f"{BASE}/ledgers/0000/0000/0001/0002/urL0000065538"),
@@ -123,13 +108,70 @@ def test_what_java_wrote_is_read(
     assert nodes.auditor() == "middle:3181"
 
 
-def test_a_layout_that_is_not_known_is_refused(
-    zookeeper: ZooKeeperPlace, peek: KazooClient
+def test_votes_and_locks_are_apaches(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
 ) -> None:
-    zookeeper.uri()
+    vote, lock = nodes.vote("bookie-1:3181"), nodes.lock(7, "host-4")
+    assert lock is not None
+    elected = zookeeper.path(f"{BASE}/auditorelection")
+    assert peek.get(elected)[0] == b""
+    assert vote.is_elected()
+    assert peek.get(elected)[0] == b'bookieId: "bookie-1:3181"\n'
+    assert peek.get_children(elected) == ["V_0000000000"]
+    data, stat = peek.get(f"{elected}/V_0000000000")
+    assert (data, stat.ephemeralOwner != 0) == (b'bookieId: "bookie-1:3181"\n', True)
+    data, stat = peek.get(zookeeper.path(f"{BASE}/locks/urL0000000007"))
+    assert (data, stat.ephemeralOwner != 0) == (b'bookieId: "host-4"\n', True)
+    assert peek.get(zookeeper.path(f"{BASE}/LAYOUT"))[0] == b'type: "BASIC"\nversion: 1\n'
+    lock.release()
+    vote.close()
+    assert peek.get_children(zookeeper.path(f"{BASE}/locks")) == []
+    assert peek.get_children(zookeeper.path("ID-fastbk/lock_holders")) == []
+    assert peek.get_children(elected) == []
+
+
+def test_apaches_worker_and_ours_exclude_one_another(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
+) -> None:
+    """INV-H2: a lock that somebody removed by hand is not ours any more, also when Apache's worker has taken it."""
+    path = zookeeper.path(f"{BASE}/locks/urL0000000007")
+    peek.create(path, b'bookieId: "java"\n', ephemeral=True, makepath=True)
+    assert nodes.lock(7, "host-4") is None
+    peek.delete(path)
+    lock = nodes.lock(7, "host-4")
+    assert lock is not None
+    peek.delete(path)
+    assert not lock.is_held()
+    peek.create(path, b'bookieId: "java"\n', ephemeral=True)
+    lock.release()
+    assert peek.get(path)[0] == b'bookieId: "java"\n'
+    assert peek.get_children(zookeeper.path("ID-fastbk/lock_holders")) == []
+
+
+def test_apaches_auditor_and_ours_exclude_one_another(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
+) -> None:
+    """INV-H1."""
+    prefix = zookeeper.path(f"{BASE}/auditorelection/V_")
+    java = peek.create(
+        prefix, b'bookieId: "java"\n', ephemeral=True, sequence=True, makepath=True
+    )
+    vote = nodes.vote("b1")
+    assert not vote.is_elected()
+    assert nodes.auditor() == "java"
+    peek.delete(java)
+    assert vote.is_elected()
+    peek.create(prefix, b'bookieId: "java"\n', ephemeral=True, sequence=True)
+    assert vote.is_elected()
+    assert nodes.auditor() == "b1"
+
+
+def test_a_layout_that_is_not_known_is_refused(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, nodes: ZooKeeperCoordination
+) -> None:
     peek.create(zookeeper.path(f"{BASE}/LAYOUT"), b'type: "BASIC"\nversion: 2\n', makepath=True)
     with pytest.raises(ConfigError, match="not known"):
-        Underreplication(zookeeper.location())
+        nodes.is_enabled()
 
 
 def test_names_and_damage() -> None:
