@@ -146,19 +146,28 @@ class RecordSessions:
 
     def own(self) -> OwnSession:
         """Return this process's session; a new one if there is none, or it ended."""
-        with self._lock:
-            session = self._own
-            if session is None or self.has_ended(session):
-                session = OwnSession(self._clock() + self._lease_s)
-                self._records.change([Change(session.path, self._lease_bytes(session.expires_s))])
-                self._own = session
-                threading.Thread(
-                    target=self._renew_until_ended,
-                    args=(session,),
-                    name="fastbk-lease",
-                    daemon=True,
-                ).start()
+        session = self._running_own()
+        if session is not None:
             return session
+        made = OwnSession(self._clock() + self._lease_s)
+        # Not within the lock: a thread that has the store's lock for a group of calls may wait for this one.
+        (version,) = self._records.change([Change(made.path, self._lease_bytes(made.expires_s))])
+        with self._lock:
+            session = self._running_own()
+            if session is None:
+                self._own = made
+                threading.Thread(
+                    target=self._renew_until_ended, args=(made,), name="fastbk-lease", daemon=True
+                ).start()
+                return made
+        # Another thread was faster.
+        with suppress(MetadataConflict):
+            self._records.change([Change(made.path, None, version)])
+        return session
+
+    def _running_own(self) -> OwnSession | None:
+        session = self._own
+        return None if session is None or self.has_ended(session) else session
 
     def has_ended(self, session: OwnSession) -> bool:
         """Return whether a session of this process has ended, as far as it knows. Makes no request."""

@@ -150,6 +150,7 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         self._watches = watches
         self._holders = f"{own}/lock_holders"
         self._lock = threading.Lock()
+        self._voting = threading.Lock()
         self._votes: set[str] = set()
         self._unreleased: dict[str, LedgerId] = {}
         self._is_layout_known = False
@@ -220,7 +221,7 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         call = self._call("vote for an auditor")
         data = bookie_bytes(voter)
         prefix = f"{self._paths.election}/V_"
-        with self._lock:
+        with self._voting:
             while True:
                 call.again()
                 path: str | None = None
@@ -279,7 +280,7 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
 
     def withdraw(self, path: str, vote: Node) -> None:
         """Remove a vote of this process; used by votes."""
-        with self._lock:
+        with self._voting:
             self._votes.discard(path)
         call = self._call("withdraw a vote")
         while (node := call.exists(path)) is not None and node.created_zxid == vote.created_zxid:

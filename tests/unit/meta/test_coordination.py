@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -269,6 +269,44 @@ def test_a_reboot_ends_all_leases(
     assert other.auditor() is None
     assert other.vote("b2").is_elected()
     assert other.lock(7, "host-2") is not None
+
+
+def test_a_group_of_calls_does_not_wait_for_another_threads_session(
+    open_at: Callable[[Clock], SqliteStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has the store's lock. Both threads once waited for one another for ever."""
+    store = open_at(Clock())
+    is_in_group, is_changing = threading.Event(), threading.Event()
+    change = store.records.change
+
+    def changes(listed: Sequence[Change]) -> list[int]:
+        if threading.current_thread() is voter:
+            is_changing.set()
+        return change(listed)
+
+    monkeypatch.setattr(store.records, "change", changes)
+
+    def vote() -> None:
+        is_in_group.wait()
+        store.coordination.vote("b1")
+
+    def lock_in_group() -> None:
+        with store.group():
+            store.marks.read(7)
+            is_in_group.set()
+            is_changing.wait()
+            assert store.coordination.lock(7, "host") is not None
+
+    voter = threading.Thread(target=vote, daemon=True)
+    locker = threading.Thread(target=lock_in_group, daemon=True)
+    for one in (voter, locker):
+        one.start()
+    for one in (voter, locker):
+        one.join(20)
+        assert not one.is_alive()
+    assert store.coordination.worker_of(7) == "host"
+    assert store.coordination.auditor() == "b1"
+    assert len(store.records.children("autorecovery/sessions")) == 1
 
 
 def test_what_is_damaged_is_said(open_at: Callable[[Clock], SqliteStore]) -> None:
