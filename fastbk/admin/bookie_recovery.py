@@ -4,7 +4,8 @@ What is left to do is what metadata still names: an interrupted recovery is simp
 Ledgers that were open when their bookie was lost get a grace period in which their writers may replace it; then they
 are fenced and closed by recovery, which ends their writers (as Apache's auto-recovery does, too).
 
-A ledger whose other holders do not answer is parked, with the reason; the next run does it once they are back.
+A ledger whose other holders do not answer is parked, with the reason; the next run does it once they are back. So is
+one whose lock another process holds: its copies are being made already.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
 from fastbk.admin.ledger_references import (
     fragments_naming,
@@ -75,6 +77,7 @@ class BookieRecovery:
         self._on_progress = on_progress
         share = self._plan.bytes_per_s / self._plan.ledgers_at_once
         self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
+        self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:
         """Return (id, estimated bytes) of all ledgers that name the bookie: 100 bytes of memory a ledger."""
@@ -110,6 +113,15 @@ class BookieRecovery:
             )
 
     async def _one(self, ledger_id: LedgerId) -> Attempt:
+        async with self._locks.hold(ledger_id) as refusal:
+            if not refusal:
+                return await self._recovered(ledger_id)
+            # Whoever holds the lock may have named another bookie by now.
+            metadata = (await self._client.ledger_info(ledger_id)).metadata
+            is_named = bool(fragments_naming(metadata, self._bookie_id))
+            return Attempt(refusal, is_parked=True) if is_named else Attempt()
+
+    async def _recovered(self, ledger_id: LedgerId) -> Attempt:
         repaired = await self._repaired(ledger_id)
         progress = self.progress
         progress.entries_copied += repaired.entries

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
 from fastbk.admin.ledger_references import (
     fragments_naming,
@@ -80,6 +81,7 @@ class BookieRepair:
         self._on_progress = on_progress
         share = self._plan.bytes_per_s / self._plan.ledgers_at_once
         self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
+        self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:
         """Return (id, estimated bytes) of the ledgers to look at, by rising id."""
@@ -116,6 +118,12 @@ class BookieRepair:
         return progress
 
     async def _one(self, ledger_id: LedgerId) -> Attempt:
+        async with self._locks.hold(ledger_id) as refusal:
+            if refusal:
+                return Attempt(refusal, is_parked=True)
+            return await self._repaired(ledger_id)
+
+    async def _repaired(self, ledger_id: LedgerId) -> Attempt:
         healed = await self._healed(ledger_id)
         progress = self.progress
         progress.entries_checked += healed.checked

@@ -1,7 +1,7 @@
 """Going over many ledgers, several at a time: how far it is, and which of them failed. For repairs of bookies.
 
-A ledger that waits for bookies that do not answer is *parked*: its turn ends, the others go on, and it is tried once
-more behind all of them.
+A ledger that waits for bookies that do not answer, or for another process's lock, is *parked*: its turn ends, the
+others go on, and it is tried once more behind all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Attempt:
 
     Attributes:
         reason: why it is not whole; "": it is.
-        is_parked: it can be done once bookies answer that did not.
+        is_parked: it can be done once bookies answer that did not, or another process's lock is free.
         unanswered: those bookies, as far as they are known.
     """
 
@@ -68,7 +68,7 @@ class Progress:
         ledgers_done, bytes_done, entries_copied, bytes_copied: what was done.
         entries_lost: of which no good copy is left anywhere.
         failed: ledgers that could not be done, and why (the first 1,000).
-        parked: ledgers that can be done once bookies answer that did not, and why (the first 1,000).
+        parked: ledgers that can be done once bookies answer that did not, or locks are free, and why (the first 1,000).
         waiting: ledgers that were parked once and are tried again behind the others.
         done_through: all ledgers up to this id were done, have failed, or are parked.
     """

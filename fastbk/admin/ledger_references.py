@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from fastbk.client import Client, LedgerInfo
-from fastbk.errors import NoSuchLedger
+from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.copy_check import Range
 from fastbk.replication.copying import share_of
+
+_log = LibraryLog("fastbk.admin")
 
 
 async def infos_of(
@@ -93,7 +96,19 @@ def is_expected(metadata: LedgerMetadata, missing: MissingReplica) -> bool:
 
 
 async def remove_outdated_marks(client: Client, bookie_id: BookieId) -> int:
-    """Remove the outdated marks of one bookie; return how many ledgers had some."""
+    """Remove the outdated marks of one bookie; return how many ledgers had some.
+
+    A mark that cannot be read or changed, maybe of a ledger that never named the bookie, stays: reports show it, and it
+    is no failure of what was copied.
+    """
+    try:
+        return await _remove_outdated_marks(client, bookie_id)
+    except Error as error:
+        _log.warning("repair.marks_stay", bookie_id=str(bookie_id), reason=str(error))
+        return 0
+
+
+async def _remove_outdated_marks(client: Client, bookie_id: BookieId) -> int:
     removed = 0
     for mark in await client.marks.list():
         missing = [one for one in mark.missing if one.bookie_id == bookie_id]

@@ -31,6 +31,7 @@ from fastbk.client.ledger_options import (
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.client.lock_calls import LockCalls
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.client.record_calls import MarkCalls, RecordCalls
 from fastbk.client.runner import LedgerIo, run
@@ -78,6 +79,7 @@ class Client:
         self._store = MetadataCalls(uri, self.config)
         self.records = RecordCalls(self._store)
         self.marks = MarkCalls(self._store)
+        self.locks = LockCalls(self._store)
         self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._ensembles = Ensembles(self.pool, self._store)
@@ -366,6 +368,7 @@ class Client:
         self._refreshing.cancel()
         await self.pool.close(limit_s)
         await self.marks.close(limit_s)
+        await self.locks.close(limit_s)
         await self._store.close(limit_s)
 
     async def __aenter__(self) -> Self:

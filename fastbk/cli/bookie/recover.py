@@ -77,7 +77,7 @@ def _add_work(parser: argparse.ArgumentParser, what: str) -> None:
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="how long to wait for bookies that do not answer before a ledger is parked (20)",
+        help="how long to wait for bookies that do not answer, or for a lock, before a ledger is parked (20)",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
@@ -190,7 +190,9 @@ def _note_rest(progress: Progress, what: str) -> None:
             note(f"... and {count - LISTED_MAX} more")
     if progress.parked_count:
         many = format_count(progress.parked_count, "ledger")
-        note(f"{many} parked: start the bookies that do not answer, then run this again")
+        note(
+            f"{many} parked: start the bookies that do not answer, wait for who holds a lock, then run this again"
+        )
 
 
 def _exit_code_of(progress: Progress) -> int:

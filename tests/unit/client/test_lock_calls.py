@@ -1,0 +1,66 @@
+"""Locks of ledgers through the asyncio client: no way out of the block leaves one behind. INV-H2."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fastbk.client import Client
+from fastbk.client.lock_calls import _Taking
+from fastbk.meta import open_store
+from fastbk.meta.sqlite import MemoryStore
+from tests.fixtures.wait import wait_until_async
+
+
+async def test_a_lock_is_held_during_the_block_and_another_one_is_refused(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path}/meta.db"
+    open_store(uri).close()
+    async with Client(uri) as client:
+        with pytest.raises(ZeroDivisionError):
+            async with client.locks.hold(7, "host-1") as lock:
+                assert lock is not None
+                assert lock.is_held()
+                assert await client.locks.holder_of(7) == "host-1"
+                async with client.locks.hold(7, "host-2") as other:
+                    assert other is None
+                assert await client.locks.holder_of(7) == "host-1"
+                _ = 1 / 0
+        assert await client.locks.holder_of(7) is None
+
+
+def test_a_lock_that_comes_after_its_caller_gave_up_is_released() -> None:
+    with closing(MemoryStore("late lock")) as store:
+        taking = _Taking(7, "host")
+        assert taking.give_up() is None
+        taking.take(store)
+        assert list(store.coordination.locks()) == []
+
+
+async def test_a_call_that_is_cancelled_while_the_store_is_busy_leaves_no_lock(
+    tmp_path: Path,
+) -> None:
+    path = f"{tmp_path}/meta.db"
+    open_store(f"sqlite:{path}").close()
+    async with Client(f"sqlite:{path}") as client:
+        assert await client.locks.holder_of(7) is None
+
+        async def take() -> None:
+            async with client.locks.hold(7, "host"):
+                pass
+
+        with closing(sqlite3.connect(path, isolation_level=None)) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            task = asyncio.create_task(take())
+            await asyncio.sleep(0)
+            await wait_until_async(lambda: not client._store._waiting, "the thread makes the call")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            busy.execute("ROLLBACK")
+        assert await client.locks.holder_of(7) is None
+    with closing(open_store(f"sqlite:{path}")) as store:
+        assert store.records.children("autorecovery/locks") == []
