@@ -50,6 +50,8 @@ class Session:
         self.session_timeout_s = session_timeout_s
         self._pid = os.getpid()
         self._closed = False
+        self.last_id = 0
+        """The id of the session that was connected last, also while its connection is away; 0 once it expired."""
         self._log = SessionLog(self.servers, session_timeout_s)
         self._connected = threading.Event()
         self._on_connected: list[Callable[[], None]] = []
@@ -117,6 +119,11 @@ class Session:
     def is_inherited(self) -> bool:
         """Whether this is a forked child, where locks may be held by threads that are not there."""
         return self._pid != os.getpid()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     @property
     def is_connected(self) -> bool:
@@ -187,6 +194,7 @@ class Session:
         if self._closed or client is not self._client:
             return
         if state == KazooState.CONNECTED:
+            self.last_id = int(client.client_id[0])
             # The servers may have come past the transaction by what others wrote since.
             self._rolled_back = self._refusals.connected() or self._rolled_back
             self._connected.set()
@@ -197,6 +205,7 @@ class Session:
             self._connected.clear()
             self._refusals.disconnected(client.last_zxid)
             if state == KazooState.LOST:
+                self.last_id = 0
                 self._log.expired()
             else:
                 self._log.suspended()

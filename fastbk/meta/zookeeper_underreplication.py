@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from fastbk.errors import ClientClosed, ConfigError, StorageError
+from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import Watch
 from fastbk.meta.coordination import Check, JoinedWatch, trigger_audit
 from fastbk.meta.zookeeper_calls import (
@@ -242,7 +242,7 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         """Return a vote of this session that no answer came for, None if it was not made."""
         for _, path in self._vote_paths(call):
             node = None if path in self._votes else call.get(path)
-            if node is not None and (node.owner, node.data) == (self._session.session_id, data):
+            if node is not None and node.data == data and self.is_current(node.owner):
                 return path
         return None
 
@@ -369,9 +369,7 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
 
     def is_current(self, session_id: int) -> bool:
         """Return whether a session is the one that this process has; used by votes."""
-        with suppress(ClientClosed):
-            return self._session.session_id == session_id
-        return False
+        return not self._session.is_closed and self._session.last_id == session_id
 
     def _call(self, what: str) -> Call:
         """Begin a call. Raises ConfigError where the nodes' layout is not known."""
