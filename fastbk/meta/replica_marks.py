@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
@@ -106,11 +107,14 @@ class ReplicaMarks:
     def list(self) -> Iterator[LedgerMark]:
         """Yield all marks, folder by folder. Marks that come or go meanwhile may be missed."""
         folders = [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
+        ids = self._ids(folders)
+        while some := list(islice(ids, READ_AT_ONCE)):
+            yield from (mark for mark in self.read_all(some) if mark.missing)
+
+    def _ids(self, folders: Sequence[str]) -> Iterator[LedgerId]:
         for at in range(0, len(folders), _FOLDERS_AT_ONCE):
             for names in self._records.children_of(folders[at : at + _FOLDERS_AT_ONCE]):
-                for first in range(0, len(names), READ_AT_ONCE):
-                    ids = [int(name, 16) for name in names[first : first + READ_AT_ONCE]]
-                    yield from (mark for mark in self.read_all(ids) if mark.missing)
+                yield from (int(name, 16) for name in names)
 
     def under_replicated(self) -> Iterator[UnderreplicatedLedger]:
         """Yield the marked ledgers as Apache's tools list them: the bookies that lack copies, and since when."""

@@ -225,9 +225,13 @@ def test_what_a_killed_process_held_is_free_after_its_lease(tmp_path: Path) -> N
             wait_until(renewals, "it renewed several times, so longer than a lease")
             assert not vote.is_elected()
             assert coordination.lock(7, "host-2") is None
+            calls: list[int] = []
+            watch = coordination.watch_election(lambda: calls.append(1))
             process.kill()
             process.wait()
-        wait_until(vote.is_elected, "the lease ran out")
+        wait_until(lambda: calls, "the thread of this process's lease removed the vote")
+        watch.close()
+        assert vote.is_elected()
         assert coordination.lock(7, "host-2") is not None
         assert coordination.auditor() == "b2"
 
