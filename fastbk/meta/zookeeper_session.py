@@ -194,7 +194,7 @@ class Session:
         if self._closed or client is not self._client:
             return
         if state == KazooState.CONNECTED:
-            self.last_id = int(client.client_id[0])
+            self.last_id = self.session_id
             # The servers may have come past the transaction by what others wrote since.
             self._rolled_back = self._refusals.connected() or self._rolled_back
             self._connected.set()
