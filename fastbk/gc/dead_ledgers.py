@@ -23,7 +23,7 @@ from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence
 from fastbk.meta.rollback_mark import decode as decode_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fastbk.gc.all_pairs import AllPairs
     from fastbk.meta.api import MetadataStore
@@ -117,6 +117,9 @@ class DeadLedgers:
     pace: RateLimit
     rules: Rules = field(default_factory=Rules)
     suspects: array[int] = field(default_factory=lambda: array("q"))
+    on_local: Callable[[array[int]], None] = lambda ids: None
+    on_deleted: Callable[[Sequence[int]], None] = lambda ids: None
+    """Called before each part is deleted."""
 
     def run(self, *, force: bool = False) -> Cycle:
         """Run one cycle.
@@ -141,6 +144,7 @@ class DeadLedgers:
             confirmed = self._gone(twice)
             # The store may have become another one while it was listed.
             self.cluster.check()
+            self.on_local(local)
         except (Error, OSError) as error:
             self.suspects = array("q")
             stopped = f"{type(error).__name__}: {error}"
@@ -161,6 +165,7 @@ class DeadLedgers:
         deleted = 0
         for at in range(0, len(ledger_ids), DELETE_IDS):
             reason = f"not in metadata {self.cluster.instance_id} in two cycles"
+            self.on_deleted(ledger_ids[at : at + DELETE_IDS])
             try:
                 deleted += self.local.delete(ledger_ids[at : at + DELETE_IDS], reason)
             except (Error, OSError) as error:

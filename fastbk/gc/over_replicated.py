@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster, Rules
-    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.model.ids import BookieId
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.rate_limit import RateLimit
@@ -91,6 +91,7 @@ class CopiesWatch:
     rules: Rules
     age_s: float
     clock_s: Callable[[], float] = time.monotonic
+    on_seen: Callable[[int, VersionedLedger], None] = lambda ledger_id, found: None
     candidates: dict[int, Candidate] = field(default_factory=dict)
     _cursor: int = 0
     _page: list[Copy] = field(default_factory=list)
@@ -178,11 +179,14 @@ class CopiesWatch:
     def _unnamed(self, copies: Sequence[Copy]) -> list[Copy]:
         """Return those that metadata does not count on now. A ledger that is not there is the collector's."""
         found = read_ledgers(self.store, [ledger_id for ledger_id, _ in copies], self.pace)
-        return [
-            copy
-            for copy, (_, read) in zip(copies, found, strict=True)
-            if read is not None and is_over_replicated(self.bookie_id, read.metadata)
-        ]
+        unnamed = []
+        for copy, (ledger_id, read) in zip(copies, found, strict=True):
+            if read is None:
+                continue
+            self.on_seen(ledger_id, read)
+            if is_over_replicated(self.bookie_id, read.metadata):
+                unnamed.append(copy)
+        return unnamed
 
     def _note(self, unnamed: list[Copy], looked_at: list[Copy]) -> None:
         """Take note of candidates; the first look is the one since which nothing has changed."""

@@ -1,5 +1,5 @@
-"""The gc process: finds what may be deleted and when to win space back. It writes no file and deletes none: the index
-does, on its word.
+"""The gc process: finds what may be deleted and when to win space back. The index deletes,
+on its word; its own files are only those that keep what it has seen of metadata (`metadata.seen`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fastbk.gc.limbo import LimboWatch
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.report import Report
 from fastbk.gc.scheduler import Scheduler
+from fastbk.gc.seen_ledgers import SeenLedgers
 from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
@@ -66,6 +67,9 @@ def work_of(
     bookie_id = BookieId(config.bookie_id)
     age_s = settings.over_replicated_age_ms / 1e3
     lookups = RateLimit(settings.lookup_rate, control.pause)
+    seen = SeenLedgers(
+        config.ledger_directories, config.shards, store, lookups, lambda: control.pause(0.0)
+    )
     unconfirmed = UnconfirmedWatch(
         index,
         store,
@@ -75,19 +79,29 @@ def work_of(
         RateLimit(settings.listing_rate, control.pause),
         settings.unconfirmed_age_ms / 1e3,
         config.unconfirmed_ledgers_max,
+        on_seen=seen.see,
     )
     work = Scheduler(
         control=control,
         report=report,
         collector=DeadLedgers(
-            index, store, cluster, RateLimit(settings.listing_rate, control.pause), rules
+            index,
+            store,
+            cluster,
+            RateLimit(settings.listing_rate, control.pause),
+            rules,
+            on_local=seen.read_open,
+            on_deleted=seen.see_deleted,
         ),
         limbo=LimboWatch(index, store, bookie_id),
         unconfirmed=unconfirmed,
-        copies=CopiesWatch(index, store, cluster, bookie_id, lookups, rules, age_s),
+        copies=CopiesWatch(
+            index, store, cluster, bookie_id, lookups, rules, age_s, on_seen=seen.see
+        ),
         compactors=[],
         interval_s=settings.interval_ms / 1e3,
         round_s=age_s,
+        on_looked=seen.flush,
     )
     compaction = compaction_settings(settings)
     work.compactors += [

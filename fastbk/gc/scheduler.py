@@ -60,6 +60,8 @@ class Scheduler:
     interval_s: float
     round_s: float
     clock_s: Callable[[], float] = time.monotonic
+    on_looked: Callable[[], None] = lambda: None
+    """Called after each look at metadata."""
     cycle: Cycle | None = None
     copies_look: CopiesCheck | None = None
     run_done: int = 0
@@ -133,6 +135,7 @@ class Scheduler:
         interval_s = min(UNCONFIRMED_INTERVAL_S, self.interval_s)
         self._next_unconfirmed_s = began_s + interval_s
         self.report.unconfirmed(self.unconfirmed.check(may_expire=may_expire))
+        self.on_looked()
         took_s = self.clock_s() - began_s
         self._next_unconfirmed_s += max(0.0, UNCONFIRMED_BUSY_SHARE * took_s - interval_s)
 
@@ -149,6 +152,7 @@ class Scheduler:
                 self._next_round_s = now_s + self.round_s
             elif not look.stopped:
                 self._next_copies_s = self.clock_s()
+        self.on_looked()
         self.copies_look = look
         self.report.copies(look, self.clock_s() - now_s)
 

@@ -103,6 +103,7 @@ class UnconfirmedWatch:
     age_s: float
     room: int
     clock_s: Callable[[], float] = time.monotonic
+    on_seen: Callable[[int, VersionedLedger], None] = lambda ledger_id, found: None
     _missing_since_s: dict[int, float] = field(default_factory=dict)
     _foreign_since_s: dict[int, float] = field(default_factory=dict)
 
@@ -147,6 +148,7 @@ class UnconfirmedWatch:
             if found is None:
                 missing.append(ledger_id)
             else:
+                self.on_seen(ledger_id, found)
                 listed.append(listed_as(ledger_id, found))
                 self.cluster.highest_id = max(self.cluster.highest_id, ledger_id)
         return listed, missing

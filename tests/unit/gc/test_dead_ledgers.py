@@ -308,3 +308,24 @@ def test_what_cuts_a_pause_off_leaves_the_suspects_as_they_were() -> None:
         gc.run()
     gc.pace.pause, gc.pace.per_s = pause, 1e9
     assert gc.run().deleted == 1
+
+
+def test_a_deletion_is_noted_before_anything_is_deleted() -> None:
+    """INV-M7: a rebuild of metadata must not bring a ledger back."""
+    local, steps = Local({1, 2, 3}), list[tuple[str, list[int]]]()
+    collector = DeadLedgers(
+        local,  # type: ignore[arg-type]
+        Metadata({1}),  # type: ignore[arg-type]
+        Cluster(Metadata({1})),  # type: ignore[arg-type]
+        RateLimit(1e9, lambda seconds: None),
+        on_local=lambda ids: steps.append(("local", list(ids))),
+        on_deleted=lambda ids: steps.append((f"held {sorted(local.held)}", list(ids))),
+    )
+    collector.run()
+    collector.run()
+    assert steps == [
+        ("local", [1, 2, 3]),
+        ("local", [1, 2, 3]),
+        ("held [1, 2, 3]", [2, 3]),
+    ]
+    assert local.held == {1}
