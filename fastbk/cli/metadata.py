@@ -1,4 +1,4 @@
-"""`fastbk metadata init|format|show|hold|status|confirm`: the place where a cluster's metadata is.
+"""`fastbk metadata init|format|show|hold|status|confirm|collect|rebuild`: the place where a cluster's metadata is.
 
 A hold keeps bookies from deleting what restored metadata does not list. These verbs need the metadata store only, so
 they work before the first bookie starts.
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli import metadata_rebuild
 from fastbk.cli.options import (
     add_common,
     add_confirmation,
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verb(verbs, "status", _status, text)
     text = "end the hold: what metadata does not list now may be deleted"
     add_confirmation(add_verb(verbs, "confirm", _confirm, text))
+    metadata_rebuild.add_verbs(verbs)
     add_common(verbs)
 
 

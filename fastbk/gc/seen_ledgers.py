@@ -38,7 +38,9 @@ class LocalIds:
     def __contains__(self, one: object) -> bool:
         from bisect import bisect_left
 
-        at = bisect_left(self._ids, one)  # type: ignore[type-var]
+        if not isinstance(one, int):
+            return False
+        at = bisect_left(self._ids, one)
         return at < len(self._ids) and self._ids[at] == one
 
 

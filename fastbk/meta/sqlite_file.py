@@ -66,13 +66,21 @@ INSERT OR IGNORE INTO records_version VALUES (1, 0);
 class SqliteFile:
     """The file at `path`, made when it is not there and `may_make`. Safe to use from any thread.
 
-    `in_memory`: `path` names memory of this process instead, which lasts while it is open under that name.
+    `instance_id`: of a file that is made; None: a new one. `in_memory`: `path` names memory of this process instead,
+    which lasts while it is open under that name.
     """
 
     def __init__(
-        self, path: str, timeout_s: float, *, may_make: bool = True, in_memory: bool = False
+        self,
+        path: str,
+        timeout_s: float,
+        *,
+        may_make: bool = True,
+        in_memory: bool = False,
+        instance_id: str | None = None,
     ) -> None:
         self._path = path
+        self._instance_id = instance_id
         self._timeout_s = timeout_s
         self._may_make = may_make
         self._in_memory = in_memory
@@ -147,7 +155,7 @@ class SqliteFile:
                 for statement in _SCHEMA.split(";\n"):
                     db.execute(statement)
                 db.execute(
-                    "INSERT OR IGNORE INTO cluster VALUES (1, ?, 0, 0)", (str(uuid.uuid4()),)
+                    "INSERT OR IGNORE INTO cluster VALUES (1, ?, 0, 0)", (self._instance_id or str(uuid.uuid4()),)
                 )
                 db.execute(f"PRAGMA user_version={FORMAT}")
 

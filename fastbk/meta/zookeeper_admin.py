@@ -56,14 +56,16 @@ def exists(location: ZooKeeperLocation, timeout_s: float = 10.0) -> bool:
         return session.call("look").exists(location.root) is not None
 
 
-def init(location: ZooKeeperLocation, timeout_s: float = 10.0) -> str:
-    """Make a new cluster and return its instance id.
+def init(
+    location: ZooKeeperLocation, timeout_s: float = 10.0, *, instance_id: str | None = None
+) -> str:
+    """Make a new cluster and return its instance id; `instance_id`: of a cluster that is rebuilt.
 
     Without a layout in the location it gets the hierarchical one. Raises MetadataConflict when there is one
     already, MetadataUnavailable.
     """
     with _session(location, timeout_s) as session:
-        return _init(session.call("make a cluster"), location)
+        return _init(session.call("make a cluster"), location, instance_id)
 
 
 def format_cluster(location: ZooKeeperLocation, timeout_s: float = 10.0) -> str:
@@ -136,10 +138,10 @@ def show(location: ZooKeeperLocation, timeout_s: float = 10.0) -> ClusterFacts:
         )
 
 
-def _init(call: Call, location: ZooKeeperLocation) -> str:
+def _init(call: Call, location: ZooKeeperLocation, instance_id: str | None = None) -> str:
     paths = Paths(location.root)
     layout = location.layout or LAYOUT_DEFAULT
-    instance_id = str(uuid.uuid4())
+    instance_id = instance_id or str(uuid.uuid4())
     parent = location.root.rpartition("/")[0]
     if parent:
         call.ensure(parent)

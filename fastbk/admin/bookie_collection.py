@@ -1,0 +1,236 @@
+"""What one stopped bookie's directories say about ledgers, in a file that is taken to where metadata is rebuilt.
+
+Begin at `collect`. Nothing is written to the directories. They are locked, so that no bookie changes them meanwhile.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.errors import ConfigError, StorageError
+from fastbk.inspect.file_reader import FileReader
+from fastbk.inspect.journal import read_journal
+from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
+from fastbk.model.id_ranges import IdRanges
+from fastbk.native.disk import Disk
+from fastbk.native.hashes import crc32c
+from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
+from fastbk.native.store import Store, StoreOptions
+from fastbk.server.directories import lock_all
+from fastbk.storage.cookie_file import read_cookie
+from fastbk.storage.directories import JOURNALS
+from fastbk.storage.identity import Identity, read_identity
+from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.metadata_mark import MetadataMark, read_newest
+from fastbk.storage.seen_metadata import read_seen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMAT = 1
+EMPTY_KEY = master_key(b"")
+ENTRY_ID_MAX = 2**63 - 1
+MAGIC = b"FBKCOLL1"
+
+
+class CollectedLedger(msgspec.Struct, array_like=True):
+    """One ledger of one bookie. `seen`: Apache's bytes of its last metadata, and the store's version of them."""
+
+    ledger_id: int
+    flags: int = 0
+    highest_entry_id: int = -1
+    lac: int = -1
+    master_key: bytes = b""
+    digest: int = 0
+    seen: bytes = b""
+    version: int = 0
+    is_here: bool = False
+
+
+class Collection(msgspec.Struct, kw_only=True):
+    """All that one bookie has. `damage`: what could not be read."""
+
+    bookie_id: str
+    incarnation: int
+    instance_id: str
+    starts: int
+    directories: list[tuple[str, str, int]]
+    """Id, role and pair."""
+    mark: MetadataMark
+    ledgers: list[CollectedLedger]
+    deleted: list[tuple[int, int]]
+    """Ranges of ids that this bookie saw deleted."""
+    damage: list[str]
+    format: int = FORMAT
+
+
+def encode(collection: Collection) -> bytes:
+    """Return the file's bytes: magic, CRC32C of the rest, MessagePack."""
+    body = msgspec.msgpack.encode(collection)
+    return MAGIC + crc32c(body).to_bytes(4, "little") + body
+
+
+def read_collection(path: Path) -> Collection:
+    """Return what `collect` has written. Raises StorageError."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    if raw[:8] != MAGIC or crc32c(raw[12:]) != int.from_bytes(raw[8:12], "little"):
+        raise StorageError(
+            f"{path} is not what `fastbk metadata collect` wrote, or is damaged: collect again"
+        )
+    try:
+        return msgspec.msgpack.decode(raw[12:], type=Collection)
+    except msgspec.DecodeError as error:
+        raise StorageError(f"{path}: {error}: collect again with this version") from error
+
+
+def collect(data: Sequence[Path]) -> Collection:
+    """Read a stopped bookie's directories: `data` are these, or folders in which they lie.
+
+    Raises ConfigError where a directory is missing or of another bookie, StorageError (also while the bookie runs).
+    """
+    with ExitStack() as stack:
+        found = _directories(data, stack)
+        first = found[0][2]
+        if len({(one.bookie_id, one.incarnation) for _, _, one in found}) > 1:
+            raise ConfigError("these directories are of several bookies: collect each bookie by itself")
+        for role in ("journal", "ledger"):
+            pairs = {one.pair for _, _, one in found if one.role == role}
+            if pairs != set(range(first.pairs)):
+                raise ConfigError(
+                    f"{first.bookie_id} has {first.pairs} {role} directories, {len(pairs)} were found: give all"
+                    " of them by --data"
+                )
+        for lock in lock_all([path for _, path, _ in found]):
+            stack.callback(lock.close)
+        cookie = read_cookie(*found[0][:2])
+        stores = [(disk, path) for disk, path, one in found if one.role == "ledger"]
+        work = _Work()
+        for disk, path, identity in found:
+            if identity.role == "ledger":
+                work.take_stored(disk, path, identity, stack)
+        for _, path, identity in found:
+            if identity.role == "journal":
+                work.take_journal(path)
+        for _, path in stores:
+            work.take_seen(path)
+        return Collection(
+            bookie_id=first.bookie_id,
+            incarnation=first.incarnation_number,
+            instance_id="" if cookie is None else cookie.instance_id,
+            starts=max(one.starts for _, _, one in found),
+            directories=[(one.directory_id, one.role, one.pair) for _, _, one in found],
+            mark=read_newest(stores) or MetadataMark(),
+            ledgers=[work.ledgers[one] for one in sorted(work.ledgers)],
+            deleted=list(work.deleted),
+            damage=work.damage,
+        )
+
+
+def _directories(data: Sequence[Path], stack: ExitStack) -> list[tuple[Disk, str, Identity]]:
+    found = []
+    for given in data:
+        if not given.is_dir():
+            raise ConfigError(f"{given} is no directory")
+        for path in (given, *sorted(one for one in given.iterdir() if one.is_dir())):
+            disk = stack.enter_context(Disk(path, "plain"))
+            identity = read_identity(disk, str(path))
+            if identity is not None:
+                found.append((disk, str(path), identity))
+    if not found:
+        raise ConfigError(f"{', '.join(map(str, data))}: no directory of a bookie is there")
+    return sorted(found, key=lambda one: (one[2].role, one[2].pair))
+
+
+class _Work:
+    def __init__(self) -> None:
+        self.ledgers: dict[int, CollectedLedger] = {}
+        self.deleted = IdRanges()
+        self.damage: list[str] = []
+
+    def take_stored(self, disk: Disk, path: str, identity: Identity, stack: ExitStack) -> None:
+        """Take what the manifest names."""
+        reader = stack.enter_context(Disk(Path(path), "plain"))
+        options = StoreOptions(incarnation=identity.incarnation_number, pair=identity.pair)
+        store = Store(path, disk, reader, options)
+        stack.callback(store.destroy)
+        manifest = ManifestSlots(disk, path).load()
+        states: dict[int, LedgerState] = {}
+        for entry in manifest.locations:  # of equal ledgers the newest file's counts
+            if store.add(entry.file_id):
+                self.damage.append(f"{path}: locations file {entry.file_id} is damaged")
+                continue
+            states.update((one.ledger_id, one) for one in store.states(entry.file_id))
+        store.set_logs(log.log_id for log in manifest.logs)
+        for ledger_id, state in states.items():
+            if state.flags & DELETED:
+                continue
+            one = self._ledger(ledger_id)
+            one.is_here = True
+            one.flags |= state.flags & (FENCED | LIMBO | HAS_KEY)
+            one.highest_entry_id = max(one.highest_entry_id, state.highest_entry_id)
+            one.lac = max(one.lac, state.lac)
+            if state.flags & HAS_KEY:
+                one.master_key = state.master_key
+            read = store.read(ledger_id, 0, ENTRY_ID_MAX)
+            if read.entry is not None:
+                self._take_entry(one, read.entry)
+
+    def take_journal(self, path: str) -> None:
+        """Take the journal, also what is in the files of the ledger directory already."""
+        for file in sorted(Path(path).iterdir()):
+            if JOURNALS.id_of(file.name) is None:
+                continue
+            with FileReader(str(file)) as source:
+                for item in read_journal(source):
+                    if item.is_damage:
+                        self.damage.append(f"{file}: {item.facts.get('reason')}")
+                    elif item.what == "fence":
+                        self._ledger(item.number("ledger_id")).flags |= FENCED
+                    elif item.entry is not None:
+                        one = self._ledger(item.number("ledger_id"))
+                        one.is_here = True
+                        one.highest_entry_id = max(one.highest_entry_id, item.number("entry_id"))
+                        self._take_entry(one, item.entry)
+
+    def take_seen(self, path: str) -> None:
+        """Take `metadata.seen`."""
+        try:
+            seen, deleted = read_seen(path)
+        except StorageError as error:
+            self.damage.append(str(error))
+            return
+        for ledger_id, (version, raw) in seen.items():
+            one = self._ledger(ledger_id)
+            one.seen, one.version = raw, version
+        for first, last in deleted:
+            self.deleted.add(first, last)
+
+    def _ledger(self, ledger_id: int) -> CollectedLedger:
+        return self.ledgers.setdefault(ledger_id, CollectedLedger(ledger_id))
+
+    @staticmethod
+    def _take_entry(one: CollectedLedger, entry: bytes) -> None:
+        one.lac = max(one.lac, int.from_bytes(entry[16:24], "big", signed=True))
+        if one.digest:
+            return
+        header = entry[:HEADER_BYTES]
+        for kind in (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC):
+            end = HEADER_BYTES + DIGEST_BYTES[kind]
+            if entry[HEADER_BYTES:end] != _digest(kind, header, entry[end:]):
+                continue
+            one.digest = int(kind)
+            return
+
+
+def _digest(kind: DigestType, header: bytes, data: bytes) -> bytes:
+    """Return a digest that needs no password, or has the empty one."""
+    if kind is DigestType.CRC32C:
+        return crc32c(data, crc32c(header)).to_bytes(4, "big")
+    return digest(kind, header, data)

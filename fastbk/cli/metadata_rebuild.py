@@ -1,0 +1,106 @@
+"""`fastbk metadata collect|rebuild`: metadata anew, out of what stopped bookies hold and have seen of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import (
+    Verbs,
+    add_verb,
+    metadata_uri,
+    need_linux,
+    note,
+    print_answer,
+)
+from fastbk.exit_codes import DONE
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.admin.metadata_rebuild import Rebuilt
+
+NAMED_MAX = 20
+"""Ledgers that the report names, of each kind; --json has all."""
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Declare `collect` and `rebuild`."""
+    text = "write what a stopped bookie holds, and has seen of metadata, into a file for `rebuild`"
+    verb = add_verb(verbs, "collect", _collect, text)
+    verb.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        action="append",
+        required=True,
+        help="a directory of the bookie, or the folder of several; can be given several times",
+    )
+    verb.add_argument("--to", type=Path, metavar="FILE", required=True, help="the file to write")
+    text = "make metadata anew of what was collected from all bookies, or complete a restored backup"
+    verb = add_verb(verbs, "rebuild", _rebuild, text)
+    verb.add_argument("files", type=Path, nargs="+", metavar="FILE", help="one of each bookie")
+
+
+def _collect(options: argparse.Namespace) -> int:
+    need_linux("fastbk metadata collect")
+    from fastbk.admin.bookie_collection import collect, encode
+    from fastbk.durable_files import replaced
+
+    found = collect(options.data)
+    with replaced(options.to) as draft:
+        draft.chmod(0o600)  # metadata holds passwords
+        draft.write_bytes(encode(found))
+    facts = {
+        "bookie_id": found.bookie_id,
+        "instance_id": found.instance_id,
+        "ledgers": sum(one.is_here for one in found.ledgers),
+        "seen": sum(bool(one.seen) for one in found.ledgers),
+        "deleted": sum(last - first + 1 for first, last in found.deleted),
+        "damage": found.damage,
+    }
+    line = (
+        f"{found.bookie_id}: {facts['ledgers']} ledgers are here, of {facts['seen']} metadata was seen,"
+        f" {facts['deleted']} were seen deleted: {options.to}"
+    )
+    return print_answer(options, facts, line, *(f"  damage: {one}" for one in found.damage))
+
+
+def _rebuild(options: argparse.Namespace) -> int:
+    need_linux("fastbk metadata rebuild")
+    from fastbk.admin.bookie_collection import read_collection
+    from fastbk.admin.metadata_rebuild import instance_of, rebuild
+    from fastbk.meta.uri import made_store
+
+    collections = [read_collection(one) for one in options.files]
+    uri = metadata_uri(options)
+    with closing(made_store(uri, instance_of(collections))) as store:
+        done = rebuild(store, collections)
+    print_answer(options, asdict(done), *_lines(done))
+    if not options.json:
+        note("Start all bookies, check what you can, then run `fastbk metadata confirm`.")
+    return DONE
+
+
+def _lines(done: Rebuilt) -> list[str]:
+    lines = [
+        f"bookies             {', '.join(done.bookies)}",
+        f"ledgers             {done.created} made, {done.updated} brought up to date, {done.unchanged} as they were",
+        f"deleted ledgers     {done.kept_deleted} not brought back, {done.deleted} deleted from the store",
+        f"next ledger id      above {done.highest_id}",
+        f"hold                {done.hold_id}",
+    ]
+    if done.absent_bookies:
+        lines.append(f"NOT COLLECTED       {', '.join(done.absent_bookies)}: ledgers name them")
+    for name, damage in done.damage.items():
+        lines += [f"DAMAGE              {name}: {one}" for one in damage]
+    for ledger_id, notes in list(done.notes.items())[:NAMED_MAX]:
+        lines += [f"ledger {ledger_id}: {one}" for one in notes]
+    if len(done.notes) > NAMED_MAX:
+        lines.append(f"and {len(done.notes) - NAMED_MAX} more such ledgers: --json lists all")
+    for name, ids in list(done.streams.items())[:NAMED_MAX]:
+        some = ", ".join(map(str, ids[:NAMED_MAX]))
+        lines.append(f"stream {name}: its record and cursors are gone, its {len(ids)} ledgers are there: {some}")
+    return lines

@@ -1,0 +1,154 @@
+"""Metadata is lost, and comes back out of the bookies' directories: each acknowledged entry, and nothing deleted.
+
+INV-M8, INV-M9, INV-M10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import fastbk
+from fastbk.errors import MetadataOnHold, NoSuchLedger
+from fastbk.meta.uri import open_store
+from fastbk.storage.seen_metadata import NAME, read_seen
+from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
+from tests.fixtures.metadata import new_cluster
+from tests.fixtures.wait import wait_until
+
+SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
+BOOKIES = 4
+WAIT_S = 60.0
+
+
+class World:
+    """A cluster, and what was acknowledged to each of its ledgers."""
+
+    def __init__(self, cluster: LocalCluster, uri: str) -> None:
+        self.cluster = cluster
+        self.uri = uri
+        self.acked: dict[int, list[bytes]] = {}
+
+    @property
+    def directories(self) -> list[Path]:
+        return [one.directory for one in self.cluster.bookies]
+
+    async def fill(self) -> None:
+        """Write ledgers that are closed, left open, and have changed their ensemble while being written."""
+        async with fastbk.connect(self.uri) as client:
+            for quorums in ((3, 3, 2), (3, 2, 2), (2, 2, 2)):
+                async with await client.create_ledger(*quorums) as writer:
+                    await self._append(writer, 30)
+            opened = await client.create_ledger(3, 2, 2)
+            await self._append(opened, 25)
+            changed = await client.create_ledger(3, 2, 2)
+            await self._append(changed, 10)
+            member = changed.metadata.fragments[-1].ensemble[0]
+            self.cluster.bookies[self._number(member)].kill()
+            await self._append(changed, 10)
+            assert len(changed.metadata.fragments) > 1
+
+    def _number(self, bookie_id: str) -> int:
+        return [one.name for one in self.cluster.bookies].index(bookie_id)
+
+    async def _append(self, writer: fastbk.LedgerWriter, count: int) -> None:
+        acked = self.acked.setdefault(writer.ledger_id, [])
+        entries = [b"%d-%d" % (writer.ledger_id, len(acked) + n) for n in range(count)]
+        await asyncio.gather(*map(writer.append, entries))
+        acked += entries
+
+    async def delete(self, ledger_id: int) -> None:
+        async with fastbk.connect(self.uri) as client:
+            await client.delete_ledger(ledger_id)
+
+    async def compare(self, deleted: int) -> None:
+        """Read everything back; the deleted ledger is not there."""
+        async with fastbk.connect(self.uri) as client:
+            for ledger_id, entries in self.acked.items():
+                if ledger_id == deleted:
+                    continue
+                reader = await client.open_ledger(ledger_id)
+                assert [bytes(one.data) async for one in reader.read()] == entries, ledger_id
+            with pytest.raises(NoSuchLedger):
+                await client.open_ledger(deleted)
+            new = await client.create_ledger(3, 3, 2)
+            assert new.ledger_id > max(self.acked)
+            await new.close()
+
+    def seen_by_all(self, ledger_ids: set[int]) -> bool:
+        seen: set[int] = set()
+        for one in self.directories:
+            seen |= read_seen(one / "ledgers")[0].keys()
+        return ledger_ids <= seen
+
+    def someone_saw_deleted(self, ledger_id: int) -> bool:
+        return any(ledger_id in read_seen(one / "ledgers")[1] for one in self.directories)
+
+    def collect(self, folder: Path, cli: Cli) -> list[str]:
+        files = []
+        for one in self.directories:
+            files.append(str(folder / f"{one.name}.collected"))
+            cli("metadata", "collect", "--data", str(one), "--to", files[-1])
+        return files
+
+
+def lose(path: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{path}{ending}").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("has_seen", [True, False], ids=["seen", "never-seen"])
+def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Path, has_seen: bool) -> None:
+    path = tmp_path / "metadata.sqlite"
+    uri = new_cluster(path)
+    with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+        world = World(cluster, uri)
+        asyncio.run(world.fill())
+        for bookie in cluster.bookies:
+            if not bookie.is_running:
+                bookie.spawn()
+        deleted = min(world.acked)
+        wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
+        asyncio.run(world.delete(deleted))
+        wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
+        for bookie in cluster.bookies:
+            bookie.kill()
+            bookie.wait_gone()
+        if not has_seen:
+            for one in world.directories:
+                notes = one / "ledgers" / NAME
+                _, gone = read_seen(one / "ledgers")
+                notes.unlink(missing_ok=True)
+                keep_deletions(one / "ledgers", list(gone))
+        lose(path)
+        cli = Cli(uri)
+        files = world.collect(tmp_path, cli)
+        done = json.loads(cli("metadata", "rebuild", *files, "--json"))
+        assert done["created"] == len(world.acked) - 1
+        again = json.loads(cli("metadata", "rebuild", *files, "--json"))
+        assert (again["created"], again["updated"]) == (0, 0)
+        assert again["unchanged"] == done["created"]
+        store = open_store(uri)
+        with pytest.raises(MetadataOnHold):
+            store.delete_ledger(max(world.acked))
+        store.close()
+        boots = [one.boots for one in cluster.bookies]
+        for bookie in cluster.bookies:
+            bookie.spawn()
+        for number, before in enumerate(boots):
+            cluster.wait_ready(number, before + 1)
+        asyncio.run(world.compare(deleted))
+        cli("metadata", "confirm", "--yes")
+        asyncio.run(world.compare(deleted))
+
+
+def keep_deletions(directory: Path, ranges: list[tuple[int, int]]) -> None:
+    from fastbk.storage.seen_metadata import SeenMetadata
+
+    file = SeenMetadata(directory)
+    file.see_deleted([one for first, last in ranges for one in range(first, last + 1)])
+    file.close()
