@@ -24,9 +24,9 @@ from fastbk.server.directories import lock_all
 from fastbk.storage.cookie_file import read_cookie
 from fastbk.storage.directories import JOURNALS
 from fastbk.storage.identity import Identity, read_identity
+from fastbk.storage.last_metadata import read_last_metadata
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.metadata_mark import MetadataMark, read_newest
-from fastbk.storage.seen_metadata import read_seen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ def collect(data: Sequence[Path]) -> Collection:
             if identity.role == "journal":
                 work.take_journal(path)
         for _, path in stores:
-            work.take_seen(path)
+            work.take_last_metadata(path)
         return Collection(
             bookie_id=first.bookie_id,
             incarnation=first.incarnation_number,
@@ -199,10 +199,10 @@ class _Work:
                         one.highest_entry_id = max(one.highest_entry_id, item.number("entry_id"))
                         self._take_entry(one, item.entry)
 
-    def take_seen(self, path: str) -> None:
-        """Take `metadata.seen`."""
+    def take_last_metadata(self, path: str) -> None:
+        """Take `metadata.last`."""
         try:
-            seen, deleted = read_seen(path)
+            seen, deleted = read_last_metadata(path)
         except StorageError as error:
             self.damage.append(str(error))
             return

@@ -72,11 +72,11 @@ def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata rebuild")
     from fastbk.admin.bookie_collection import read_collection
     from fastbk.admin.metadata_rebuild import instance_of, rebuild
-    from fastbk.meta.uri import made_store
+    from fastbk.meta.remaking import remade_store
 
     collections = [read_collection(one) for one in options.files]
     uri = metadata_uri(options)
-    with closing(made_store(uri, instance_of(collections))) as store:
+    with closing(remade_store(uri, instance_of(collections))) as store:
         done = rebuild(store, collections)
     print_answer(options, asdict(done), *_lines(done))
     if not options.json:

@@ -1,5 +1,5 @@
 """The gc process: finds what may be deleted and when to win space back. The index deletes,
-on its word; its own files are only those that keep what it has seen of metadata (`metadata.seen`).
+on its word; its own files are only those that keep what it has seen of metadata (`metadata.last`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fastbk.gc.control import Control, Draining
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers, Rules
 from fastbk.gc.index_client import IndexClient
 from fastbk.gc.limbo import LimboWatch
+from fastbk.gc.metadata_keeper import MetadataKeeper
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.report import Report
 from fastbk.gc.scheduler import Scheduler
-from fastbk.gc.seen_ledgers import SeenLedgers
 from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
@@ -67,7 +67,7 @@ def work_of(
     bookie_id = BookieId(config.bookie_id)
     age_s = settings.over_replicated_age_ms / 1e3
     lookups = RateLimit(settings.lookup_rate, control.pause)
-    seen = SeenLedgers(
+    seen = MetadataKeeper(
         config.ledger_directories, config.shards, store, lookups, lambda: control.pause(0.0)
     )
     unconfirmed = UnconfirmedWatch(

@@ -122,26 +122,6 @@ def uri_or_default(uri: str | None, how: str) -> str:
     return named
 
 
-def made_store(uri: str, instance_id: str) -> MetadataStore:
-    """Open the store at `uri`; where there is none, make one with this instance id (empty: a new one).
-
-    For metadata that is rebuilt: bookies start only on the cluster that their cookies name (INV-D1). Raises as
-    `open_store`.
-    """
-    if is_zookeeper(uri):
-        from fastbk.meta import zookeeper_admin
-
-        location = parse_zookeeper(uri)
-        if not zookeeper_admin.exists(location):
-            zookeeper_admin.init(location, instance_id=instance_id or None)
-    elif uri.startswith("sqlite:"):
-        from fastbk.meta.sqlite import SqliteStore
-
-        path = "/" + uri.removeprefix("sqlite:").lstrip("/")
-        return SqliteStore(path, instance_id=instance_id or None)
-    return open_store(uri)
-
-
 def open_store(
     uri: str,
     timeout_s: float = 10.0,

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import fastbk
+from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
-from fastbk.meta.uri import open_store
-from fastbk.storage.seen_metadata import NAME, read_seen
+from fastbk.meta import zookeeper_admin
+from fastbk.meta.uri import open_store, parse_zookeeper
+from fastbk.storage.last_metadata import NAME, LastMetadata, read_last_metadata
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.metadata import new_cluster
@@ -52,6 +57,25 @@ class World:
             await self._append(changed, 10)
             assert len(changed.metadata.fragments) > 1
 
+    async def write(self, count: int) -> None:
+        """Write closed ledgers."""
+        async with fastbk.connect(self.uri) as client:
+            for _ in range(count):
+                async with await client.create_ledger(3, 3, 2) as writer:
+                    await self._append(writer, 20)
+
+    def kill(self) -> None:
+        for bookie in self.cluster.bookies:
+            bookie.kill()
+            bookie.wait_gone()
+
+    def start(self) -> None:
+        boots = [one.boots for one in self.cluster.bookies]
+        for bookie in self.cluster.bookies:
+            bookie.spawn()
+        for number, before in enumerate(boots):
+            self.cluster.wait_ready(number, before + 1)
+
     def _number(self, bookie_id: str) -> int:
         return [one.name for one in self.cluster.bookies].index(bookie_id)
 
@@ -82,11 +106,11 @@ class World:
     def seen_by_all(self, ledger_ids: set[int]) -> bool:
         seen: set[int] = set()
         for one in self.directories:
-            seen |= read_seen(one / "ledgers")[0].keys()
+            seen |= read_last_metadata(one / "ledgers")[0].keys()
         return ledger_ids <= seen
 
     def someone_saw_deleted(self, ledger_id: int) -> bool:
-        return any(ledger_id in read_seen(one / "ledgers")[1] for one in self.directories)
+        return any(ledger_id in read_last_metadata(one / "ledgers")[1] for one in self.directories)
 
     def collect(self, folder: Path, cli: Cli) -> list[str]:
         files = []
@@ -115,13 +139,12 @@ def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Pat
         wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
         asyncio.run(world.delete(deleted))
         wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
-        for bookie in cluster.bookies:
-            bookie.kill()
-            bookie.wait_gone()
+        world.kill()
+        # What holds of all ledgers holds of a ledger that only its holders know, too.
         if not has_seen:
             for one in world.directories:
                 notes = one / "ledgers" / NAME
-                _, gone = read_seen(one / "ledgers")
+                _, gone = read_last_metadata(one / "ledgers")
                 notes.unlink(missing_ok=True)
                 keep_deletions(one / "ledgers", list(gone))
         lose(path)
@@ -136,19 +159,67 @@ def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Pat
         with pytest.raises(MetadataOnHold):
             store.delete_ledger(max(world.acked))
         store.close()
-        boots = [one.boots for one in cluster.bookies]
-        for bookie in cluster.bookies:
-            bookie.spawn()
-        for number, before in enumerate(boots):
-            cluster.wait_ready(number, before + 1)
+        world.start()
         asyncio.run(world.compare(deleted))
         cli("metadata", "confirm", "--yes")
         asyncio.run(world.compare(deleted))
 
 
 def keep_deletions(directory: Path, ranges: list[tuple[int, int]]) -> None:
-    from fastbk.storage.seen_metadata import SeenMetadata
-
-    file = SeenMetadata(directory)
+    file = LastMetadata(directory)
     file.see_deleted([one for first, last in ranges for one in range(first, last + 1)])
     file.close()
+
+
+def test_a_restored_backup_is_completed_and_deletes_what_a_bookie_saw_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    uri = new_cluster(path)
+    with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+        world = World(cluster, uri)
+        asyncio.run(world.write(2))
+        deleted = min(world.acked)
+        wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(tmp_path / "b")) as to:
+            source.backup(to)
+        asyncio.run(world.write(2))
+        asyncio.run(world.delete(deleted))
+        wait_until(lambda: world.seen_by_all(set(world.acked) - {deleted}), "new ones", WAIT_S)
+        wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
+        world.kill()
+        lose(path)
+        shutil.copy(tmp_path / "b", path)
+        with closing(sqlite3.connect(path)) as restored:  # killed bookies would be alive there for a while
+            restored.execute("DELETE FROM bookies")
+            restored.commit()
+        cli = Cli(uri)
+        done = json.loads(cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--json"))
+        assert (done["created"], done["unchanged"], done["deleted"]) == (2, 1, 1)
+        assert cli.json("metadata", "show")["instance_id"]
+        world.start()
+        asyncio.run(world.compare(deleted))
+
+
+def test_wiped_zookeeper_is_made_anew(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path / "zookeeper", tick_ms=100, is_durable=False)
+    server.start()
+    try:
+        uri = f"zk+hierarchical://{server.address}/ledgers"
+        instance_id = zookeeper_admin.init(parse_zookeeper(uri))
+        with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+            world = World(cluster, uri)
+            asyncio.run(world.write(3))
+            deleted = min(world.acked)
+            wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
+            asyncio.run(world.delete(deleted))
+            wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
+            world.kill()
+            server.stop()
+            shutil.rmtree(tmp_path / "zookeeper" / "data")
+            server.start()
+            cli = Cli(uri)
+            cli("metadata", "rebuild", *world.collect(tmp_path, cli))
+            assert cli.json("metadata", "show")["instance_id"] == instance_id
+            world.start()
+            asyncio.run(world.compare(deleted))
+    finally:
+        server.stop()

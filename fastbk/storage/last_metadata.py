@@ -1,4 +1,4 @@
-"""`metadata.seen`: the last metadata that a bookie saw of each ledger it holds, and which ledgers it saw deleted.
+"""`metadata.last`: the last metadata that a bookie saw of each ledger it holds, and which ledgers it saw deleted.
 
 It lies in every ledger directory, for `fastbk metadata rebuild`. The gc process alone writes it. It is a log of
 records, the last one of a ledger counts; it is rewritten in order of the ids, by rename, when half of it is outdated.
@@ -29,7 +29,7 @@ from fastbk.native.hashes import crc32c
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
-NAME = "metadata.seen"
+NAME = "metadata.last"
 MAGIC = b"FBKSEEN\0"
 VERSION = 1
 BODY_BYTES_MAX = 1 << 20
@@ -85,7 +85,7 @@ def records(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
             at += _RECORD.size + size
 
 
-def read_seen(directory: str | Path) -> tuple[dict[int, tuple[int, bytes]], IdRanges]:
+def read_last_metadata(directory: str | Path) -> tuple[dict[int, tuple[int, bytes]], IdRanges]:
     """Return version and bytes of the last metadata by ledger, and the ids seen deleted. Raises as `records`."""
     seen: dict[int, tuple[int, bytes]] = {}
     deleted = IdRanges()
@@ -104,7 +104,7 @@ def read_seen(directory: str | Path) -> tuple[dict[int, tuple[int, bytes]], IdRa
     return seen, deleted
 
 
-class SeenMetadata:
+class LastMetadata:
     """The file of one ledger directory, for its only writer. 16 bytes of memory a ledger, 100 for a recent change."""
 
     def __init__(self, directory: str | Path) -> None:

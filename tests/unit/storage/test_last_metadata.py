@@ -8,53 +8,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.model.id_ranges import IdRanges
-from fastbk.storage.seen_metadata import NAME, SLACK_BYTES, SeenMetadata, pack, read_seen
+from fastbk.storage.last_metadata import NAME, SLACK_BYTES, LastMetadata, pack, read_last_metadata
 
 
 def test_the_last_of_each_ledger_counts_also_after_a_restart(tmp_path: Path) -> None:
-    file = SeenMetadata(tmp_path)
+    file = LastMetadata(tmp_path)
     assert file.see(7, 0, b"open")
     assert not file.see(7, 0, b"open")
     assert file.see(7, 1, b"closed")
     file.see_deleted([3, 4, 5, 9])
     file.close()
-    again = SeenMetadata(tmp_path)
+    again = LastMetadata(tmp_path)
     assert not again.see(7, 1, b"closed")
     assert list(again.deleted) == [(3, 5), (9, 9)]
     again.close()
-    seen, deleted = read_seen(tmp_path)
+    seen, deleted = read_last_metadata(tmp_path)
     assert seen == {7: (1, b"closed")}
     assert list(deleted) == [(3, 5), (9, 9)]
 
 
 def test_a_deleted_ledger_is_no_longer_seen_unless_it_is_seen_again(tmp_path: Path) -> None:
-    file = SeenMetadata(tmp_path)
+    file = LastMetadata(tmp_path)
     file.see(7, 0, b"one")
     file.see_deleted([7])
-    assert read_seen(tmp_path)[0] == {}
+    assert read_last_metadata(tmp_path)[0] == {}
     assert file.see(7, 0, b"one")
     file.close()
-    seen, deleted = read_seen(tmp_path)
+    seen, deleted = read_last_metadata(tmp_path)
     assert seen == {7: (0, b"one")}
     assert not len(deleted)
 
 
 def test_a_torn_tail_costs_only_what_is_torn(tmp_path: Path) -> None:
-    file = SeenMetadata(tmp_path)
+    file = LastMetadata(tmp_path)
     file.see(1, 0, b"one")
     file.close()
     path = tmp_path / NAME
     whole = path.stat().st_size
     path.write_bytes(path.read_bytes() + pack(2, 0, b"two")[:-1])
-    again = SeenMetadata(tmp_path)
+    again = LastMetadata(tmp_path)
     assert path.stat().st_size == whole
     again.see(3, 0, b"three")
     again.close()
-    assert read_seen(tmp_path)[0] == {1: (0, b"one"), 3: (0, b"three")}
+    assert read_last_metadata(tmp_path)[0] == {1: (0, b"one"), 3: (0, b"three")}
 
 
 def test_a_damaged_record_is_never_believed(tmp_path: Path) -> None:
-    file = SeenMetadata(tmp_path)
+    file = LastMetadata(tmp_path)
     file.see(1, 0, b"one")
     file.see(2, 0, b"two")
     file.close()
@@ -62,11 +62,11 @@ def test_a_damaged_record_is_never_believed(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    assert read_seen(tmp_path)[0] == {1: (0, b"one")}
+    assert read_last_metadata(tmp_path)[0] == {1: (0, b"one")}
 
 
 def test_a_rewrite_keeps_what_counts_and_is_here(tmp_path: Path) -> None:
-    file = SeenMetadata(tmp_path)
+    file = LastMetadata(tmp_path)
     body = bytes(1000)
     for version in range(4 * SLACK_BYTES // 1000):
         file.see(version % 3, version, body)
@@ -76,7 +76,7 @@ def test_a_rewrite_keeps_what_counts_and_is_here(tmp_path: Path) -> None:
     assert file.size_bytes < 4000
     file.see(1, 1 << 40, b"new")
     file.close()
-    seen, deleted = read_seen(tmp_path)
+    seen, deleted = read_last_metadata(tmp_path)
     assert seen.keys() == {0, 1, 2}
     assert seen[1] == (1 << 40, b"new")
     assert list(deleted) == [(8, 8)]

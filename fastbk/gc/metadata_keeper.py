@@ -1,4 +1,4 @@
-"""What gc sees of ledgers' metadata goes into `metadata.seen` of the pair that each lives in, for a rebuild.
+"""What gc sees of ledgers' metadata goes into `metadata.last` of the pair that each lives in, for a rebuild.
 
 Metadata of a ledger is read within some seconds of its first entry here, and afterwards once in each round over all
 ledgers (`over_replicated_age`). Those last seen open are read again at every look for dead ledgers, some at a time, so
@@ -15,7 +15,7 @@ from fastbk.gc.ledger_listing import read_ledgers
 from fastbk.native.ffi import FormatTooNewError
 from fastbk.observe import logs
 from fastbk.storage.identity import pair_of
-from fastbk.storage.seen_metadata import SeenMetadata
+from fastbk.storage.last_metadata import LastMetadata
 
 if TYPE_CHECKING:
     from array import array
@@ -44,7 +44,7 @@ class LocalIds:
         return at < len(self._ids) and self._ids[at] == one
 
 
-class SeenLedgers:
+class MetadataKeeper:
     """One bookie's files. A disk that takes no writes stops nothing but this: it is said once, until one succeeds."""
 
     def __init__(
@@ -58,7 +58,7 @@ class SeenLedgers:
         """`directories`: the ledger directory of each pair. `pause`: called in long work."""
         self._shards, self._store, self._pace, self._pause = shards, store, pace, pause
         self._open: OrderedDict[int, None] = OrderedDict()
-        self._files: list[SeenMetadata | None] = [None] * len(directories)
+        self._files: list[LastMetadata | None] = [None] * len(directories)
         self._directories = directories
         self._has_complained = False
 
@@ -114,14 +114,14 @@ class SeenLedgers:
         except OSError as error:
             self._complain(error)
 
-    def _file_of(self, ledger_id: int) -> SeenMetadata:
+    def _file_of(self, ledger_id: int) -> LastMetadata:
         pair = pair_of(ledger_id, self._shards)
         file = self._files[pair]
         if file is None:
-            file = self._files[pair] = SeenMetadata(self._directories[pair])
+            file = self._files[pair] = LastMetadata(self._directories[pair])
         return file
 
     def _complain(self, error: Exception) -> None:
         if not self._has_complained:
             self._has_complained = True
-            logs.warning("gc.seen_metadata_not_written", reason=str(error))
+            logs.warning("gc.last_metadata_not_written", reason=str(error))
