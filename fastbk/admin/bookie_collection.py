@@ -17,6 +17,7 @@ from fastbk.inspect.journal import read_journal
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
 from fastbk.model.id_ranges import IdRanges
 from fastbk.native.disk import Disk
+from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
 from fastbk.native.store import Store, StoreOptions
@@ -126,7 +127,7 @@ def collect(data: Sequence[Path]) -> Collection:
             instance_id="" if cookie is None else cookie.instance_id,
             starts=max(one.starts for _, _, one in found),
             directories=[(one.directory_id, one.role, one.pair) for _, _, one in found],
-            mark=read_newest(stores) or MetadataMark(),
+            mark=work.mark_of(stores),
             ledgers=[work.ledgers[one] for one in sorted(work.ledgers)],
             deleted=list(work.deleted),
             damage=work.damage,
@@ -211,6 +212,14 @@ class _Work:
             one.seen, one.version = raw, version
         for first, last in deleted:
             self.deleted.add(first, last)
+
+    def mark_of(self, stores: Sequence[tuple[Disk, str]]) -> MetadataMark:
+        """Return what was stored of metadata; nothing where that is damaged, for ids of ledgers are known otherwise."""
+        try:
+            return read_newest(stores) or MetadataMark()
+        except CorruptDataError as error:
+            self.damage.append(str(error))
+            return MetadataMark()
 
     def _ledger(self, ledger_id: int) -> CollectedLedger:
         return self.ledgers.setdefault(ledger_id, CollectedLedger(ledger_id))
