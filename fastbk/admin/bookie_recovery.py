@@ -16,18 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
-from fastbk.admin.ledger_references import (
-    fragments_naming,
-    infos_of,
-    remove_outdated_marks,
-    share_bytes,
-    verified_copies,
-)
+from fastbk.admin.ledger_references import infos_of, remove_outdated_marks
 from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
+from fastbk.replication.named_copies import fragments_naming, share_bytes, verified_copies
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 
 

@@ -13,18 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
-from fastbk.admin.ledger_references import (
-    fragments_naming,
-    remove_outdated_marks,
-    share_bytes,
-    verified_copies,
-)
+from fastbk.admin.ledger_references import remove_outdated_marks
 from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copy_check import Range
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
+from fastbk.replication.named_copies import fragments_naming, share_bytes, verified_copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fastbk.admin.ledger_references import last_of_fragment
 from fastbk.client import Client, LedgerInfo
 from fastbk.client.bookie_queries import bookie_info, stored_of, stored_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
@@ -14,6 +13,7 @@ from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copying import share_of
+from fastbk.replication.named_copies import last_of_fragment
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100

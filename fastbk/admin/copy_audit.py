@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fastbk.admin.ledger_progress import Patience
-from fastbk.admin.ledger_references import infos_of, last_of_fragment
+from fastbk.admin.ledger_references import infos_of
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.replication.auditing import AWAY, PART_ENTRIES_MAX, AuditPart, PartAudited
 from fastbk.replication.copying import RepairOptions
+from fastbk.replication.named_copies import last_of_fragment
 
 UNIT_BYTES = 64 * 1024 * 1024
 """Of one copy's data, estimated: what is under way is bounded by it, and progress is seen."""

@@ -77,6 +77,10 @@ class CheckCopies(Procedure[None]):
             self._finish(None, now_s)
             return
         options = self._options
+        wait_s = options.wait_s(now_s)
+        if wait_s > 0:
+            self._sleep(wait_s, self._go_on)
+            return
         # Shares of striped ledgers are many short ranges: one request may be about a lot of them.
         last = max(self._last, self._through)
         request = ReadEntries(self._at, last, options.read_entries_max, options.read_bytes_max)
@@ -99,6 +103,7 @@ class CheckCopies(Procedure[None]):
         found = outcome.found if outcome.status == Status.OK else ()
         self._take({one.entry_id: one for one in found}, *self._told(outcome, found))
         size_bytes = sum(len(one.data) for one in found)
+        self._options.spend(size_bytes, now_s)
         if self._options.bytes_per_s > 0 and size_bytes:
             self._sleep(size_bytes / self._options.bytes_per_s, self._go_on)
         else:

@@ -15,6 +15,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import share
 from fastbk.replication.actions import AddEntry, Found, Outcome, Reply
+from fastbk.replication.copy_rate import CopyRate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import PASSING_STATUSES, Pacing
@@ -27,13 +28,14 @@ _ADD_TRIES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """Bounds of a repair. `bytes_per_s` 0: as fast as it goes."""
+    """Bounds of a repair. `bytes_per_s` 0: as fast as it goes. `rate`: shared with other repairs, None: with none."""
 
     entries_in_flight_max: int = 256
     bytes_in_flight_max: int = 8 * 1024 * 1024
     read_entries_max: int = 1000
     read_bytes_max: int = 1024 * 1024
     bytes_per_s: float = 0.0
+    rate: CopyRate | None = None
     request_timeout_s: float = 10.0
     metadata_timeout_s: float = 30.0
     patience_s: float = 20.0
@@ -55,6 +57,15 @@ class RepairOptions:
             pause_min_s=self.backoff_min_s,
             pause_max_s=self.backoff_max_s,
         )
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long the shared rate has the next read wait."""
+        return 0.0 if self.rate is None else self.rate.wait_s(now_s)
+
+    def spend(self, size_bytes: int, now_s: float) -> None:
+        """Count what was read in the shared rate."""
+        if self.rate is not None:
+            self.rate.spend(size_bytes, now_s)
 
     def less_patient(self) -> RepairOptions:
         """Return the options for what is left of a ledger of which something had to be parked."""
@@ -195,9 +206,10 @@ class CopyShare(Procedure[ShareCopied]):
 
     def _read(self, now_s: float) -> None:
         """Take what was read, no faster than allowed, or begin with the next run."""
-        if now_s < self._next_read_s:
+        wait_s = max(self._next_read_s - now_s, self._options.wait_s(now_s))
+        if wait_s > 0:
             self._is_resting = True
-            self._sleep(self._next_read_s - now_s, self._woken)
+            self._sleep(wait_s, self._woken)
         elif self._reading is not None:
             self._take(self._reading, now_s)
         elif (run := next(self._runs, None)) is None:
@@ -233,8 +245,9 @@ class CopyShare(Procedure[ShareCopied]):
                 self._run_over(reading, now_s)
             return
         self._queue.extend(found)
+        size_bytes = sum(len(one.data) for one in found)
+        self._options.spend(size_bytes, now_s)
         if self._options.bytes_per_s > 0:
-            size_bytes = sum(len(one.data) for one in found)
             self._next_read_s = (
                 max(self._next_read_s, now_s) + size_bytes / self._options.bytes_per_s
             )

@@ -6,11 +6,12 @@ done together is known to one that answered, and those that are left can do noth
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TypeVar
 
 from fastbk.errors import Error
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import lac_is_covered
 from fastbk.replication.actions import BookieRequest, Outcome
@@ -33,7 +34,9 @@ class QuorumCoverage(Procedure[T]):
         metadata: LedgerMetadata,
         pacing: Pacing,
         request: BookieRequest,
+        lost: Collection[BookieId] = (),
     ) -> None:
+        """`lost`: members that are not asked, as they are known to be gone."""
         super().__init__()
         self._ledger_id = ledger_id
         self._metadata = metadata
@@ -43,11 +46,17 @@ class QuorumCoverage(Procedure[T]):
         self._valid: set[int] = set()
         self._asked = 0
         self._replicas = Replicas()
+        self._lost = lost
 
     def begin(self, now_s: float) -> None:
-        """Ask all."""
+        """Ask all but the lost ones."""
         self._backoff = self._pacing.backoff(now_s)
-        self._request_from(list(range(len(self._ensemble))))
+        self._replicas.said.update((one, "lost: not asked") for one in self._lost)
+        asked = [at for at, one in enumerate(self._ensemble) if one not in self._lost]
+        if asked:
+            self._request_from(asked)
+        else:
+            self._fail(self._error(), now_s)
 
     # --- for subclasses ----------------------------------------------------------------------------------------
 

@@ -29,10 +29,12 @@ class LedgerReReplicated(LedgerCopied):
 
     Attributes:
         fragments: how many fragments name another bookie now. entries: copied.
+        has_no_target: no bookie could be chosen for a fragment.
     """
 
     fragments: int = 0
     entries: int = 0
+    has_no_target: bool = False
     replacements: list[Replacement] = field(default_factory=list)
 
     @property
@@ -106,6 +108,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
                 said = "; ".join(f"{one}: {why}" for one, why in reasons.items())
                 said = said or "none may be taken but those that hold it; start another"
                 self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {said}"
+                self.repaired.has_no_target = not self._refusing
                 self._next(known, at_s)
                 return
             self._copy(known, fragment, index, target, last, at_s, COPIES_MAX)

@@ -33,7 +33,7 @@ from functools import partial
 
 from fastbk.errors import MetadataConflict, NoSuchEntry
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ids import ID_MAX, EntryId, LedgerId
+from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import Found
 from fastbk.replication.ensemble_change_result import Replacement
@@ -54,6 +54,7 @@ class RecoveryOptions:
         entries_max: entries that are being read, or read and not yet written again; at least 1.
         size_bytes_max: of their data, as far as it can be foreseen; one entry is always allowed.
         rounds_max: how often it begins anew because the last fragment changed under it; at least 1.
+        lost: bookies that are known to be gone: they are not asked for the LAC, so nobody waits for them.
     """
 
     pacing: Pacing = field(default_factory=Pacing)
@@ -61,6 +62,7 @@ class RecoveryOptions:
     entries_max: int = 16
     size_bytes_max: int = 8 * 1024 * 1024
     rounds_max: int = 5
+    lost: frozenset[BookieId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -119,7 +121,8 @@ class RecoverLedger(Procedure[VersionedLedger]):
             self._finish(taken, now_s)
             return
         self._taken = taken
-        fence = FenceEnsemble(self._ledger_id, taken.metadata, self._options.pacing)
+        options = self._options
+        fence = FenceEnsemble(self._ledger_id, taken.metadata, options.pacing, options.lost)
         self._run_for(fence, self._was_fenced, now_s)
 
     # --- steps 2 to 5 ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ the message to one bookie may be lost, and an add later completes there (P1).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -48,8 +49,15 @@ class FenceEnsemble(QuorumCoverage[Fenced]):
     Those not heard by then are let go: should they be asked for entries later, that fences them too.
     """
 
-    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, pacing: Pacing) -> None:
-        super().__init__(ledger_id, metadata, pacing, ReadEntry(-1, fence=True, high_priority=True))
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        pacing: Pacing,
+        lost: Collection[BookieId] = (),
+    ) -> None:
+        request = ReadEntry(-1, fence=True, high_priority=True)
+        super().__init__(ledger_id, metadata, pacing, request, lost)
         fragment = metadata.fragments[-1]
         # Earlier fragments are final: nothing below the last one's start is in doubt (P2).
         self._fenced = Fenced(fragment.first_entry_id - 1)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.admin.cluster import IDS_LISTED_MAX, missing_of
-from fastbk.admin.ledger_references import fragments_naming, last_of_fragment, share_bytes
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.replication.named_copies import fragments_naming, last_of_fragment, share_bytes
 
 
 def metadata(state: LedgerState, last: int, *fragments: tuple[int, str]) -> LedgerMetadata:

@@ -12,9 +12,10 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication import recovered_copies
+from fastbk.replication import copy_listing, recovered_copies
+from fastbk.replication.copy_listing import lacking
 from fastbk.replication.copying import share_of
-from fastbk.replication.recovered_copies import CheckRecoveredCopies, lacking
+from fastbk.replication.recovered_copies import CheckRecoveredCopies
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, holders, metadata_of
 
@@ -90,7 +91,7 @@ def test_a_whole_ledger_gets_no_mark() -> None:
 
 
 def test_what_bookies_lack_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovered_copies, "RANGES_A_CALL", 2)  # so that it takes several answers
+    monkeypatch.setattr(copy_listing, "RANGES_A_CALL", 2)  # so that it takes several answers
     harness, metadata = closed(40, 10)
     lost: Ids = set()
     for bookie_id, entry_id in [("b1", 1), ("b1", 3), ("b1", 12), ("b2", 40), ("b4", 13)]:

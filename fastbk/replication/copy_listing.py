@@ -1,0 +1,211 @@
+"""Which entries of a ledger's finished fragments its bookies lack, by their own lists. Pure.
+
+A bookie lists the entries that it holds, which reads no data. Bookies that give no list (many of Apache's) are left
+out, or read in full.
+
+"Cannot tell" is never "missing": what a bookie does not answer is in `unknown`, not in `missing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from fastbk.errors import Error
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
+from fastbk.replication.actions import ListEntries, Outcome, Reply
+from fastbk.replication.copy_check import CheckCopies
+from fastbk.replication.copying import RepairOptions, share_of
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.replicas import ABSENT_STATUSES
+from fastbk.wire.statuses import Status, status_text
+
+Range = tuple[EntryId, EntryId]
+RANGES_A_CALL = 4096
+AWAY = "it was away"
+_ABSENT = (*ABSENT_STATUSES, Status.OTHER_CREATION)
+
+
+class _Part(NamedTuple):
+    """What one bookie is to hold of a fragment: the share of `member` of [first, last]."""
+
+    member: int
+    first: EntryId
+    last: EntryId
+
+
+@dataclass(slots=True)
+class CopiesListed:
+    """What the bookies of a ledger hold.
+
+    Attributes:
+        missing: entries that bookies are to hold and do not. unknown: shares of which nothing is known.
+        checked: bookies that were asked to the end. requests: how many it took.
+    """
+
+    missing: list[MissingReplica] = field(default_factory=list)
+    unknown: list[MissingReplica] = field(default_factory=list)
+    checked: set[BookieId] = field(default_factory=set)
+    requests: int = 0
+
+
+class ListCopies(Procedure[CopiesListed]):
+    """Asks the bookies of all finished fragments what they hold, all at once. Never fails."""
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        registered: Collection[BookieId],
+        unlisted: Collection[BookieId],
+        timeout_s: float,
+        reason: str,
+        *,
+        reads: RepairOptions | None = None,
+    ) -> None:
+        """Check all finished fragments; of an open ledger those before the last.
+
+        Args:
+            ledger_id, metadata: of the ledger.
+            registered: bookies that are up.
+            unlisted: those of them that give no list.
+            timeout_s: of one request.
+            reason: the text of `missing`.
+            reads: how the `unlisted` are read in full; None: they are left out.
+        """
+        super().__init__()
+        self.listed = CopiesListed()
+        self._metadata = metadata
+        self._timeout_s = timeout_s
+        self._registered = registered
+        self._unlisted = unlisted
+        self._reason = reason
+        self._reads = reads
+        self._shares: dict[BookieId, list[_Part]] = {}
+        for bookie_id, part in _parts_of(metadata):
+            if reads is not None or bookie_id not in unlisted:
+                self._shares.setdefault(bookie_id, []).append(part)
+        self._asked = 0
+
+    def begin(self, now_s: float) -> None:
+        """Ask all bookies side by side."""
+        self._asked = 1
+        for bookie_id, parts in self._shares.items():
+            if bookie_id not in self._registered:
+                self._unknown(bookie_id, parts[0].first, AWAY)
+            elif bookie_id in self._unlisted:
+                self._read(bookie_id, self._runs_of(bookie_id), now_s)
+            else:
+                self._list(bookie_id, parts[0].first)
+        self._one_ended(now_s)
+
+    # --- lists -------------------------------------------------------------------------------------------------
+
+    def _list(self, bookie_id: BookieId, first: EntryId) -> None:
+        self._asked += 1
+        self.listed.requests += 1
+        request = ListEntries(first, RANGES_A_CALL)
+        then = partial(self._was_listed, bookie_id, first)
+        self._ask(bookie_id, request, self._timeout_s, then)
+
+    def _was_listed(
+        self, bookie_id: BookieId, first: EntryId, outcome: Outcome, now_s: float
+    ) -> None:
+        is_answer = isinstance(outcome, Reply) and outcome.status in (Status.OK, *_ABSENT)
+        if not is_answer:
+            assert isinstance(outcome, Reply | Error)
+            reason = str(outcome) if isinstance(outcome, Error) else status_text(outcome.status)
+            self._unknown(bookie_id, first, reason)
+        else:
+            assert isinstance(outcome, Reply)
+            end = self._shares[bookie_id][-1].last
+            behind = outcome.next_entry_id if outcome.status == Status.OK else -1
+            through = behind - 1 if first < behind <= end else end
+            self._compare(bookie_id, (first, through), outcome.ranges)
+            if through < end:
+                self._list(bookie_id, through + 1)
+            else:
+                self.listed.checked.add(bookie_id)
+        self._one_ended(now_s)
+
+    def _compare(self, bookie_id: BookieId, listed: Range, held: Sequence[Range]) -> None:
+        metadata = self._metadata
+        for part in self._shares[bookie_id]:
+            span = max(part.first, listed[0]), min(part.last, listed[1])
+            for one in lacking(metadata, part.member, span, held):
+                self.listed.missing.append(MissingReplica(bookie_id, *one, self._reason))
+
+    # --- reads -------------------------------------------------------------------------------------------------
+
+    def _runs_of(self, bookie_id: BookieId) -> Iterator[Range]:
+        for part in self._shares[bookie_id]:
+            yield from share_of(part.member, self._metadata, part.first, part.last)
+
+    def _read(self, bookie_id: BookieId, runs: Iterator[Range], now_s: float) -> None:
+        assert self._reads is not None
+        self._asked += 1
+        reading = CheckCopies(bookie_id, runs, -1, self._reads, is_exact=True)
+
+        def was_read(_: object, at_s: float) -> None:
+            for bad, why in zip(reading.bad, reading.reasons, strict=True):
+                self.listed.missing.append(MissingReplica(bookie_id, *bad, f"{self._reason}: {why}"))
+            if reading.error is not None:
+                first = next(reading.rest(), (0, 0))[0]
+                self._unknown(bookie_id, first, str(reading.error))
+            elif not reading.is_done:
+                self._read(bookie_id, reading.rest(), at_s)
+            else:
+                self.listed.checked.add(bookie_id)
+            self._one_ended(at_s)
+
+        self._run(reading, was_read, now_s)
+
+    # --- both --------------------------------------------------------------------------------------------------
+
+    def _unknown(self, bookie_id: BookieId, first: EntryId, reason: str) -> None:
+        """Note that nothing is known of the bookie's whole share from `first` on."""
+        for part in self._shares[bookie_id]:
+            if part.last >= first:
+                at = max(first, part.first)
+                self.listed.unknown.append(MissingReplica(bookie_id, at, part.last, reason))
+
+    def _one_ended(self, now_s: float) -> None:
+        self._asked -= 1
+        if not self._asked:
+            self._finish(self.listed, now_s)
+
+
+def _parts_of(metadata: LedgerMetadata) -> Iterator[tuple[BookieId, _Part]]:
+    firsts = [one.first_entry_id for one in metadata.fragments]
+    end = metadata.last_entry_id if metadata.is_closed else -1
+    lasts = [*(first - 1 for first in firsts[1:]), end]
+    for fragment, last in zip(metadata.fragments, lasts, strict=True):
+        for index, bookie_id in enumerate(fragment.ensemble):
+            if last >= fragment.first_entry_id:
+                yield bookie_id, _Part(index, fragment.first_entry_id, last)
+
+
+def lacking(
+    metadata: LedgerMetadata, index: int, span: Range, held: Sequence[Range]
+) -> Iterator[Range]:
+    """Yield a range for each gap between the ranges `held` that takes in some of a share.
+
+    A range begins and ends with an entry of the share, which is that of `index`; `held` ascends.
+    The cost is that of `held`, however long the gaps are.
+    """
+    at, last = span
+    for first_held, last_held in (*held, (last + 1, last + 1)):
+        if at > last:
+            return
+        gap_end = min(last, first_held - 1)
+        if at <= gap_end:
+            edge = metadata.ensemble_size - 1
+            head = next(share_of(index, metadata, at, min(gap_end, at + edge)), None)
+            if head is not None:
+                *_, tail = share_of(index, metadata, max(at, gap_end - edge), gap_end)
+                yield head[0], tail[1]
+        at = max(at, last_held + 1)

@@ -1,0 +1,293 @@
+"""The repair of one marked ledger: what a replication worker does while it holds the ledger's lock. Pure.
+
+A mark says which bookies may lack which entries. It may be old, so everything is checked again first:
+
+1. Read the metadata, and drop what it no longer names (a *stale* part of the mark).
+2. A bookie that is up is asked for its entries, and gets those that it lacks (`RepairLedger`). It may have come back
+   empty, or in limbo; so a ledger whose ensemble is the whole cluster can be repaired, too.
+3. A bookie that is gone is replaced, fragment by fragment (`ReReplicateLedger`). One that is away and not gone yet is
+   waited for.
+4. What was verified is removed from the mark. Nothing else is.
+
+An open ledger whose last fragment names a gone bookie first gets a grace period: its writer replaces the bookie
+itself. After that, the metadata is read again, and the ledger is fenced and closed by recovery. The gone bookie is not
+asked for its LAC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fastbk.errors import Error, NoSuchLedger
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import ID_MAX, BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica, merged
+from fastbk.replication.actions import MarkReplicas, Outcome
+from fastbk.replication.copying import LedgerCopied, RepairOptions
+from fastbk.replication.ensemble_change_result import Replacement
+from fastbk.replication.ledger_repair import RepairLedger
+from fastbk.replication.named_copies import is_expected, verified_copies
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.re_replication import ReReplicateLedger
+from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Which bookies are there. `present`: registered. `writable`: those that take adds. `gone`: lost, delay over."""
+
+    present: frozenset[BookieId] = frozenset()
+    writable: frozenset[BookieId] = frozenset()
+    gone: frozenset[BookieId] = frozenset()
+
+
+@dataclass(slots=True)
+class MarkedLedgerRepaired:
+    """What became of one marked ledger.
+
+    Attributes:
+        entries, size_bytes: copied. lost_count: entries of which nobody has a good copy.
+        stale: ranges of the mark that metadata no longer named.
+        closed: it was open, and closed by recovery.
+        needs_grace: its last fragment is open and names a gone bookie; try again after the grace period.
+        waits_for: bookies of the mark that are away, but not gone yet, or read-only.
+        left: why copies are still missing, a text each. unanswered: bookies that may give them and did not answer.
+        is_stuck: only a change of the cluster helps: no source, or no bookie to copy to.
+        is_open: a part of the mark is of a fragment that is being written.
+        is_deleted: there is no such ledger any more.
+        replacements: bookies that metadata names now in place of gone ones.
+    """
+
+    ledger_id: LedgerId
+    entries: int = 0
+    size_bytes: int = 0
+    lost_count: int = 0
+    stale: int = 0
+    closed: bool = False
+    needs_grace: bool = False
+    waits_for: set[BookieId] = field(default_factory=set)
+    left: list[str] = field(default_factory=list)
+    unanswered: set[BookieId] = field(default_factory=set)
+    is_stuck: bool = False
+    is_open: bool = False
+    is_deleted: bool = False
+    replacements: list[Replacement] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the mark is left."""
+        return not (self.left or self.needs_grace or self.waits_for or self.is_open)
+
+
+class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
+    """Repairs what a ledger's mark says; see the module's text. Repeatable at any point."""
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        missing: Sequence[MissingReplica],
+        view: ClusterView,
+        options: RepairOptions | None = None,
+        *,
+        may_close: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            ledger_id: of the ledger.
+            missing: its mark.
+            view: which bookies are there now.
+            options: bounds of the copying.
+            may_close: the grace period of an open ledger is over.
+        """
+        super().__init__()
+        self.repaired = MarkedLedgerRepaired(ledger_id)
+        self._ledger_id = ledger_id
+        self._view = view
+        self._options = RepairOptions() if options is None else options
+        self._may_close = may_close
+        self._marked: dict[BookieId, list[MissingReplica]] = {}
+        for one in merged(missing):
+            self._marked.setdefault(one.bookie_id, []).append(one)
+
+    def begin(self, now_s: float) -> None:
+        """Read the metadata: the mark may be old."""
+        self._read_metadata(self._was_read)
+
+    def _was_read(self, outcome: Outcome, now_s: float) -> None:
+        if isinstance(outcome, NoSuchLedger):
+            self.repaired.is_deleted = True
+            self._finish(self.repaired, now_s)
+        elif isinstance(outcome, Error):
+            self._fail(outcome, now_s)
+        else:
+            assert isinstance(outcome, VersionedLedger)
+            self._drop_stale(outcome, now_s)
+
+    # --- step 1 ------------------------------------------------------------------------------------------------
+
+    def _drop_stale(self, known: VersionedLedger, now_s: float) -> None:
+        stale = [
+            one for each in self._marked.values() for one in each if not is_expected(known.metadata, one)
+        ]
+        if not stale:
+            self._close_if_due(known, now_s)
+            return
+
+        def dropped(outcome: Outcome, at_s: float) -> None:
+            if isinstance(outcome, Error):
+                self._fail(outcome, at_s)
+                return
+            self.repaired.stale = len(stale)
+            for one in stale:
+                self._marked[one.bookie_id].remove(one)
+            self._close_if_due(known, at_s)
+
+        self._act(dropped, MarkReplicas, (), tuple(stale))
+
+    # --- open ledgers ------------------------------------------------------------------------------------------
+
+    def _close_if_due(self, known: VersionedLedger, now_s: float) -> None:
+        """Close an open ledger that waits for a gone bookie, or let its writer replace the bookie first."""
+        metadata = known.metadata
+        gone = self._view.gone.intersection(metadata.fragments[-1].ensemble)
+        if metadata.is_closed or not gone:
+            self._repair_next(metadata, now_s)
+            return
+        if not self._may_close:
+            self.repaired.needs_grace = True
+            self._repair_next(metadata, now_s)
+            return
+        options = RecoveryOptions(
+            pacing=self._options.pacing(self._options.patience_s),
+            metadata_timeout_s=self._options.metadata_timeout_s,
+            lost=gone,
+        )
+        recovery = RecoverLedger(self._ledger_id, known, options)
+
+        def recovered(_: object, at_s: float) -> None:
+            self.repaired.replacements += recovery.stats.replacements
+            if isinstance(recovery.error, NoSuchLedger):
+                self.repaired.is_deleted = True
+                self._finish(self.repaired, at_s)
+            elif recovery.error is not None:
+                self.repaired.left.append(f"it could not be closed: {recovery.error}")
+                self._repair_next(metadata, at_s)
+            else:
+                self.repaired.closed = True
+                self._repair_next(recovery.value().metadata, at_s)
+
+        self._run(recovery, recovered, now_s)
+
+    # --- steps 2 to 4 ------------------------------------------------------------------------------------------
+
+    def _repair_next(self, metadata: LedgerMetadata, now_s: float) -> None:
+        """Go on with the next bookie of the mark."""
+        view = self._view
+        while self._marked:
+            bookie_id, missing = self._marked.popitem()
+            if not missing:
+                continue
+            if bookie_id in view.gone:
+                self._replace(bookie_id, metadata, now_s)
+                return
+            if bookie_id in view.writable:
+                self._refill(bookie_id, missing, metadata, now_s)
+                return
+            self.repaired.waits_for.add(bookie_id)
+        self._finish(self.repaired, now_s)
+
+    def _refill(
+        self,
+        bookie_id: BookieId,
+        missing: Sequence[MissingReplica],
+        metadata: LedgerMetadata,
+        now_s: float,
+    ) -> None:
+        """Give a bookie that is up what it lacks."""
+        ends = [ID_MAX if one.last_entry_id is None else one.last_entry_id for one in missing]
+        ranges = [(one.first_entry_id, end) for one, end in zip(missing, ends, strict=True)]
+        repair = RepairLedger(self._ledger_id, bookie_id, self._options, ranges)
+
+        def refilled(_: object, at_s: float) -> None:
+            healed = repair.healed
+            self.repaired.entries += healed.healed
+            self._count(healed)
+            if repair.error is not None:
+                self.repaired.left.append(f"bookie {bookie_id}: {repair.error}")
+            elif not healed.is_whole:
+                self.repaired.left.append(f"bookie {bookie_id}: {healed.why_not_whole}")
+                # The bookie keeps other data of these entries: a retry finds the same.
+                self.repaired.is_stuck |= bool(healed.refused_count)
+            else:
+                self.repaired.is_open |= _is_of_open_part(metadata, missing)
+                # Of a closed ledger also a mark without an end is verified wholly.
+                verified = missing if metadata.is_closed else verified_copies(bookie_id, metadata, ranges)
+                self._unmark(verified, metadata, at_s)
+                return
+            self._repair_next(metadata, at_s)
+
+        self._run(repair, refilled, now_s)
+
+    def _replace(self, bookie_id: BookieId, metadata: LedgerMetadata, now_s: float) -> None:
+        """Copy a gone bookie's share of all finished fragments to others, and name these."""
+        repair = ReReplicateLedger(self._ledger_id, bookie_id, self._options)
+
+        def replaced(_: object, at_s: float) -> None:
+            copied = repair.repaired
+            self.repaired.entries += copied.entries
+            self.repaired.replacements += copied.replacements
+            self._count(copied)
+            if repair.error is not None:
+                self.repaired.left.append(f"bookie {bookie_id}: {repair.error}")
+            elif copied.left:
+                self._take_left(bookie_id, copied.left, metadata)
+                self.repaired.is_stuck |= copied.has_no_target
+            else:
+                self._unmark(verified_copies(bookie_id, metadata), metadata, at_s)
+                return
+            self._repair_next(metadata, at_s)
+
+        self._run(repair, replaced, now_s)
+
+    def _take_left(
+        self, bookie_id: BookieId, left: Mapping[int, str], metadata: LedgerMetadata
+    ) -> None:
+        last = metadata.fragments[-1].first_entry_id
+        for first, reason in left.items():
+            if self.repaired.needs_grace and first == last and not metadata.is_closed:
+                continue  # its writer has time to replace the bookie
+            self.repaired.left.append(f"bookie {bookie_id}, from entry {first}: {reason}")
+
+    def _count(self, copied: LedgerCopied) -> None:
+        repaired = self.repaired
+        repaired.size_bytes += copied.size_bytes
+        repaired.lost_count += copied.lost_count
+        repaired.is_stuck |= bool(copied.lost_count)
+        for bookies in copied.parked.values():
+            repaired.unanswered |= bookies
+            # Whoever has it is not even registered: asking again is of no use.
+            repaired.is_stuck |= bool(bookies) and self._view.present.isdisjoint(bookies)
+
+    def _unmark(
+        self, verified: Sequence[MissingReplica], metadata: LedgerMetadata, now_s: float
+    ) -> None:
+        def unmarked(outcome: Outcome, at_s: float) -> None:
+            if isinstance(outcome, Error) and not isinstance(outcome, NoSuchLedger):
+                self._fail(outcome, at_s)
+            else:
+                self._repair_next(metadata, at_s)
+
+        if verified:
+            self._act(unmarked, MarkReplicas, (), tuple(verified))
+        else:
+            self._repair_next(metadata, now_s)
+
+
+def _is_of_open_part(metadata: LedgerMetadata, missing: Sequence[MissingReplica]) -> bool:
+    """Return whether a mark reaches into the fragment that is being written."""
+    return not metadata.is_closed and any(
+        one.end > metadata.fragments[-1].first_entry_id for one in missing
+    )
