@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from fastbk.cli.cluster_heal import add_heal_arguments, heal
 from fastbk.cli.options import (
     add_common,
     add_confirmation,
@@ -43,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also ask every bookie which entries it holds (reads no data, but asks once a fragment and bookie)",
     )
+    text = "what AutoRecovery is doing; pause it, resume it, set its copy rate"
+    add_heal_arguments(add_verb(verbs, "heal", heal, text))
     text = "the bookies that the metadata knows; forget one"
     cookies = add_verb(verbs, "cookies", _cookies, text)
     cookies.add_argument(

@@ -8,19 +8,22 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import Change, VersionedRecord
-from fastbk.meta.replica_marks import LedgerMark, delete_ledger
+from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import MarkReplicas
 
 HOLD_READ_INTERVAL_S = 1.0
+FOREIGN_MARKS_MAX = 10_000
+_PAGE_TIMEOUT_S = 60.0
 _NEVER_WRITTEN = LedgerMetadata(
     ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("none:0",)),)
 ).closed(-1, 0)
@@ -141,7 +144,25 @@ class MarkCalls:
 
     async def list(self) -> list[LedgerMark]:
         """Return all marks: which bookie may lack which entries."""
-        return await self._store.call(lambda store: list(store.marks.list()))
+        return [mark async for page in self.pages() for mark in page]
+
+    async def pages(self, turn: int = 0) -> AsyncGenerator[Sequence[LedgerMark], None]:
+        """Yield all marks in pages of about a 16th. `turn`: of the folder to begin with.
+
+        Of those that only Apache's AutoRecovery made, it yields 10,000 at most.
+        """
+        folders = await self._store.call(lambda store: store.marks.folders())
+        at = turn % len(folders) if folders else 0
+        turned = (*folders[at:], *folders[:at])
+        for first in range(0, len(turned), FOLDERS_AT_ONCE):
+            some = turned[first : first + FOLDERS_AT_ONCE]
+            yield await self._store.call(
+                lambda store: list(store.marks.list_folders(some)),  # noqa: B023
+                _PAGE_TIMEOUT_S,
+            )
+        yield await self._store.call(
+            lambda store: list(islice(store.marks.foreign(), FOREIGN_MARKS_MAX)), _PAGE_TIMEOUT_S
+        )
 
     async def read(self, ledger_id: LedgerId) -> LedgerMark:
         """Return the mark of a ledger."""

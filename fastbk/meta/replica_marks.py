@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = "under_replicated"
 READ_AT_ONCE = 500
 """Marks that are read by one request."""
-_FOLDERS_AT_ONCE = 16
+FOLDERS_AT_ONCE = 16
 _TRIES_MAX = 20
 
 
@@ -106,15 +106,24 @@ class ReplicaMarks:
 
     def list(self) -> Iterator[LedgerMark]:
         """Yield all marks, folder by folder. Marks that come or go meanwhile may be missed."""
-        folders = [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
-        ids = self._ids(folders)
+        folders = self.folders()
+        for at in range(0, len(folders), FOLDERS_AT_ONCE):
+            yield from self.list_folders(folders[at : at + FOLDERS_AT_ONCE])
+        yield from self.foreign()
+
+    def folders(self) -> Sequence[str]:
+        """Return the folders that marks lie in, 256 at most; a ledger's is chosen by its id."""
+        return [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
+
+    def list_folders(self, folders: Sequence[str]) -> Iterator[LedgerMark]:
+        """Yield the marks of some folders, best of `FOLDERS_AT_ONCE`."""
+        ids = (int(name, 16) for names in self._records.children_of(folders) for name in names)
         while some := list(islice(ids, READ_AT_ONCE)):
             yield from (mark for mark in self.read_all(some) if mark.missing)
 
-    def _ids(self, folders: Sequence[str]) -> Iterator[LedgerId]:
-        for at in range(0, len(folders), _FOLDERS_AT_ONCE):
-            for names in self._records.children_of(folders[at : at + _FOLDERS_AT_ONCE]):
-                yield from (int(name, 16) for name in names)
+    def foreign(self) -> Iterator[LedgerMark]:
+        """Yield the marks that only Apache's AutoRecovery made."""
+        yield from ()
 
     def under_replicated(self) -> Iterator[UnderreplicatedLedger]:
         """Yield the marked ledgers as Apache's tools list them: the bookies that lack copies, and since when."""

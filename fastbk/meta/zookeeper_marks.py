@@ -26,6 +26,8 @@ from fastbk.model import protobuf_text
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 
+APACHE_REASON = "marked by AutoRecovery"
+"""Of a mark that only Apache's auditor or tools made."""
 LAYOUT_BYTES = b'type: "BASIC"\nversion: 1\n'
 _FOLDERS_AT_ONCE = 100
 _LEDGER_NAME = re.compile(r"urL(\d{10,19})")
@@ -212,9 +214,8 @@ class ZooKeeperReplicaMarks(ReplicaMarks):
         super().__init__(records)
         self._nodes = nodes
 
-    def list(self) -> Iterator[LedgerMark]:
-        """Yield all marks, also those that only Apache's AutoRecovery made."""
-        yield from super().list()
+    def foreign(self) -> Iterator[LedgerMark]:
+        """Yield the marks that only Apache's AutoRecovery made: of all of a bookie's entries."""
         nodes = self._nodes.ledgers()
         while some := list(islice(nodes, READ_AT_ONCE)):
             own = self.read_all([one.ledger_id for one in some])
@@ -224,7 +225,7 @@ class ZooKeeperReplicaMarks(ReplicaMarks):
                     yield LedgerMark(
                         node.ledger_id,
                         tuple(
-                            MissingReplica(one, 0, None, "marked by AutoRecovery", since_ms)
+                            MissingReplica(one, 0, None, APACHE_REASON, since_ms)
                             for one in dict.fromkeys(node.missing)
                         ),
                     )

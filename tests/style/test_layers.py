@@ -26,7 +26,7 @@ LAYERS = [
     {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
     {"stream"},
-    {"sync", "admin", "doctor", "apache.importer"},
+    {"sync", "admin", "doctor", "autorecovery", "apache.importer"},
     {"arrow"},
     {"spark"},
     {"cli", "testing", "devcluster", "apache.shell"},
@@ -92,6 +92,9 @@ HOMES = {
 PURE = [
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
+    "fastbk/autorecovery/lost_bookies.py",
+    "fastbk/autorecovery/rate_leases.py",
+    "fastbk/autorecovery/repair_order.py",
     "fastbk/replication/",
     "fastbk/placement/",
     "fastbk/stream/positions.py",

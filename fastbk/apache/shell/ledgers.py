@@ -48,9 +48,9 @@ def metadata_line(metadata: LedgerMetadata) -> str:
 
 
 def _list(context: Context, words: CommandLine) -> int:
-    from fastbk.admin.ledger_references import holds_entries
     from fastbk.meta.api import all_ids, all_ledgers
     from fastbk.model.ids import check_bookie_id
+    from fastbk.replication.named_copies import holds_entries
 
     with_metadata, bookie_id = words.has("meta"), words.text("bookieid").strip()
     if bookie_id:

@@ -1,0 +1,1 @@
+"""AutoRecovery: the auditor finds under-replicated ledgers, and replication workers repair them."""

@@ -1,0 +1,238 @@
+"""The auditor: finds lost bookies and holes, marks under-replicated ledgers, and divides the copy rate.
+
+One process is elected (`fastbk.autorecovery.healer`). Its passes are independent: one that fails or takes long stops
+no other one. What they have done is kept in metadata, so the next auditor goes on there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from fastbk.autorecovery.lost_bookies import Judged, LossRules, LostBookies, delay_of, judge
+from fastbk.autorecovery.marking import MarkingScan
+from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
+from fastbk.autorecovery.state import ClusterState, Leases, clock_ms
+from fastbk.autorecovery.verification import (
+    CONFIRM_AFTER_S,
+    CYCLE_INTERVAL_S,
+    LEDGERS_PER_S,
+    Verification,
+)
+from fastbk.client import Client
+from fastbk.errors import Error
+from fastbk.meta.api import MetadataStore
+from fastbk.meta.coordination import Check
+from fastbk.model.ids import BookieId
+from fastbk.observe.library_log import LibraryLog
+from fastbk.replication.copy_rate import CopyRate
+
+_log = LibraryLog("fastbk.autorecovery")
+FORGET_WORKERS_INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditorOptions:
+    """How often the auditor looks. Seconds between the end of a pass and the next one."""
+
+    bookie_interval_s: float = 5.0
+    verify_interval_s: float = 5.0
+    verify_ledgers_per_s: float = LEDGERS_PER_S
+    cycle_interval_s: float = CYCLE_INTERVAL_S
+    confirm_after_s: float = CONFIRM_AFTER_S
+
+
+@dataclass(slots=True)
+class AuditorCounts:
+    """Since this process became the auditor."""
+
+    bookie_passes: int = 0
+    failed_passes: int = 0
+    losses: int = 0
+    losses_cancelled: int = 0
+
+
+class Auditor:
+    """The auditor's passes over one cluster, while this process is elected.
+
+    Attributes:
+        pass_ended_s: when each kind of pass ended last, by the loop's clock; for liveness.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        rate: CopyRate,
+        options: AuditorOptions | None = None,
+        session_lost_ms: int | None = None,
+    ) -> None:
+        """`session_lost_ms`: when this process last lost its session with metadata; None: it never did."""
+        options = AuditorOptions() if options is None else options
+        self.counts = AuditorCounts()
+        self.pass_ended_s: dict[str, float] = {}
+        self._client = client
+        self._name = name
+        self._options = options
+        self._session_lost_ms = session_lost_ms
+        self._state = ClusterState(client.records)
+        self.marking = MarkingScan(client, self._state)
+        self.verification = Verification(
+            client,
+            self._state,
+            rate,
+            ledgers_per_s=options.verify_ledgers_per_s,
+            cycle_interval_s=options.cycle_interval_s,
+            confirm_after_s=options.confirm_after_s,
+        )
+        self._is_enabled = False
+        self._due: frozenset[BookieId] = frozenset()
+        self._to_mark: frozenset[BookieId] = frozenset()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Pass until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        leases = RateLeases(loop.time())
+        options = self._options
+        kinds: list[tuple[str, Callable[[], Awaitable[None]], float]] = [
+            ("bookies", self.audit_bookies, options.bookie_interval_s),
+            ("marking", self._mark, options.bookie_interval_s),
+            ("verification", self._verify, options.verify_interval_s),
+            ("leases", lambda: self._grant(leases), ANNOUNCE_INTERVAL_S),
+            ("workers", self._state.forget_silent_workers, FORGET_WORKERS_INTERVAL_S),
+        ]
+        for name, *_ in kinds:
+            self.pass_ended_s[name] = loop.time()
+
+        def changed() -> None:
+            loop.call_soon_threadsafe(self._changed.set)
+
+        watch = await self._client.call_store(lambda store: store.watch_bookies(changed))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in kinds:
+                    group.create_task(self._repeat(*one))
+        finally:
+            watch.close()
+
+    async def _repeat(
+        self, name: str, one_pass: Callable[[], Awaitable[None]], interval_s: float
+    ) -> None:
+        """Pass again and again. An error ends a pass, not the others."""
+        while True:
+            try:
+                await one_pass()
+                self.pass_ended_s[name] = asyncio.get_running_loop().time()
+            except Error as error:
+                self._failed(name, error)
+            except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the other passes
+                self._failed(name, error)
+            await self._pause(name, interval_s * random.uniform(0.8, 1.2))
+
+    def _failed(self, name: str, error: Exception) -> None:
+        self.counts.failed_passes += 1
+        failed = None if isinstance(error, Error) else error
+        _log.warning("autorecovery.pass_failed", kind=name, reason=repr(error), failed=failed)
+
+    async def _pause(self, name: str, pause_s: float) -> None:
+        if name != "bookies":
+            await asyncio.sleep(pause_s)
+            return
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    # --- bookies -----------------------------------------------------------------------------------------------
+
+    async def audit_bookies(self) -> None:
+        """Find out which bookies are lost and due, and store it."""
+
+        def read(store: MetadataStore) -> tuple[set[BookieId], set[BookieId], bool, int | None]:
+            coordination = store.coordination
+            registered = {one.service.bookie_id for one in store.list_bookies()}
+            known = {one.bookie_id for one in store.list_identities()}
+            return registered, known, coordination.is_enabled(), coordination.lost_bookie_delay_s()
+
+        registered, known, self._is_enabled, stored_s = await self._client.call_store(read)
+        rules = LossRules(delay_of(stored_s), self._session_lost_ms)
+        named = self.marking.named
+        judged: list[Judged] = []
+
+        def decide(before: LostBookies) -> LostBookies:
+            # Bookies that the record has stay known until a whole scan has not found them named anywhere.
+            everyone = known | (before.lost.keys() if named is None else named)
+            judged.append(judge(before, everyone, registered, clock_ms(), rules))
+            return judged[-1].after
+
+        await self._state.lost_bookies.change(decide)
+        await self._publish(judged[-1])
+        self.counts.bookie_passes += 1
+
+    async def _publish(self, judged: Judged) -> None:
+        now_ms = clock_ms()
+        self.counts.losses += len(judged.new)
+        self.counts.losses_cancelled += len(judged.returned)
+        lost = judged.after.lost
+        unmarked = frozenset(one for one in judged.due if not lost[one].is_marked)
+        before, self._due, self._to_mark = self._due, judged.due, unmarked
+        for one in sorted(judged.new):
+            _log.warning(
+                "autorecovery.bookie_lost",
+                bookie=one,
+                due_in_s=round(judged.waiting.get(one, 0.0), 1),
+                held=judged.held.get(one, ""),
+            )
+        for one in sorted(judged.returned):
+            _log.info("autorecovery.bookie_returned", bookie=one)
+        for one in sorted(judged.forgotten):
+            _log.info("autorecovery.bookie_forgotten", bookie=one)
+        for one in sorted(judged.due - before):
+            away_s = (now_ms - lost[one].lost_ms) / 1000
+            _log.warning("autorecovery.bookie_due", bookie=one, away_s=round(away_s, 1))
+        waiting = {one: now_ms + int(left_s * 1000) for one, left_s in judged.waiting.items()}
+        await self._state.audit.change(
+            lambda audit: replace(
+                audit,
+                auditor=self._name,
+                pass_ms=now_ms,
+                due=tuple(sorted(judged.due)),
+                waiting=waiting,
+                held=dict(judged.held),
+            )
+        )
+
+    # --- the other passes --------------------------------------------------------------------------------------
+
+    def _may_work(self) -> bool:
+        return self._is_enabled
+
+    async def _mark(self) -> None:
+        """Mark the ledgers of due bookies, and end a scan that an auditor before this one began."""
+        is_begun = bool((await self._state.audit.read()).marking.bookies)
+        if self._is_enabled and (self._to_mark or is_begun):
+            await self.marking.run(self._to_mark, self._may_work)
+            await self.audit_bookies()
+
+    async def _verify(self) -> None:
+        if not self._is_enabled:
+            return
+        before = self.verification.counts.cycles
+        await self.verification.run(lambda: self._due, self._may_work)
+        if self.verification.counts.cycles > before:
+            now_ms = clock_ms()
+            await self._client.call_store(
+                lambda store: store.coordination.set_check_time(Check.ALL_LEDGERS, now_ms)
+            )
+
+    async def _grant(self, leases: RateLeases) -> None:
+        workers = await self._state.workers()
+        settings = await self._state.settings.read()
+        now_s = asyncio.get_running_loop().time()
+        granted = leases.grant(workers, settings.bytes_per_s, now_s)
+        await self._state.leases.put(Leases(self._name, granted))

@@ -1,0 +1,229 @@
+"""What the processes of AutoRecovery store in metadata, beside Apache's nodes: records below `autorecovery/`.
+
+autorecovery/settings          the cluster's copy rate: an operator writes it
+autorecovery/lost_bookies      lost bookies with their times of loss: the auditor writes it, and an operator's `resume`
+autorecovery/audit             where the auditor's passes are, and when they ended: the auditor writes it
+autorecovery/leases            how the copy rate is divided: the auditor writes it
+autorecovery/workers/<name>    what a worker is doing: that worker writes it
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fastbk.autorecovery.lost_bookies import LostBookies
+from fastbk.autorecovery.rate_leases import BYTES_PER_S_DEFAULT, Lease
+from fastbk.client.record_calls import RecordCalls
+from fastbk.errors import MetadataConflict, StorageError
+from fastbk.meta.records import Change
+from fastbk.model.ids import BookieId, LedgerId
+
+T = TypeVar("T")
+
+FOLDER = "autorecovery"
+WORKERS = f"{FOLDER}/workers"
+WORKER_SILENT_MS = 60_000
+"""A worker that stored nothing for so long is gone."""
+CHECKPOINTS_MAX = 64
+_TRIES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What operators set. `bytes_per_s`: of the whole cluster; 0: no limit."""
+
+    bytes_per_s: float = BYTES_PER_S_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """A scan that marks the ledgers of due bookies: those up to the id `after` are done."""
+
+    bookies: tuple[BookieId, ...] = ()
+    after: LedgerId = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A full check of all ledgers.
+
+    Attributes:
+        after: ledgers up to this id were checked.
+        began_ms, ended_ms: 0: not yet.
+        ledgers: checked so far. unsure: of those, with bookies that did not answer. missing: copies that were found.
+        checkpoints: (ledger id, time): ledgers up to this id, from the one before on, were whole or marked then.
+    """
+
+    after: LedgerId = -1
+    began_ms: int = 0
+    ended_ms: int = 0
+    ledgers: int = 0
+    unsure: int = 0
+    missing: int = 0
+    checkpoints: tuple[tuple[LedgerId, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The auditor's passes.
+
+    Attributes:
+        auditor: who wrote this. pass_ms: when its last pass over the bookies ended.
+        due: lost bookies whose delay is over. waiting: others -> when they are due, in ms since 1970.
+        held: those of `waiting` that a hold keeps -> the reason.
+        marking: the scan for due bookies, empty: none. cycle, last_cycle: the check of all ledgers, now and before.
+    """
+
+    auditor: str = ""
+    pass_ms: int = 0
+    due: tuple[BookieId, ...] = ()
+    waiting: dict[BookieId, int] = field(default_factory=dict)
+    held: dict[BookieId, str] = field(default_factory=dict)
+    marking: Marking = field(default_factory=Marking)
+    cycle: Cycle = field(default_factory=Cycle)
+    last_cycle: Cycle = field(default_factory=Cycle)
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """The leases of all workers, by name, and the auditor that granted them."""
+
+    auditor: str = ""
+    leases: dict[str, Lease] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedLedger:
+    """A ledger that waits for a change of the cluster, since a time in ms since 1970."""
+
+    ledger_id: LedgerId
+    reason: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker is doing.
+
+    Attributes:
+        counter: grows with each report. report_ms: when it was written.
+        active: ledgers that it repairs now.
+        marked: ledgers that are marked. bytes_left: of the copies that they miss, estimated.
+        waiting: of those, that back off or wait for a delay. parked_count, parked: that are parked (the first 20).
+        bytes_per_s: the rate that it may use now; None: no limit.
+        ledgers_repaired, entries_copied, bytes_copied, failures: since it began.
+    """
+
+    counter: int = 0
+    report_ms: int = 0
+    active: tuple[LedgerId, ...] = ()
+    marked: int = 0
+    bytes_left: int = 0
+    waiting: int = 0
+    parked_count: int = 0
+    parked: tuple[ParkedLedger, ...] = ()
+    bytes_per_s: float | None = 0.0
+    ledgers_repaired: int = 0
+    entries_copied: int = 0
+    bytes_copied: int = 0
+    failures: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it copies."""
+        return bool(self.active)
+
+
+class StoredValue(Generic[T]):
+    """One record as a value; without the record it is `default`."""
+
+    def __init__(self, records: RecordCalls, name: str, default: T) -> None:
+        self.path = f"{FOLDER}/{name}"
+        self._records = records
+        self._default = default
+        self._decoder = msgspec.json.Decoder(type(default))
+
+    async def read(self) -> T:
+        """Return the value. Raises StorageError if it is damaged."""
+        return (await self._read())[0]
+
+    async def change(self, decide: Callable[[T], T]) -> T:
+        """Replace the value by what `decide` makes of it, by compare-and-set; return that."""
+        for _ in range(_TRIES_MAX):
+            before, version = await self._read()
+            after = decide(before)
+            if after == before and version is not None:
+                return after
+            with suppress(MetadataConflict):
+                await self._records.change(Change(self.path, msgspec.json.encode(after), version))
+                return after
+        raise MetadataConflict(f"record {self.path} was changed by others {_TRIES_MAX} times: try again")
+
+    async def put(self, value: T) -> None:
+        """Replace the value, whatever it is."""
+        await self.change(lambda _: value)
+
+    async def remove(self) -> None:
+        """Remove the record."""
+        while (found := await self._records.read(self.path)) is not None:
+            with suppress(MetadataConflict):
+                await self._records.change(Change(self.path, None, found.version))
+                return
+
+    async def _read(self) -> tuple[T, int | None]:
+        found = await self._records.read(self.path)
+        if found is None:
+            return self._default, None
+        return self.parse(found.value), found.version
+
+    def parse(self, raw: bytes) -> T:
+        """Return what a record's bytes hold. Raises StorageError."""
+        try:
+            return self._decoder.decode(raw)
+        except msgspec.DecodeError as error:
+            raise StorageError(f"the record {self.path} is damaged: {error}") from error
+
+
+class ClusterState:
+    """The records of one cluster."""
+
+    def __init__(self, records: RecordCalls) -> None:
+        self._records = records
+        self.settings = StoredValue(records, "settings", Settings())
+        self.lost_bookies = StoredValue(records, "lost_bookies", LostBookies())
+        self.audit = StoredValue(records, "audit", Audit())
+        self.leases = StoredValue(records, "leases", Leases())
+
+    def worker(self, name: str) -> StoredValue[WorkerReport]:
+        """Return the record of one worker."""
+        return StoredValue(self._records, f"workers/{name}", WorkerReport())
+
+    async def workers(self) -> dict[str, WorkerReport]:
+        """Return the reports of all workers that are not gone."""
+        names = await self._records.children(WORKERS)
+        found = await self._records.read_all([f"{WORKERS}/{name}" for name in names]) if names else []
+        reports = {
+            name: self.worker(name).parse(one.value)
+            for name, one in zip(names, found, strict=True)
+            if one is not None
+        }
+        now_ms = clock_ms()
+        return {name: one for name, one in reports.items() if now_ms - one.report_ms < WORKER_SILENT_MS}
+
+    async def forget_silent_workers(self) -> None:
+        """Remove the records of workers that are gone."""
+        alive = await self.workers()
+        for name in await self._records.children(WORKERS):
+            if name not in alive:
+                await self.worker(name).remove()
+
+
+def clock_ms() -> int:
+    """Return the time in ms since 1970, by this machine's clock."""
+    return int(time.time() * 1000)

@@ -1,0 +1,234 @@
+"""The check of all ledgers: do bookies hold what metadata promises? In cycles, whose position is kept in metadata.
+
+Our bookies list the entries that they hold, which reads no data: their own scrub reads it. Apache's bookies that give
+no list are read in full. A copy counts as missing only when two checks, at least a minute apart, did not find it, and
+the bookie has answered both: silence and a bookie that is away are not "missing".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from fastbk.autorecovery.marking import PAGE_LEDGERS, REASON, page_of
+from fastbk.autorecovery.state import CHECKPOINTS_MAX, ClusterState, Cycle, clock_ms
+from fastbk.client import Client, LedgerInfo
+from fastbk.errors import NoSuchLedger
+from fastbk.meta.api import BookieService
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.missing_replica import MissingReplica, merged, without
+from fastbk.observe.library_log import LibraryLog
+from fastbk.rate_limit import RateLimit
+from fastbk.replication.copy_listing import CopiesListed, ListCopies
+from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.copying import RepairOptions
+
+LEDGERS_PER_S = 500.0
+"""Checked at most, so that a cycle over many small ledgers leaves metadata and bookies alone."""
+CYCLE_INTERVAL_S = 600.0
+"""Between the beginnings of two cycles, at least."""
+CONFIRM_AFTER_S = 60.0
+LEDGERS_AT_ONCE = 8
+DOUBTS_MAX = 10_000
+"""Ledgers that wait for their second check; others are found again in the next cycle."""
+LIST_BYTES = 4096
+"""What a list counts against the cluster's copy rate."""
+HOLE = "found missing by the check of all ledgers"
+RUN_S = 20.0
+_TIMEOUT_S = 10.0
+_log = LibraryLog("fastbk.autorecovery")
+
+
+@dataclass(slots=True)
+class VerificationCounts:
+    """Since this process began."""
+
+    ledgers: int = 0
+    unsure: int = 0
+    requests: int = 0
+    holes: int = 0
+    """Ledgers whose missing copies were confirmed and marked."""
+    cycles: int = 0
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """What a first check did not find, and when."""
+
+    missing: tuple[MissingReplica, ...]
+    found_s: float
+
+
+class Verification:
+    """The checks of one auditor."""
+
+    def __init__(
+        self,
+        client: Client,
+        state: ClusterState,
+        rate: CopyRate,
+        *,
+        ledgers_per_s: float = LEDGERS_PER_S,
+        cycle_interval_s: float = CYCLE_INTERVAL_S,
+        confirm_after_s: float = CONFIRM_AFTER_S,
+    ) -> None:
+        """`rate`: the copy rate of this process, which its reads and lists count against."""
+        self.counts = VerificationCounts()
+        self._client = client
+        self._state = state
+        self._rate = rate
+        self._pace = RateLimit(ledgers_per_s)
+        self._cycle_interval_s = cycle_interval_s
+        self._confirm_after_s = confirm_after_s
+        self._doubts: dict[LedgerId, _Doubt] = {}
+
+    async def run(
+        self, due: Callable[[], frozenset[BookieId]], may_work: Callable[[], bool]
+    ) -> None:
+        """Check ledgers for a while; return when there is nothing to do now, or after about `RUN_S` seconds.
+
+        `due`: lost bookies whose delay is over.
+        """
+        cycle = (await self._state.audit.read()).cycle
+        now_ms = clock_ms()
+        if cycle.ended_ms or not cycle.began_ms:
+            if cycle.began_ms and now_ms - cycle.began_ms < self._cycle_interval_s * 1000:
+                await self._confirm(due)
+                return
+            cycle = Cycle(began_ms=now_ms)
+        end_s = asyncio.get_running_loop().time() + RUN_S
+        while may_work() and asyncio.get_running_loop().time() < end_s:
+            await self._confirm(due)
+            page = await page_of(self._client, cycle.after, PAGE_LEDGERS)
+            services = await self._services()
+            before = self.counts.unsure, self.counts.holes
+            for at in range(0, len(page), LEDGERS_AT_ONCE):
+                await self._wait_for_rate(may_work)
+                if not may_work():
+                    return
+                some = page[at : at + LEDGERS_AT_ONCE]
+                await asyncio.gather(*(self._first_check(one, services, due()) for one in some))
+                await asyncio.sleep(self._pace.take(len(some)))
+            cycle = self._moved(cycle, page, before)
+            await self._save(cycle)
+            if cycle.ended_ms:
+                return
+
+    def _moved(self, cycle: Cycle, page: list[LedgerInfo], before: tuple[int, int]) -> Cycle:
+        now_ms, counts = clock_ms(), self.counts
+        if not page:
+            counts.cycles += 1
+            seconds = (now_ms - cycle.began_ms) / 1000
+            _log.info(
+                "autorecovery.cycle_ended",
+                ledgers=cycle.ledgers,
+                unsure=cycle.unsure,
+                seconds=round(seconds, 1),
+            )
+            return replace(cycle, ended_ms=now_ms)
+        points = (*cycle.checkpoints, (page[-1].ledger_id, now_ms))
+        if len(points) > CHECKPOINTS_MAX:
+            # Every other one goes: the later of two times is what both ranges were checked by.
+            points = (*points[1::2], points[-1]) if len(points) % 2 else points[1::2]
+        return replace(
+            cycle,
+            after=page[-1].ledger_id,
+            ledgers=cycle.ledgers + len(page),
+            unsure=cycle.unsure + counts.unsure - before[0],
+            missing=cycle.missing + counts.holes - before[1],
+            checkpoints=points,
+        )
+
+    async def _save(self, cycle: Cycle) -> None:
+        if cycle.ended_ms:
+            await self._state.audit.change(
+                lambda audit: replace(audit, cycle=cycle, last_cycle=cycle)
+            )
+        else:
+            await self._state.audit.change(lambda audit: replace(audit, cycle=cycle))
+
+    async def _wait_for_rate(self, may_work: Callable[[], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        while may_work():
+            wait_s = self._rate.wait_s(loop.time())
+            if wait_s <= 0:
+                return
+            await asyncio.sleep(wait_s)
+
+    async def _services(self) -> dict[BookieId, BookieService]:
+        found = await self._client.list_bookies()
+        return {one.service.bookie_id: one.service for one in found}
+
+    # --- one ledger --------------------------------------------------------------------------------------------
+
+    async def _first_check(
+        self,
+        info: LedgerInfo,
+        services: Mapping[BookieId, BookieService],
+        due: frozenset[BookieId],
+    ) -> None:
+        listed = await self._list(info, services, due)
+        self.counts.ledgers += 1
+        if listed.missing and len(self._doubts) < DOUBTS_MAX:
+            found_s = asyncio.get_running_loop().time()
+            self._doubts.setdefault(info.ledger_id, _Doubt(merged(listed.missing), found_s))
+
+    async def _confirm(self, due: Callable[[], frozenset[BookieId]]) -> None:
+        """Check again what a first check did not find; mark what is still not there."""
+        now_s = asyncio.get_running_loop().time()
+        ripe = [
+            (ledger_id, one)
+            for ledger_id, one in self._doubts.items()
+            if now_s - one.found_s >= self._confirm_after_s
+        ]
+        services = await self._services() if ripe else {}
+        for ledger_id, doubt in ripe:
+            try:
+                info = await self._client.ledger_info(ledger_id)
+            except NoSuchLedger:
+                del self._doubts[ledger_id]
+                continue
+            listed = await self._list(info, services, due())
+            del self._doubts[ledger_id]
+            again = merged(listed.missing)
+            # What both checks did not find: what is left of one without the rest of it.
+            both = without(doubt.missing, without(doubt.missing, again))
+            if not both:
+                continue
+            self.counts.holes += 1
+            marked = [replace(one, reason=HOLE, marked_ms=0) for one in both]
+            await self._client.marks.update(ledger_id, add=marked)
+            _log.warning(
+                "autorecovery.hole_found",
+                ledger_id=ledger_id,
+                bookies=sorted({one.bookie_id for one in both}),
+                ranges=len(both),
+            )
+
+    async def _list(
+        self,
+        info: LedgerInfo,
+        services: Mapping[BookieId, BookieService],
+        due: frozenset[BookieId],
+    ) -> CopiesListed:
+        """Check one ledger; mark what due bookies were to hold, count what nobody answered."""
+        unlisted = {bookie_id for bookie_id, one in services.items() if one.endpoint() is None}
+        procedure = ListCopies(
+            info.ledger_id,
+            info.metadata,
+            services,
+            unlisted,
+            _TIMEOUT_S,
+            HOLE,
+            reads=RepairOptions(rate=self._rate, patience_s=_TIMEOUT_S),
+        )
+        listed = await self._client.run_procedure(info.ledger_id, info.metadata, procedure)
+        self._rate.spend(LIST_BYTES * listed.requests, asyncio.get_running_loop().time())
+        self.counts.requests += listed.requests
+        lost = [one for one in listed.unknown if one.bookie_id in due]
+        if lost:
+            marked = [replace(one, reason=REASON) for one in lost]
+            await self._client.marks.update(info.ledger_id, add=marked)
+        self.counts.unsure += len(lost) < len(listed.unknown)
+        return listed

@@ -1,0 +1,387 @@
+"""A replication worker: repairs marked ledgers, those with the fewest live copies first.
+
+It locks a ledger, repairs it (`RepairMarkedLedger`), and gives the lock back on every path. It works for any auditor,
+Apache's included; see `docs/autorecovery.md` for which rules hold then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from fastbk.autorecovery.marked_ledgers import MarkedLedgers
+from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, HeldLease
+from fastbk.autorecovery.repair_order import RepairOrder
+from fastbk.autorecovery.state import ClusterState, ParkedLedger, WorkerReport, clock_ms
+from fastbk.client import Client
+from fastbk.client.ensembles import log_replacements
+from fastbk.errors import Error, NoSuchLedger
+from fastbk.meta.api import MetadataStore
+from fastbk.meta.coordination import LedgerLock
+from fastbk.meta.replica_marks import LedgerMark
+from fastbk.meta.zookeeper_marks import APACHE_REASON
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.library_log import LibraryLog
+from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.copying import RepairOptions
+from fastbk.replication.marked_repair import (
+    ClusterView,
+    MarkedLedgerRepaired,
+    RepairMarkedLedger,
+)
+
+PARKED_LISTED_MAX = 20
+LOCKED_RETRY_S = 10.0
+WAIT_RETRY_S = 30.0
+REFRESH_SHARE = 0.1
+"""Reading the marks takes at most this share of the time."""
+_log = LibraryLog("fastbk.autorecovery")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works.
+
+    Attributes:
+        ledgers_at_once: repaired at the same time, 1 to 64; each holds up to 8 MiB.
+        refresh_interval_s: between two readings of the marks, at least.
+        grace_s: how long the writer of an open ledger has to replace a gone bookie.
+    """
+
+    ledgers_at_once: int = 4
+    refresh_interval_s: float = 5.0
+    grace_s: float = 30.0
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """Since this process began. `lost_locks`: repairs that ended without their lock: its session had expired."""
+
+    repaired: int = 0
+    attempts: int = 0
+    failures: int = 0
+    lost_locks: int = 0
+    entries_copied: int = 0
+    bytes_copied: int = 0
+    entries_lost: int = 0
+    ledgers_closed: int = 0
+    seconds: float = 0.0
+
+
+class ReplicationWorker:
+    """The repairs of one process.
+
+    Attributes:
+        rate: the copy rate that its lease allows; verification in the same process counts against it, too.
+        refreshed_s: when it last read the marks, by the loop's clock; for liveness.
+    """
+
+    def __init__(self, client: Client, name: str, options: WorkerOptions | None = None) -> None:
+        """`name`: of this process, in the cluster."""
+        self.rate = CopyRate(0.0)
+        self.counts = WorkerCounts()
+        self.refreshed_s = 0.0
+        self.marks = MarkedLedgers(client)
+        self._client = client
+        self._name = name
+        self._options = WorkerOptions() if options is None else options
+        self._state = ClusterState(client.records)
+        self._record = self._state.worker(name)
+        self._lease = HeldLease()
+        self._counter = 0
+        self._order = RepairOrder(zlib.crc32(name.encode()))
+        self._view = ClusterView()
+        self._grace: dict[LedgerId, float] = {}
+        self._repairs: dict[LedgerId, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def parked(self) -> int:
+        """How many ledgers are parked."""
+        return len(self._order.parked)
+
+    async def run(self) -> None:
+        """Work until it is cancelled; then every lock is given back."""
+        self.refreshed_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._repeat("marks", self._refresh))
+                group.create_task(self._repeat("announcement", self._announce))
+        finally:
+            await self._stop_repairs()
+            try:
+                await self._record.remove()
+            except Error:
+                pass  # the auditor forgets it
+
+    async def _repeat(self, what: str, one_pass: Callable[[], object]) -> None:
+        """Pass again and again; `one_pass` returns the pause."""
+        while True:
+            pause_s = self._options.refresh_interval_s
+            try:
+                pause_s = await one_pass()  # type: ignore[misc]
+            except Error as error:
+                _log.warning("autorecovery.worker_failed", kind=what, reason=str(error))
+            except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the worker
+                _log.error("autorecovery.worker_failed", kind=what, reason=repr(error), failed=error)
+            pause_s *= random.uniform(0.8, 1.0)
+            if what != "marks":
+                await asyncio.sleep(pause_s)
+                continue
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    # --- the lease ---------------------------------------------------------------------------------------------
+
+    async def _announce(self) -> float:
+        """Report, and take the lease that answers an earlier report."""
+        loop = asyncio.get_running_loop()
+        self._counter += 1
+        self._lease.announced(self._counter, loop.time())
+        await self._record.put(self.report())
+        leases = await self._state.leases.read()
+        lease = leases.leases.get(self._name)
+        if lease is not None:
+            self._lease.received(lease)
+        rate = self._lease.bytes_per_s(loop.time())
+        if not rate:
+            rate = await self._rate_without_our_auditor()
+        self.rate.bytes_per_s = rate
+        return ANNOUNCE_INTERVAL_S
+
+    async def _rate_without_our_auditor(self) -> float:
+        """Return what may be used while Apache's daemon is the auditor, which grants nothing: an equal part."""
+        auditor = await self._client.call_store(lambda store: store.coordination.auditor())
+        workers = await self._state.workers()
+        if auditor is None or auditor in workers:
+            return 0.0
+        limit = (await self._state.settings.read()).bytes_per_s
+        return limit / max(1, len(workers)) if limit > 0 else float("inf")
+
+    def report(self) -> WorkerReport:
+        """Return what it is doing."""
+        counts, parked = self.counts, self._order.parked
+        now_s, now_ms = asyncio.get_running_loop().time(), clock_ms()
+        rate = self.rate.bytes_per_s
+        return WorkerReport(
+            counter=self._counter,
+            report_ms=now_ms,
+            active=tuple(sorted(self._repairs)),
+            marked=len(self.marks.live_copies),
+            bytes_left=self.marks.bytes_left,
+            waiting=len(self._order.waiting) - len(parked),
+            parked_count=len(parked),
+            parked=tuple(
+                ParkedLedger(one, waits.reason, now_ms - int((now_s - waits.since_s) * 1000))
+                for one, waits in list(parked.items())[:PARKED_LISTED_MAX]
+            ),
+            bytes_per_s=None if rate == float("inf") else rate,
+            ledgers_repaired=counts.repaired,
+            entries_copied=counts.entries_copied,
+            bytes_copied=counts.bytes_copied,
+            failures=counts.failures,
+        )
+
+    # --- the marks ---------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> float:
+        """Read which ledgers are marked and which bookies are there, and begin repairs."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        def read(store: MetadataStore) -> tuple[bool, str | None, frozenset[BookieId], frozenset[BookieId]]:
+            bookies = store.list_bookies()
+            present = frozenset(one.service.bookie_id for one in bookies)
+            writable = frozenset(one.service.bookie_id for one in bookies if one.writable)
+            coordination = store.coordination
+            return coordination.is_enabled(), coordination.auditor(), present, writable
+
+        is_enabled, auditor, present, writable = await self._client.call_store(read)
+        if not is_enabled:
+            await self._stop_repairs()
+            self.refreshed_s = loop.time()
+            return self._options.refresh_interval_s
+        audit = await self._state.audit.read()
+        if writable - self._view.writable or present - self._view.present:
+            self._order.bookies_came(began_s)
+        gone = frozenset(audit.due) if auditor == audit.auditor else frozenset()
+        self._view = ClusterView(present, writable, gone - present)
+        await self.marks.read(present)
+        self._order.replace(self.marks.live_copies.items(), loop.time())
+        self._begin_repairs()
+        self.refreshed_s = loop.time()
+        return max(self._options.refresh_interval_s, (loop.time() - began_s) / REFRESH_SHARE)
+
+    # --- repairs -----------------------------------------------------------------------------------------------
+
+    def _begin_repairs(self) -> None:
+        while len(self._repairs) < self._options.ledgers_at_once:
+            ledger_id = self._order.take()
+            if ledger_id is None:
+                break
+            task = asyncio.get_running_loop().create_task(self._repair(ledger_id))
+            self._repairs[ledger_id] = task
+            task.add_done_callback(lambda _, ended=ledger_id: self._ended(ended))  # type: ignore[misc]
+        if self.marks.is_cut and not len(self._order):
+            self._wake.set()  # there are more marks than were read
+
+    def _ended(self, ledger_id: LedgerId) -> None:
+        self._repairs.pop(ledger_id, None)
+        self._begin_repairs()
+
+    async def _stop_repairs(self) -> None:
+        tasks = list(self._repairs.values())
+        self._order.replace((), 0.0)
+        for one in tasks:
+            one.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _repair(self, ledger_id: LedgerId) -> None:
+        """Repair one ledger under its lock."""
+        loop, order = asyncio.get_running_loop(), self._order
+        began_s = loop.time()
+        lock: LedgerLock | None = None
+        try:
+            lock = await self._client.call_store(
+                lambda store: store.coordination.lock(ledger_id, self._name)
+            )
+            if lock is None:
+                order.wait_until(ledger_id, began_s + LOCKED_RETRY_S, "another worker has it", began_s)
+                return
+            self.counts.attempts += 1
+            await self._repair_locked(ledger_id)
+            if not await self._client.call_store(lambda _: lock is not None and lock.is_held()):
+                self.counts.lost_locks += 1
+        except Error as error:
+            self._failed(ledger_id, str(error))
+        except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the other repairs
+            self._failed(ledger_id, repr(error), error)
+        finally:
+            self.counts.seconds += loop.time() - began_s
+            if lock is not None:
+                await self._release(ledger_id, lock)
+
+    async def _release(self, ledger_id: LedgerId, lock: LedgerLock) -> None:
+        try:
+            await self._client.call_store(lambda _: lock.release())
+        except Error as error:
+            # It goes with this process's session.
+            _log.warning("autorecovery.lock_unreleased", ledger_id=ledger_id, reason=str(error))
+
+    async def _repair_locked(self, ledger_id: LedgerId) -> None:
+        loop = asyncio.get_running_loop()
+        mark = await self._mark_of(ledger_id)
+        if not mark.missing:
+            self._order.done(ledger_id)
+            return
+        try:
+            metadata = (await self._client.ledger_info(ledger_id)).metadata
+        except NoSuchLedger:
+            await self._forget(ledger_id, mark)
+            return
+        first_s = self._grace.get(ledger_id)
+        may_close = first_s is not None and loop.time() - first_s >= self._options.grace_s
+        view = self._view_of(mark)
+        options = RepairOptions(
+            rate=self.rate, request_timeout_s=5.0, patience_s=5.0, patience_after_s=1.0
+        )
+        procedure = RepairMarkedLedger(ledger_id, mark.missing, view, options, may_close=may_close)
+        try:
+            repaired = await self._client.run_procedure(ledger_id, metadata, procedure)
+        finally:
+            done = procedure.repaired
+            self.counts.entries_copied += done.entries
+            self.counts.bytes_copied += done.size_bytes
+            self.counts.entries_lost += done.lost_count
+            self.counts.ledgers_closed += done.closed
+            log_replacements(ledger_id, "autorecovery", done.replacements)
+        await self._settle(ledger_id, mark, metadata, repaired)
+
+    def _view_of(self, mark: LedgerMark) -> ClusterView:
+        """Return the view for one ledger: what Apache's auditor has marked has had its delay."""
+        view = self._view
+        apaches = {one.bookie_id for one in mark.missing if one.reason == APACHE_REASON}
+        return replace(view, gone=view.gone | (apaches - view.present))
+
+    async def _mark_of(self, ledger_id: LedgerId) -> LedgerMark:
+        """Return the mark as it is now that the ledger is locked; one of Apache's only as it was listed."""
+        mark = await self._client.marks.read(ledger_id)
+        if mark.missing:
+            return mark
+        listed = self.marks.foreign.get(ledger_id)
+        return mark if listed is None else listed
+
+    async def _forget(self, ledger_id: LedgerId, mark: LedgerMark) -> None:
+        await self._client.marks.update(ledger_id, remove=mark.missing)
+        self._order.done(ledger_id)
+        self._grace.pop(ledger_id, None)
+
+    async def _settle(
+        self,
+        ledger_id: LedgerId,
+        mark: LedgerMark,
+        metadata: LedgerMetadata,
+        repaired: MarkedLedgerRepaired,
+    ) -> None:
+        """Decide what becomes of a ledger after an attempt."""
+        order, now_s = self._order, asyncio.get_running_loop().time()
+        if repaired.is_deleted:
+            await self._forget(ledger_id, mark)
+        elif repaired.is_whole:
+            order.done(ledger_id)
+            self._grace.pop(ledger_id, None)
+            self.counts.repaired += 1
+            _log.info(
+                "autorecovery.ledger_repaired",
+                ledger_id=ledger_id,
+                entries=repaired.entries,
+                size_bytes=repaired.size_bytes,
+                closed=repaired.closed,
+            )
+        elif repaired.is_stuck:
+            self._park(ledger_id, metadata, repaired)
+        elif repaired.left:
+            self._failed(ledger_id, "; ".join(repaired.left[:3]))
+        elif repaired.needs_grace:
+            self._grace.setdefault(ledger_id, now_s)
+            due_s = self._grace[ledger_id] + self._options.grace_s
+            order.wait_until(ledger_id, max(due_s, now_s), "its writer may replace the bookie", now_s)
+        else:
+            reason = "the ledger is open"
+            if repaired.waits_for:
+                reason = f"waits for {_names(repaired.waits_for)}"
+            order.wait_until(ledger_id, now_s + WAIT_RETRY_S, reason, now_s)
+
+    def _park(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, repaired: MarkedLedgerRepaired
+    ) -> None:
+        now_s = asyncio.get_running_loop().time()
+        reason = "; ".join(repaired.left[:3]) or "no good copy is left"
+        if metadata.write_quorum == 1:
+            reason = f"its write quorum is 1: {reason}"
+        if self._order.park(ledger_id, reason, now_s):
+            _log.error("autorecovery.ledger_parked", ledger_id=ledger_id, reason=reason)
+
+    def _failed(self, ledger_id: LedgerId, reason: str, fault: Exception | None = None) -> None:
+        self.counts.failures += 1
+        pause_s = self._order.failed(ledger_id, reason, asyncio.get_running_loop().time())
+        _log.warning(
+            "autorecovery.repair_failed",
+            ledger_id=ledger_id,
+            reason=reason,
+            retry_in_s=pause_s,
+            failed=fault,
+        )
+
+
+def _names(bookies: Collection[BookieId]) -> str:
+    return ", ".join(sorted(bookies))

@@ -1,0 +1,133 @@
+"""`fastbk cluster heal ...`: what AutoRecovery is doing; pause it, resume it, set its copy rate."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import metadata_uri, print_answer
+from fastbk.errors import ConfigError
+from fastbk.units import format_count, format_size, parse_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.autorecovery.state import Audit, WorkerReport
+    from fastbk.client import Client
+
+ACTIONS = ("status", "pause", "resume", "rate")
+
+
+def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument(
+        "action",
+        choices=ACTIONS,
+        help="status (default), pause, resume or rate",
+        nargs="?",
+        default="status",
+    )
+    parser.add_argument(
+        "value",
+        nargs="?",
+        help="of rate: bytes a second for the whole cluster, as 64MiB; 0: no limit",
+    )
+
+
+def heal(options: argparse.Namespace) -> int:
+    """Do it."""
+    if (options.value is not None) != (options.action == "rate"):
+        raise ConfigError(
+            "`heal rate` takes the bytes a second, as `heal rate 64MiB`; nothing else takes a value"
+        )
+    return asyncio.run(_heal(options))
+
+
+async def _heal(options: argparse.Namespace) -> int:
+    import fastbk
+    from fastbk.autorecovery.state import ClusterState, Settings
+
+    async with fastbk.connect(metadata_uri(options)) as client:
+        state = ClusterState(client.records)
+        if options.action == "pause":
+            await client.call_store(lambda store: store.coordination.disable())
+            return print_answer(options, {"paused": True}, "AutoRecovery is paused")
+        if options.action == "resume":
+            await client.call_store(lambda store: store.coordination.enable())
+            await state.lost_bookies.change(lambda lost: lost.released())
+            return print_answer(
+                options,
+                {"paused": False},
+                "AutoRecovery works; bookies that are lost now are held no longer",
+            )
+        if options.action == "rate":
+            bytes_per_s = float(parse_size(options.value))
+            await state.settings.put(Settings(bytes_per_s))
+            said = f"{format_size(int(bytes_per_s))} a second" if bytes_per_s else "without a limit"
+            return print_answer(options, {"bytes_per_s": bytes_per_s}, f"the cluster copies {said}")
+        return await _status(options, client, state)
+
+
+async def _status(options: argparse.Namespace, client: Client, state: object) -> int:
+    from fastbk.autorecovery.state import ClusterState, clock_ms
+
+    assert isinstance(state, ClusterState)
+    audit, workers = await state.audit.read(), await state.workers()
+    settings, lost = await state.settings.read(), (await state.lost_bookies.read()).lost
+    is_enabled, auditor = await client.call_store(
+        lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
+    )
+    now_ms = clock_ms()
+    facts = {
+        "enabled": is_enabled,
+        "auditor": auditor,
+        "bytes_per_s_max": settings.bytes_per_s,
+        "lost_bookies": {str(one): asdict(each) for one, each in lost.items()},
+        "audit": asdict(audit),
+        "workers": {name: asdict(one) for name, one in workers.items()},
+    }
+    lines = [
+        f"AutoRecovery is {'on' if is_enabled else 'paused'}; auditor: {auditor or 'none'}",
+        f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
+        *_lost_lines(audit, now_ms),
+        *_worker_lines(workers),
+        _cycle_line(audit, now_ms),
+    ]
+    print_answer(options, facts, *lines)
+    return 0 if auditor and is_enabled and not lost else 1
+
+
+def _lost_lines(audit: Audit, now_ms: int) -> list[str]:
+    lines = [f"lost: {one}, its ledgers are copied" for one in audit.due]
+    for one, due_ms in audit.waiting.items():
+        held = f" (held: {audit.held[one]}; `heal resume` ends that)" if one in audit.held else ""
+        lines.append(f"lost: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}")
+    return lines
+
+
+def _worker_lines(workers: dict[str, WorkerReport]) -> list[str]:
+    lines = []
+    for name, one in sorted(workers.items()):
+        text = (
+            f"worker {name}: {format_count(one.marked, 'ledger')} marked, {len(one.active)} active"
+        )
+        text += f", {one.waiting} waiting, {one.parked_count} parked, {format_size(one.bytes_copied)} copied"
+        if one.bytes_left:
+            text += f", {format_size(one.bytes_left)} left"
+            if one.bytes_per_s:
+                text += f" ({one.bytes_left / one.bytes_per_s:.0f} s at its rate)"
+        lines.append(text)
+        lines += [f"  parked: ledger {each.ledger_id}: {each.reason}" for each in one.parked]
+    return lines
+
+
+def _cycle_line(audit: Audit, now_ms: int) -> str:
+    last = audit.last_cycle
+    if not last.ended_ms:
+        return f"check of all ledgers: {audit.cycle.ledgers} checked, the first cycle has not ended"
+    seconds = (last.ended_ms - last.began_ms) / 1000
+    return (
+        f"check of all ledgers: the last cycle took {seconds:.0f} s, ended {(now_ms - last.ended_ms) / 1000:.0f} s"
+        f" ago; {format_count(last.ledgers, 'ledger')}, {last.unsure} with bookies that did not answer"
+    )
