@@ -22,6 +22,7 @@ from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.ledger_state import HAS_KEY, LIMBO
 from fastbk.replication.metadata_merge import Held, Merged, merge_ledger
+from fastbk.stream.paths import STREAMS, part_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,12 +214,12 @@ def _list_streams(store: MetadataStore, out: Rebuilt) -> None:
         stream = read.metadata.custom.get(STREAM_KEY)
         if stream is not None:
             found.setdefault(stream.decode("utf-8", "replace"), []).append(ledger_id)
-    known = {one for shard in store.records.children("streams") for one in _streams(store, shard)}
+    known = {one for shard in store.records.children(STREAMS) for one in _streams(store, shard)}
     out.streams = {name: ids for name, ids in found.items() if name not in known}
 
 
 def _streams(store: MetadataStore, shard: str) -> list[str]:
-    return store.records.children(f"streams/{shard}")
+    return store.records.children(part_path(STREAMS, shard))
 
 
 def _delete(store: MetadataStore, deleted: IdRanges, out: Rebuilt) -> None:
