@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 import fastbk
 from fastbk.admin.cluster import under_replicated
 from fastbk.autorecovery.auditor import AuditorOptions
@@ -85,6 +87,7 @@ async def test_a_lost_bookie_is_healed_after_its_delay() -> None:
             assert await client.call_store(lambda store: list(store.coordination.locks())) == []
 
 
+@pytest.mark.soak
 async def test_a_bookie_that_returns_within_its_delay_costs_nothing() -> None:
     async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         await fill(client, 4)
@@ -119,6 +122,7 @@ async def test_an_open_ledger_without_a_writer_is_closed_after_its_grace() -> No
             await check(client, ledger_id)
 
 
+@pytest.mark.soak
 async def test_another_auditor_goes_on_where_the_first_one_was() -> None:
     """INV-H1 and INV-H3: the delay is counted on, and the same scan is continued."""
     async with (
@@ -211,6 +215,7 @@ async def _with_hole(client: Client) -> int:
     return writer.ledger_id
 
 
+@pytest.mark.soak
 async def test_paused_nothing_is_copied_and_resumed_it_is() -> None:
     async with LocalCluster(5) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         await fill(client, 4)
