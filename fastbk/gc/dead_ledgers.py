@@ -119,7 +119,7 @@ class DeadLedgers:
     suspects: array[int] = field(default_factory=lambda: array("q"))
     on_local: Callable[[array[int]], None] = lambda ids: None
     on_deleted: Callable[[Sequence[int]], None] = lambda ids: None
-    """Called before each part is deleted."""
+    """Called before each part is deleted; what it raises keeps the part (INV-M7)."""
 
     def run(self, *, force: bool = False) -> Cycle:
         """Run one cycle.
@@ -165,8 +165,8 @@ class DeadLedgers:
         deleted = 0
         for at in range(0, len(ledger_ids), DELETE_IDS):
             reason = f"not in metadata {self.cluster.instance_id} in two cycles"
-            self.on_deleted(ledger_ids[at : at + DELETE_IDS])
             try:
+                self.on_deleted(ledger_ids[at : at + DELETE_IDS])
                 deleted += self.local.delete(ledger_ids[at : at + DELETE_IDS], reason)
             except (Error, OSError) as error:
                 return deleted, f"{type(error).__name__}: {error}"

@@ -45,7 +45,9 @@ class LocalIds:
 
 
 class MetadataKeeper:
-    """One bookie's files. A disk that takes no writes stops nothing but this: it is said once, until one succeeds."""
+    """One bookie's files. A disk that takes no writes stops only this, and deletions: it is logged once, until one
+    succeeds.
+    """
 
     def __init__(
         self,
@@ -74,16 +76,13 @@ class MetadataKeeper:
             self._open[ledger_id] = None
 
     def see_deleted(self, ledger_ids: Sequence[int]) -> None:
-        """Note, durably, that metadata does not have these any more."""
+        """Note, durably, that metadata does not have these any more. Raises OSError, StorageError: it is not noted."""
         by_pair: dict[int, list[int]] = {}
         for one in ledger_ids:
             self._open.pop(one, None)
             by_pair.setdefault(pair_of(one, self._shards), []).append(one)
-        try:
-            for ids in by_pair.values():
-                self._file_of(ids[0]).see_deleted(ids)
-        except (OSError, FormatTooNewError) as error:
-            self._complain(error)
+        for ids in by_pair.values():
+            self._file_of(ids[0]).see_deleted(ids)
 
     def flush(self) -> None:
         """Make what was seen durable."""

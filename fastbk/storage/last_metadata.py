@@ -149,16 +149,18 @@ class LastMetadata:
         """Note the metadata of a ledger; return whether it is new. Durable after `flush`. Raises OSError."""
         if len(body) > BODY_BYTES_MAX or self._body(ledger_id) == (version, body):
             return False
+        self._make_room()
         self.deleted.remove(ledger_id)
         self._changed[ledger_id] = self.size_bytes
-        self._append(pack(ledger_id, version, body))
+        self._buffer += pack(ledger_id, version, body)
         return True
 
     def see_deleted(self, ledger_ids: Sequence[int]) -> None:
         """Note, durably, that metadata lists these ledgers no more. Raises OSError."""
         for first, last in IdRanges((one, one) for one in ledger_ids):
+            self._make_room()
             self.deleted.add(first, last)
-            self._append(pack(first, last))
+            self._buffer += pack(first, last)
         self.flush()
 
     def flush(self) -> None:
@@ -237,8 +239,8 @@ class LastMetadata:
         self._offsets = array("q", map(both.__getitem__, order))
         self._changed.clear()
 
-    def _append(self, record: bytes) -> None:
-        self._buffer += record
+    def _make_room(self) -> None:
+        """Write what waits, if that is much: while the disk takes nothing, nothing more is taken into memory."""
         if len(self._buffer) >= BUFFER_BYTES:
             self._write()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -329,3 +330,25 @@ def test_a_deletion_is_noted_before_anything_is_deleted() -> None:
         ("held [1, 2, 3]", [2, 3]),
     ]
     assert local.held == {1}
+
+
+def test_what_cannot_be_noted_is_not_deleted() -> None:
+    """INV-M7: the disk that keeps the note takes no writes."""
+    local = Local({1, 2, 3})
+
+    def refuse(ids: Sequence[int]) -> None:
+        raise OSError(errno.EIO, "no write")
+
+    collector = DeadLedgers(
+        local,  # type: ignore[arg-type]
+        Metadata({1}),  # type: ignore[arg-type]
+        Cluster(Metadata({1})),  # type: ignore[arg-type]
+        RateLimit(1e9, lambda seconds: None),
+        on_deleted=refuse,
+    )
+    collector.run()
+    cycle = collector.run()
+    assert (cycle.deleted, local.held) == (0, {1, 2, 3})
+    assert "no write" in cycle.stopped
+    collector.on_deleted = lambda ids: None
+    assert collector.run().deleted == 2

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.model.id_ranges import IdRanges
-from fastbk.storage.last_metadata import NAME, SLACK_BYTES, LastMetadata, pack, read_last_metadata
+from fastbk.storage.last_metadata import (
+    BUFFER_BYTES,
+    NAME,
+    SLACK_BYTES,
+    LastMetadata,
+    pack,
+    read_last_metadata,
+)
 
 
 def test_the_last_of_each_ledger_counts_also_after_a_restart(tmp_path: Path) -> None:
@@ -95,3 +105,26 @@ def test_ranges_are_as_a_set_is(steps: list[tuple[bool, int, int]]) -> None:
         assert {one for a, b in ranges for one in range(a, b + 1)} == wanted
         assert all(a[1] + 1 < b[0] for a, b in zip(list(ranges), list(ranges)[1:], strict=False))
         assert all((one in ranges) == (one in wanted) for one in range(40))
+
+
+def test_a_disk_that_takes_nothing_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = LastMetadata(tmp_path)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EIO, "no write")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    size_before, failed = file.size_bytes, 0
+    for ledger_id in range(5000):
+        try:
+            file.see(ledger_id, 0, b"x" * 1000)
+        except OSError:
+            failed += 1
+    assert failed > 0
+    assert file.size_bytes - size_before < BUFFER_BYTES + 2000
+    monkeypatch.undo()
+    file.close()
+    seen, _ = read_last_metadata(tmp_path)
+    assert len(seen) == 5000 - failed
