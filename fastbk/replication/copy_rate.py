@@ -13,11 +13,13 @@ class CopyRate:
 
     Attributes:
         bytes_per_s: may be changed at any time. 0: nothing may be read; infinite: there is no limit.
+        end_s: from then on it is 0, unless it was changed before.
         bytes_total: read so far.
     """
 
     def __init__(self, bytes_per_s: float = math.inf) -> None:
         self.bytes_per_s = bytes_per_s
+        self.end_s = math.inf
         self.bytes_total = 0
         self._debt_bytes = 0.0
         self._paid_s = -math.inf
@@ -31,7 +33,7 @@ class CopyRate:
     def wait_s(self, now_s: float) -> float:
         """Return how long to wait, and check again, before the next read; 0: it may begin."""
         self._pay(now_s)
-        if self.bytes_per_s <= 0:
+        if self.bytes_per_s <= 0 or now_s >= self.end_s:
             return WAIT_MAX_S
         return min(WAIT_MAX_S, self._debt_bytes / self.bytes_per_s)
 

@@ -31,16 +31,23 @@ from fastbk.replication.ledger_repair import RepairLedger
 from fastbk.replication.named_copies import is_expected, verified_copies
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.re_replication import ReReplicateLedger
+from fastbk.replication.recovered_copies import CheckRecoveredCopies
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Which bookies are there. `present`: registered. `writable`: those that take adds. `gone`: lost, delay over."""
+    """Which bookies are there.
+
+    Attributes:
+        present: registered. writable: those of them that take adds. unlisted: those that give no list of entries.
+        gone: lost, and their delay is over.
+    """
 
     present: frozenset[BookieId] = frozenset()
     writable: frozenset[BookieId] = frozenset()
     gone: frozenset[BookieId] = frozenset()
+    unlisted: frozenset[BookieId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -177,9 +184,23 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
                 self._repair_next(metadata, at_s)
             else:
                 self.repaired.closed = True
-                self._repair_next(recovery.value().metadata, at_s)
+                self._check_closed(recovery.value().metadata, at_s)
 
         self._run(recovery, recovered, now_s)
+
+    def _check_closed(self, metadata: LedgerMetadata, now_s: float) -> None:
+        """Mark what a dead writer and the recovery left on too few bookies; this or a later attempt repairs it."""
+        view = self._view
+        check = CheckRecoveredCopies(
+            self._ledger_id, metadata, view.present, view.unlisted, self._options.request_timeout_s
+        )
+
+        def checked(found: tuple[MissingReplica, ...], at_s: float) -> None:
+            for one in found:
+                self._marked.setdefault(one.bookie_id, []).append(one)
+            self._repair_next(metadata, at_s)
+
+        self._run_for(check, checked, now_s)
 
     # --- steps 2 to 4 ------------------------------------------------------------------------------------------
 
@@ -207,6 +228,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
         now_s: float,
     ) -> None:
         """Give a bookie that is up what it lacks."""
+        missing = merged(missing)
         ends = [ID_MAX if one.last_entry_id is None else one.last_entry_id for one in missing]
         ranges = [(one.first_entry_id, end) for one, end in zip(missing, ends, strict=True)]
         repair = RepairLedger(self._ledger_id, bookie_id, self._options, ranges)

@@ -182,6 +182,19 @@ def test_an_open_ledger_gets_its_grace_and_is_closed_without_the_gone_bookie(see
     assert harness.marked == ()
 
 
+def test_what_the_dead_writer_left_on_too_few_bookies_is_filled_with_the_close() -> None:
+    """Entries below the LAC are not written again by a recovery, so the check behind it has to find them."""
+    harness = quorum_of(metadata_of(3, 3, 2), spare=1)
+    for entry_id in (2, 3):
+        del harness.bookies["b2"].entries[entry_id]
+    harness.marked = (WHOLE,)
+    repaired, _ = repair(harness, view_of(harness, "b0"), may_close=True)
+    assert repaired.closed
+    assert repaired.is_whole
+    assert sorted(harness.bookies["b2"].entries) == list(range(10))
+    assert harness.marked == ()
+
+
 def test_a_writer_that_replaced_the_bookie_in_its_grace_is_not_fenced() -> None:
     harness = quorum_of(metadata_of(3, 3, 2))
     harness.marked = (WHOLE,)
@@ -227,6 +240,10 @@ def test_a_shared_rate_holds_for_all_reads_and_may_change() -> None:
     assert rate.wait_s(100.0) == 1.0
     assert rate.wait_s(104.75) == pytest.approx(0.25)
     assert rate.wait_s(106.0) == 0.0
+    rate.end_s = 107.0
+    assert rate.wait_s(106.9) == 0.0
+    assert rate.wait_s(107.0) == 1.0  # a lease has ended
+    rate.end_s = float("inf")
     rate.bytes_per_s = float("inf")
     rate.spend(10**12, 106.0)
     assert rate.wait_s(106.0) == 0.0
