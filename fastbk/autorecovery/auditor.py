@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fastbk.autorecovery.lost_bookies import Judged, LossRules, LostBookies, delay_of, judge
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
-from fastbk.autorecovery.state import ClusterState, Leases, clock_ms
+from fastbk.autorecovery.state import ClusterState, Leases, LiveWorkers, clock_ms
 from fastbk.autorecovery.verification import (
     CONFIRM_AFTER_S,
     CYCLE_INTERVAL_S,
@@ -23,7 +23,7 @@ from fastbk.autorecovery.verification import (
 )
 from fastbk.client import Client
 from fastbk.errors import Error
-from fastbk.meta.api import MetadataStore
+from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.coordination import Check
 from fastbk.model.ids import BookieId
 from fastbk.observe.library_log import LibraryLog
@@ -89,7 +89,9 @@ class Auditor:
         )
         self._is_enabled = False
         self._due: frozenset[BookieId] = frozenset()
-        self._to_mark: frozenset[BookieId] = frozenset()
+        self._to_mark: dict[BookieId, int] = {}
+        self._registered_once: set[BookieId] = set()
+        self._workers = LiveWorkers()
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,7 +104,7 @@ class Auditor:
             ("marking", self._mark, options.bookie_interval_s),
             ("verification", self._verify, options.verify_interval_s),
             ("leases", lambda: self._grant(leases), ANNOUNCE_INTERVAL_S),
-            ("workers", self._state.forget_silent_workers, FORGET_WORKERS_INTERVAL_S),
+            ("workers", self._forget_workers, FORGET_WORKERS_INTERVAL_S),
         ]
         for name, *_ in kinds:
             self.pass_ended_s[name] = loop.time()
@@ -110,13 +112,18 @@ class Auditor:
         def changed() -> None:
             loop.call_soon_threadsafe(self._changed.set)
 
-        watch = await self._client.call_store(lambda store: store.watch_bookies(changed))
+        def watch_both(store: MetadataStore) -> list[Watch]:
+            # Apache's tools have the auditor check at once by writing the delay.
+            return [store.watch_bookies(changed), store.coordination.watch_switches(changed)]
+
+        watches = await self._client.call_store(watch_both)
         try:
             async with asyncio.TaskGroup() as group:
                 for one in kinds:
                     group.create_task(self._repeat(*one))
         finally:
-            watch.close()
+            for one_watch in watches:
+                one_watch.close()
 
     async def _repeat(
         self, name: str, one_pass: Callable[[], Awaitable[None]], interval_s: float
@@ -161,12 +168,11 @@ class Auditor:
 
         registered, known, self._is_enabled, stored_s = await self._client.call_store(read)
         rules = LossRules(delay_of(stored_s), self._session_lost_ms)
-        named = self.marking.named
+        self._registered_once |= registered
         judged: list[Judged] = []
 
         def decide(before: LostBookies) -> LostBookies:
-            # Bookies that the record has stay known until a whole scan has not found them named anywhere.
-            everyone = known | (before.lost.keys() if named is None else named)
+            everyone = self._known(known, before)
             judged.append(judge(before, everyone, registered, clock_ms(), rules))
             return judged[-1].after
 
@@ -174,12 +180,31 @@ class Auditor:
         await self._publish(judged[-1])
         self.counts.bookie_passes += 1
 
+    def _known(self, identified: set[BookieId], before: LostBookies) -> set[BookieId]:
+        """Return the bookies that can be lost.
+
+        Apache's bookies have no identity of ours: they are known once they were registered, or a ledger names them.
+        A lost one without an identity is forgotten when a whole check of all ledgers, begun later, found it nowhere.
+        """
+        verification = self.verification
+        others = self._registered_once | verification.named | before.lost.keys()
+        named = verification.named_last
+        if named is None:
+            return identified | others
+        gone = {
+            one
+            for one, lost in before.lost.items()
+            if one not in named | verification.named and lost.lost_ms < verification.named_last_ms
+        }
+        self._registered_once -= gone
+        return identified | (others - gone)
+
     async def _publish(self, judged: Judged) -> None:
         now_ms = clock_ms()
         self.counts.losses += len(judged.new)
         self.counts.losses_cancelled += len(judged.returned)
         lost = judged.after.lost
-        unmarked = frozenset(one for one in judged.due if not lost[one].is_marked)
+        unmarked = {one: lost[one].lost_ms for one in judged.due if not lost[one].is_marked}
         before, self._due, self._to_mark = self._due, judged.due, unmarked
         for one in sorted(judged.new):
             _log.warning(
@@ -216,7 +241,7 @@ class Auditor:
         """Mark the ledgers of due bookies, and end a scan that an auditor before this one began."""
         is_begun = bool((await self._state.audit.read()).marking.bookies)
         if self._is_enabled and (self._to_mark or is_begun):
-            await self.marking.run(self._to_mark, self._may_work)
+            await self.marking.run(lambda: self._to_mark, self._may_work)
             await self.audit_bookies()
 
     async def _verify(self) -> None:
@@ -231,8 +256,16 @@ class Auditor:
             )
 
     async def _grant(self, leases: RateLeases) -> None:
-        workers = await self._state.workers()
+        reports = await self._state.workers()
         settings = await self._state.settings.read()
         now_s = asyncio.get_running_loop().time()
+        workers = self._workers.alive(reports, now_s)
         granted = leases.grant(workers, settings.bytes_per_s, now_s)
         await self._state.leases.put(Leases(self._name, granted))
+
+    async def _forget_workers(self) -> None:
+        """Remove the records of workers that have stored nothing for long."""
+        reports = await self._state.workers()
+        alive = self._workers.alive(reports, asyncio.get_running_loop().time())
+        for name in reports.keys() - alive.keys():
+            await self._state.worker(name).remove()

@@ -64,11 +64,15 @@ class LostBookies:
         """Return the record after an operator's `resume`: it covers what is lost now, and no later loss."""
         return LostBookies({one: replace(lost, is_released=True) for one, lost in self.lost.items()})
 
-    def marked(self, bookie_ids: Collection[BookieId]) -> LostBookies:
-        """Return the record after all ledgers of these bookies were marked; those that returned stay away."""
+    def marked(self, losses: Mapping[BookieId, int]) -> LostBookies:
+        """Return the record after a scan has marked all ledgers of these bookies.
+
+        `losses`: bookie -> the time of the loss that the scan was about. A bookie that returned meanwhile and was lost
+        again has its delay anew, and another scan after that (INV-H3).
+        """
         return LostBookies(
             {
-                one: replace(lost, is_marked=True) if one in bookie_ids else lost
+                one: replace(lost, is_marked=True) if losses.get(one) == lost.lost_ms else lost
                 for one, lost in self.lost.items()
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
+from fastbk.autorecovery.ledger_pages import readable
 from fastbk.autorecovery.repair_order import LEDGERS_MAX, live_copies
 from fastbk.client import Client
 from fastbk.meta.replica_marks import LedgerMark
@@ -43,7 +44,7 @@ class MarkedLedgers:
         copies: dict[LedgerId, int] = {}
         foreign: dict[LedgerId, LedgerMark] = {}
         bytes_left, is_cut = 0, False
-        async for page in self._client.marks.pages(self._turn):
+        async for page in self._client.marks.pages(self._turn, skips_damaged=True):
             if len(copies) + len(page) > LEDGERS_MAX and copies:
                 is_cut = True
                 break
@@ -61,7 +62,7 @@ class MarkedLedgers:
         """Note the live copies of these; return the bytes that they miss."""
         bytes_left = 0
         ids = [one.ledger_id for one in marks]
-        found = await self._client.call_store(lambda store: store.read_ledgers(ids))
+        found = await self._client.call_store(lambda store: readable(store, ids))
         for mark, read in zip(marks, found, strict=True):
             copies[mark.ledger_id] = 0
             if read is not None:

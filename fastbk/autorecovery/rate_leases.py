@@ -89,12 +89,16 @@ class RateLeases:
 
 
 class HeldLease:
-    """A worker's side: the rate that it may use."""
+    """A worker's side: the rate that it may use.
+
+    Attributes:
+        end_s: until when.
+    """
 
     def __init__(self) -> None:
         self._sent_s: dict[int, float] = {}
         self._lease: Lease | None = None
-        self._end_s = -math.inf
+        self.end_s = -math.inf
 
     def announced(self, counter: int, now_s: float) -> None:
         """Note that this counter is about to be sent."""
@@ -107,10 +111,10 @@ class HeldLease:
         sent_s = self._sent_s.get(lease.counter)
         if sent_s is not None and (self._lease is None or lease.counter >= self._lease.counter):
             self._lease = lease
-            self._end_s = sent_s + LEASE_S
+            self.end_s = sent_s + LEASE_S
 
     def bytes_per_s(self, now_s: float) -> float:
         """Return the rate that may be used now, 0 without a lease."""
-        if self._lease is None or now_s >= self._end_s:
+        if self._lease is None or now_s >= self.end_s:
             return 0.0
         return math.inf if self._lease.bytes_per_s is None else self._lease.bytes_per_s

@@ -110,6 +110,10 @@ class RepairOrder:
         self._active.add(ledger_id)
         return ledger_id
 
+    def leave(self, ledger_id: LedgerId) -> None:
+        """An attempt has ended, also one that was cancelled: the next `replace` may offer the ledger again."""
+        self._active.discard(ledger_id)
+
     def done(self, ledger_id: LedgerId) -> None:
         """Nothing of it is left to do, or another worker has it."""
         self._active.discard(ledger_id)

@@ -10,7 +10,7 @@ autorecovery/workers/<name>    what a worker is doing: that worker writes it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -28,9 +28,8 @@ T = TypeVar("T")
 
 FOLDER = "autorecovery"
 WORKERS = f"{FOLDER}/workers"
-WORKER_SILENT_MS = 60_000
+WORKER_SILENT_S = 60.0
 """A worker that stored nothing for so long is gone."""
-CHECKPOINTS_MAX = 64
 _TRIES_MAX = 100
 
 
@@ -43,9 +42,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """A scan that marks the ledgers of due bookies: those up to the id `after` are done."""
+    """A scan that marks the ledgers of due bookies.
 
-    bookies: tuple[BookieId, ...] = ()
+    Attributes:
+        bookies: bookie -> the time of the loss that the scan is about, in ms since 1970.
+        after: ledgers up to this id are done.
+    """
+
+    bookies: dict[BookieId, int] = field(default_factory=dict)
     after: LedgerId = -1
 
 
@@ -57,7 +61,6 @@ class Cycle:
         after: ledgers up to this id were checked.
         began_ms, ended_ms: 0: not yet.
         ledgers: checked so far. unsure: of those, with bookies that did not answer. missing: copies that were found.
-        checkpoints: (ledger id, time): ledgers up to this id, from the one before on, were whole or marked then.
     """
 
     after: LedgerId = -1
@@ -66,7 +69,6 @@ class Cycle:
     ledgers: int = 0
     unsure: int = 0
     missing: int = 0
-    checkpoints: tuple[tuple[LedgerId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,23 +207,33 @@ class ClusterState:
         return StoredValue(self._records, f"workers/{name}", WorkerReport())
 
     async def workers(self) -> dict[str, WorkerReport]:
-        """Return the reports of all workers that are not gone."""
+        """Return the last reports of all workers; the auditor removes those of workers that are gone."""
         names = await self._records.children(WORKERS)
         found = await self._records.read_all([f"{WORKERS}/{name}" for name in names]) if names else []
-        reports = {
+        return {
             name: self.worker(name).parse(one.value)
             for name, one in zip(names, found, strict=True)
             if one is not None
         }
-        now_ms = clock_ms()
-        return {name: one for name, one in reports.items() if now_ms - one.report_ms < WORKER_SILENT_MS}
 
-    async def forget_silent_workers(self) -> None:
-        """Remove the records of workers that are gone."""
-        alive = await self.workers()
-        for name in await self._records.children(WORKERS):
-            if name not in alive:
-                await self.worker(name).remove()
+
+class LiveWorkers:
+    """Which workers still report, as one process sees it: the clocks of their machines do not matter."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def alive(self, reports: Mapping[str, WorkerReport], now_s: float) -> dict[str, WorkerReport]:
+        """Return the reports that have changed within `WORKER_SILENT_S`, or are new to this process."""
+        before, self._seen = self._seen, {}
+        for name, one in reports.items():
+            counter, changed_s = before.get(name, (-1, now_s))
+            self._seen[name] = one.counter, changed_s if counter == one.counter else now_s
+        return {
+            name: one
+            for name, one in reports.items()
+            if now_s - self._seen[name][1] < WORKER_SILENT_S
+        }
 
 
 def clock_ms() -> int:

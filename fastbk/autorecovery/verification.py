@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from fastbk.autorecovery.marking import PAGE_LEDGERS, REASON, page_of
-from fastbk.autorecovery.state import CHECKPOINTS_MAX, ClusterState, Cycle, clock_ms
+from fastbk.autorecovery.ledger_pages import page_after
+from fastbk.autorecovery.marking import REASON
+from fastbk.autorecovery.state import ClusterState, Cycle, clock_ms
 from fastbk.client import Client, LedgerInfo
-from fastbk.errors import NoSuchLedger
+from fastbk.errors import NoSuchLedger, StorageError
 from fastbk.meta.api import BookieService
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica, merged, without
@@ -61,7 +62,13 @@ class _Doubt:
 
 
 class Verification:
-    """The checks of one auditor."""
+    """The checks of one auditor.
+
+    Attributes:
+        named: bookies that metadata named in the cycle under way, as far as this process has read it.
+        named_last: bookies that the last cycle named which this process read wholly; None before the first.
+        named_last_ms: when that cycle began.
+    """
 
     def __init__(
         self,
@@ -82,6 +89,11 @@ class Verification:
         self._cycle_interval_s = cycle_interval_s
         self._confirm_after_s = confirm_after_s
         self._doubts: dict[LedgerId, _Doubt] = {}
+        self._silent: set[BookieId] = set()
+        self.named: set[BookieId] = set()
+        self.named_last: frozenset[BookieId] | None = None
+        self.named_last_ms = 0
+        self._is_read_wholly = False
 
     async def run(
         self, due: Callable[[], frozenset[BookieId]], may_work: Callable[[], bool]
@@ -97,11 +109,19 @@ class Verification:
                 await self._confirm(due)
                 return
             cycle = Cycle(began_ms=now_ms)
+            self.named, self._is_read_wholly = set(), True
         end_s = asyncio.get_running_loop().time() + RUN_S
         while may_work() and asyncio.get_running_loop().time() < end_s:
             await self._confirm(due)
-            page = await page_of(self._client, cycle.after, PAGE_LEDGERS)
+            page = await page_after(self._client, cycle.after)
+            self.named.update(
+                bookie_id
+                for one in page
+                for fragment in one.metadata.fragments
+                for bookie_id in fragment.ensemble
+            )
             services = await self._services()
+            self._silent.clear()
             before = self.counts.unsure, self.counts.holes
             for at in range(0, len(page), LEDGERS_AT_ONCE):
                 await self._wait_for_rate(may_work)
@@ -119,6 +139,8 @@ class Verification:
         now_ms, counts = clock_ms(), self.counts
         if not page:
             counts.cycles += 1
+            if self._is_read_wholly:
+                self.named_last, self.named_last_ms = frozenset(self.named), cycle.began_ms
             seconds = (now_ms - cycle.began_ms) / 1000
             _log.info(
                 "autorecovery.cycle_ended",
@@ -127,17 +149,12 @@ class Verification:
                 seconds=round(seconds, 1),
             )
             return replace(cycle, ended_ms=now_ms)
-        points = (*cycle.checkpoints, (page[-1].ledger_id, now_ms))
-        if len(points) > CHECKPOINTS_MAX:
-            # Every other one goes: the later of two times is what both ranges were checked by.
-            points = (*points[1::2], points[-1]) if len(points) % 2 else points[1::2]
         return replace(
             cycle,
             after=page[-1].ledger_id,
             ledgers=cycle.ledgers + len(page),
             unsure=cycle.unsure + counts.unsure - before[0],
             missing=cycle.missing + counts.holes - before[1],
-            checkpoints=points,
         )
 
     async def _save(self, cycle: Cycle) -> None:
@@ -168,11 +185,20 @@ class Verification:
         services: Mapping[BookieId, BookieService],
         due: frozenset[BookieId],
     ) -> None:
-        listed = await self._list(info, services, due)
         self.counts.ledgers += 1
+        try:
+            listed = await self._list(info, services, due)
+        except StorageError as error:
+            self._unchecked(info.ledger_id, error)
+            return
         if listed.missing and len(self._doubts) < DOUBTS_MAX:
             found_s = asyncio.get_running_loop().time()
             self._doubts.setdefault(info.ledger_id, _Doubt(merged(listed.missing), found_s))
+
+    def _unchecked(self, ledger_id: LedgerId, error: StorageError) -> None:
+        """One ledger, or its mark, is damaged: the check of the others goes on."""
+        self.counts.unsure += 1
+        _log.error("autorecovery.ledger_unchecked", ledger_id=ledger_id, reason=str(error))
 
     async def _confirm(self, due: Callable[[], frozenset[BookieId]]) -> None:
         """Check again what a first check did not find; mark what is still not there."""
@@ -184,27 +210,37 @@ class Verification:
         ]
         services = await self._services() if ripe else {}
         for ledger_id, doubt in ripe:
-            try:
-                info = await self._client.ledger_info(ledger_id)
-            except NoSuchLedger:
-                del self._doubts[ledger_id]
-                continue
-            listed = await self._list(info, services, due())
             del self._doubts[ledger_id]
-            again = merged(listed.missing)
-            # What both checks did not find: what is left of one without the rest of it.
-            both = without(doubt.missing, without(doubt.missing, again))
-            if not both:
+            try:
+                await self._confirm_one(ledger_id, doubt, services, due())
+            except NoSuchLedger:
                 continue
-            self.counts.holes += 1
-            marked = [replace(one, reason=HOLE, marked_ms=0) for one in both]
-            await self._client.marks.update(ledger_id, add=marked)
-            _log.warning(
-                "autorecovery.hole_found",
-                ledger_id=ledger_id,
-                bookies=sorted({one.bookie_id for one in both}),
-                ranges=len(both),
-            )
+            except StorageError as error:
+                self._unchecked(ledger_id, error)
+
+    async def _confirm_one(
+        self,
+        ledger_id: LedgerId,
+        doubt: _Doubt,
+        services: Mapping[BookieId, BookieService],
+        due: frozenset[BookieId],
+    ) -> None:
+        info = await self._client.ledger_info(ledger_id)
+        listed = await self._list(info, services, due)
+        again = merged(listed.missing)
+        # What both checks did not find: what is left of one without the rest of it.
+        both = without(doubt.missing, without(doubt.missing, again))
+        if not both:
+            return
+        self.counts.holes += 1
+        marked = [replace(one, reason=HOLE, marked_ms=0) for one in both]
+        await self._client.marks.update(ledger_id, add=marked)
+        _log.warning(
+            "autorecovery.hole_found",
+            ledger_id=ledger_id,
+            bookies=sorted({one.bookie_id for one in both}),
+            ranges=len(both),
+        )
 
     async def _list(
         self,
@@ -217,7 +253,7 @@ class Verification:
         procedure = ListCopies(
             info.ledger_id,
             info.metadata,
-            services,
+            services.keys() - self._silent,
             unlisted,
             _TIMEOUT_S,
             HOLE,
@@ -226,6 +262,8 @@ class Verification:
         listed = await self._client.run_procedure(info.ledger_id, info.metadata, procedure)
         self._rate.spend(LIST_BYTES * listed.requests, asyncio.get_running_loop().time())
         self.counts.requests += listed.requests
+        # A registered bookie that does not answer is left out of the rest of this page: ledgers must not each wait.
+        self._silent.update(one.bookie_id for one in listed.unknown if one.bookie_id in services)
         lost = [one for one in listed.unknown if one.bookie_id in due]
         if lost:
             marked = [replace(one, reason=REASON) for one in lost]

@@ -13,14 +13,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from fastbk.autorecovery.marked_ledgers import MarkedLedgers
-from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, HeldLease
+from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S, HeldLease
 from fastbk.autorecovery.repair_order import RepairOrder
-from fastbk.autorecovery.state import ClusterState, ParkedLedger, WorkerReport, clock_ms
+from fastbk.autorecovery.state import (
+    ClusterState,
+    LiveWorkers,
+    ParkedLedger,
+    WorkerReport,
+    clock_ms,
+)
 from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import MetadataStore
-from fastbk.meta.coordination import LedgerLock
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
@@ -93,6 +98,7 @@ class ReplicationWorker:
         self._record = self._state.worker(name)
         self._lease = HeldLease()
         self._counter = 0
+        self._workers = LiveWorkers()
         self._order = RepairOrder(zlib.crc32(name.encode()))
         self._view = ClusterView()
         self._grace: dict[LedgerId, float] = {}
@@ -151,16 +157,19 @@ class ReplicationWorker:
         lease = leases.leases.get(self._name)
         if lease is not None:
             self._lease.received(lease)
-        rate = self._lease.bytes_per_s(loop.time())
+        rate, end_s = self._lease.bytes_per_s(loop.time()), self._lease.end_s
         if not rate:
+            end_s = loop.time() + LEASE_S
             rate = await self._rate_without_our_auditor()
-        self.rate.bytes_per_s = rate
+        # The lease ends by itself, also when the next announcement does not come through (INV-H5).
+        self.rate.bytes_per_s, self.rate.end_s = rate, end_s
         return ANNOUNCE_INTERVAL_S
 
     async def _rate_without_our_auditor(self) -> float:
         """Return what may be used while Apache's daemon is the auditor, which grants nothing: an equal part."""
         auditor = await self._client.call_store(lambda store: store.coordination.auditor())
-        workers = await self._state.workers()
+        reports = await self._state.workers()
+        workers = self._workers.alive(reports, asyncio.get_running_loop().time())
         if auditor is None or auditor in workers:
             return 0.0
         limit = (await self._state.settings.read()).bytes_per_s
@@ -197,25 +206,29 @@ class ReplicationWorker:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
 
-        def read(store: MetadataStore) -> tuple[bool, str | None, frozenset[BookieId], frozenset[BookieId]]:
+        def read(store: MetadataStore) -> tuple[bool, str | None, ClusterView]:
             bookies = store.list_bookies()
             present = frozenset(one.service.bookie_id for one in bookies)
             writable = frozenset(one.service.bookie_id for one in bookies if one.writable)
+            unlisted = frozenset(one.service.bookie_id for one in bookies if not one.service.endpoint())
             coordination = store.coordination
-            return coordination.is_enabled(), coordination.auditor(), present, writable
+            is_enabled, auditor = coordination.is_enabled(), coordination.auditor()
+            return is_enabled, auditor, ClusterView(present, writable, unlisted=unlisted)
 
-        is_enabled, auditor, present, writable = await self._client.call_store(read)
+        is_enabled, auditor, view = await self._client.call_store(read)
         if not is_enabled:
             await self._stop_repairs()
             self.refreshed_s = loop.time()
             return self._options.refresh_interval_s
         audit = await self._state.audit.read()
-        if writable - self._view.writable or present - self._view.present:
+        if view.writable - self._view.writable or view.present - self._view.present:
             self._order.bookies_came(began_s)
         gone = frozenset(audit.due) if auditor == audit.auditor else frozenset()
-        self._view = ClusterView(present, writable, gone - present)
-        await self.marks.read(present)
+        self._view = replace(view, gone=gone - view.present)
+        await self.marks.read(view.present)
         self._order.replace(self.marks.live_copies.items(), loop.time())
+        copies = self.marks.live_copies
+        self._grace = {one: since_s for one, since_s in self._grace.items() if one in copies}
         self._begin_repairs()
         self.refreshed_s = loop.time()
         return max(self._options.refresh_interval_s, (loop.time() - began_s) / REFRESH_SHARE)
@@ -235,6 +248,7 @@ class ReplicationWorker:
 
     def _ended(self, ledger_id: LedgerId) -> None:
         self._repairs.pop(ledger_id, None)
+        self._order.leave(ledger_id)
         self._begin_repairs()
 
     async def _stop_repairs(self) -> None:
@@ -249,33 +263,21 @@ class ReplicationWorker:
         """Repair one ledger under its lock."""
         loop, order = asyncio.get_running_loop(), self._order
         began_s = loop.time()
-        lock: LedgerLock | None = None
         try:
-            lock = await self._client.call_store(
-                lambda store: store.coordination.lock(ledger_id, self._name)
-            )
-            if lock is None:
-                order.wait_until(ledger_id, began_s + LOCKED_RETRY_S, "another worker has it", began_s)
-                return
-            self.counts.attempts += 1
-            await self._repair_locked(ledger_id)
-            if not await self._client.call_store(lambda _: lock is not None and lock.is_held()):
-                self.counts.lost_locks += 1
+            async with self._client.locks.hold(ledger_id, self._name) as lock:
+                if lock is None:
+                    due_s = began_s + LOCKED_RETRY_S
+                    order.wait_until(ledger_id, due_s, "another worker has it", began_s)
+                    return
+                self.counts.attempts += 1
+                await self._repair_locked(ledger_id)
+                self.counts.lost_locks += not await self._client.call_store(lambda _: lock.is_held())
         except Error as error:
             self._failed(ledger_id, str(error))
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the other repairs
             self._failed(ledger_id, repr(error), error)
         finally:
             self.counts.seconds += loop.time() - began_s
-            if lock is not None:
-                await self._release(ledger_id, lock)
-
-    async def _release(self, ledger_id: LedgerId, lock: LedgerLock) -> None:
-        try:
-            await self._client.call_store(lambda _: lock.release())
-        except Error as error:
-            # It goes with this process's session.
-            _log.warning("autorecovery.lock_unreleased", ledger_id=ledger_id, reason=str(error))
 
     async def _repair_locked(self, ledger_id: LedgerId) -> None:
         loop = asyncio.get_running_loop()

@@ -146,10 +146,14 @@ class MarkCalls:
         """Return all marks: which bookie may lack which entries."""
         return [mark async for page in self.pages() for mark in page]
 
-    async def pages(self, turn: int = 0) -> AsyncGenerator[Sequence[LedgerMark], None]:
-        """Yield all marks in pages of about a 16th. `turn`: of the folder to begin with.
+    async def pages(
+        self, turn: int = 0, *, skips_damaged: bool = False
+    ) -> AsyncGenerator[Sequence[LedgerMark], None]:
+        """Yield all marks in pages of about a 16th. Of those that only Apache's AutoRecovery made, 10,000 at most.
 
-        Of those that only Apache's AutoRecovery made, it yields 10,000 at most.
+        Args:
+            turn: of the folder to begin with.
+            skips_damaged: a damaged mark is logged and left out; else it raises StorageError.
         """
         folders = await self._store.call(lambda store: store.marks.folders())
         at = turn % len(folders) if folders else 0
@@ -157,11 +161,16 @@ class MarkCalls:
         for first in range(0, len(turned), FOLDERS_AT_ONCE):
             some = turned[first : first + FOLDERS_AT_ONCE]
             yield await self._store.call(
-                lambda store: list(store.marks.list_folders(some)),  # noqa: B023
+                lambda store: list(
+                    store.marks.list_folders(some, skips_damaged=skips_damaged)  # noqa: B023
+                ),
                 _PAGE_TIMEOUT_S,
             )
         yield await self._store.call(
-            lambda store: list(islice(store.marks.foreign(), FOREIGN_MARKS_MAX)), _PAGE_TIMEOUT_S
+            lambda store: list(
+                islice(store.marks.foreign(skips_damaged=skips_damaged), FOREIGN_MARKS_MAX)
+            ),
+            _PAGE_TIMEOUT_S,
         )
 
     async def read(self, ledger_id: LedgerId) -> LedgerMark:

@@ -18,6 +18,7 @@ from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageE
 from fastbk.meta.records import Change, RecordStore, VersionedRecord
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica, from_json, merged, to_json, without
+from fastbk.observe.library_log import LibraryLog
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -27,6 +28,7 @@ READ_AT_ONCE = 500
 """Marks that are read by one request."""
 FOLDERS_AT_ONCE = 16
 _TRIES_MAX = 20
+_log = LibraryLog("fastbk.meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,25 @@ class ReplicaMarks:
         (found,) = self.read_all([ledger_id])
         return found
 
-    def read_all(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerMark]:
-        """Return the marks of several ledgers, in their order."""
+    def read_all(
+        self, ledger_ids: Sequence[LedgerId], *, skips_damaged: bool = False
+    ) -> list[LedgerMark]:
+        """Return the marks of several ledgers, in their order.
+
+        `skips_damaged`: a damaged one is logged and counts as none, so that it does not hide the others from a repair.
+        """
         records = self._records.read([path_of(one) for one in ledger_ids])
-        return [
-            LedgerMark(ledger_id, _missing(ledger_id, record))
-            for ledger_id, record in zip(ledger_ids, records, strict=True)
-        ]
+        marks = []
+        for ledger_id, record in zip(ledger_ids, records, strict=True):
+            try:
+                missing = _missing(ledger_id, record)
+            except StorageError as error:
+                if not skips_damaged:
+                    raise
+                missing = ()
+                _log.error("metadata.mark_damaged", ledger_id=ledger_id, reason=str(error))
+            marks.append(LedgerMark(ledger_id, missing))
+        return marks
 
     def update(
         self,
@@ -115,14 +129,17 @@ class ReplicaMarks:
         """Return the folders that marks lie in, 256 at most; a ledger's is chosen by its id."""
         return [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
 
-    def list_folders(self, folders: Sequence[str]) -> Iterator[LedgerMark]:
-        """Yield the marks of some folders, best of `FOLDERS_AT_ONCE`."""
+    def list_folders(
+        self, folders: Sequence[str], *, skips_damaged: bool = False
+    ) -> Iterator[LedgerMark]:
+        """Yield the marks of some folders, best of `FOLDERS_AT_ONCE`. `skips_damaged`: see `read_all`."""
         ids = (int(name, 16) for names in self._records.children_of(folders) for name in names)
         while some := list(islice(ids, READ_AT_ONCE)):
-            yield from (mark for mark in self.read_all(some) if mark.missing)
+            yield from (mark for mark in self.read_all(some, skips_damaged=skips_damaged) if mark.missing)
 
-    def foreign(self) -> Iterator[LedgerMark]:
+    def foreign(self, *, skips_damaged: bool = False) -> Iterator[LedgerMark]:
         """Yield the marks that only Apache's AutoRecovery made."""
+        del skips_damaged
         yield from ()
 
     def under_replicated(self) -> Iterator[UnderreplicatedLedger]:

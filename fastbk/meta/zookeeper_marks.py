@@ -214,11 +214,11 @@ class ZooKeeperReplicaMarks(ReplicaMarks):
         super().__init__(records)
         self._nodes = nodes
 
-    def foreign(self) -> Iterator[LedgerMark]:
+    def foreign(self, *, skips_damaged: bool = False) -> Iterator[LedgerMark]:
         """Yield the marks that only Apache's AutoRecovery made: of all of a bookie's entries."""
         nodes = self._nodes.ledgers()
         while some := list(islice(nodes, READ_AT_ONCE)):
-            own = self.read_all([one.ledger_id for one in some])
+            own = self.read_all([one.ledger_id for one in some], skips_damaged=skips_damaged)
             for node, mark in zip(some, own, strict=True):
                 if not mark.missing:
                     since_ms = node.marked_ms or 0

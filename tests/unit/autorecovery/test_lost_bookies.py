@@ -133,10 +133,25 @@ def test_a_bookie_whose_ledgers_are_marked_is_due_whatever_is_lost_later() -> No
     cluster.judge(without(0))
     cluster.now_s += DELAY_S
     assert cluster.judge(without(0)).due == {"b0"}
-    cluster.stored = cluster.stored.marked({"b0"})
+    cluster.stored = cluster.stored.marked({"b0": cluster.stored.lost["b0"].lost_ms})
     judged = cluster.judge(without(0, 1, 2))
     assert judged.due == {"b0"}
     assert set(judged.held) == {"b1", "b2"}
+
+
+def test_a_scan_for_an_earlier_loss_marks_nothing_of_a_later_one() -> None:
+    """INV-H3: the bookie returned while its ledgers were marked, and was lost again before the scan ended."""
+    cluster = Cluster()
+    cluster.judge(without(0))
+    cluster.now_s += DELAY_S
+    scanned = {one: cluster.stored.lost[one].lost_ms for one in cluster.judge(without(0)).due}
+    cluster.judge(ALL)
+    cluster.now_s += 1
+    cluster.judge(without(0))
+    cluster.stored = cluster.stored.marked(scanned)
+    judged = cluster.judge(without(0))
+    assert not judged.due
+    assert judged.waiting == {"b0": DELAY_S}
 
 
 def test_a_bookie_that_left_the_cluster_is_forgotten() -> None:

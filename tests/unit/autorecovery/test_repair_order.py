@@ -87,6 +87,16 @@ def test_an_active_ledger_is_not_taken_twice() -> None:
     assert order.take() is None
 
 
+def test_a_ledger_whose_repair_was_cancelled_is_offered_again() -> None:
+    """As after a pause in the middle of it."""
+    order = RepairOrder()
+    order.replace([(1, 0)], 0.0)
+    assert order.take() == 1
+    order.leave(1)
+    order.replace([(1, 0)], 1.0)
+    assert order.take() == 1
+
+
 def test_the_ledgers_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repair_order, "LEDGERS_MAX", 10)
     order = RepairOrder()

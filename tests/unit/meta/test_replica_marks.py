@@ -7,8 +7,10 @@ from contextlib import closing
 
 import pytest
 
+from fastbk.errors import StorageError
 from fastbk.meta import MetadataStore, open_store, replica_marks
-from fastbk.meta.replica_marks import LedgerMark, UnderreplicatedLedger, delete_ledger
+from fastbk.meta.records import Change
+from fastbk.meta.replica_marks import LedgerMark, UnderreplicatedLedger, delete_ledger, path_of
 from fastbk.meta.zookeeper import ZooKeeperStore
 from fastbk.meta.zookeeper_marks import UnderreplicatedNodes
 from fastbk.model.missing_replica import MissingReplica
@@ -136,3 +138,17 @@ def test_our_own_mark_stays_when_apaches_worker_deletes_its_node(
         client.close()
         assert list(nodes.ledgers()) == []
         assert [one.ledger_id for one in store.marks.list()] == [7]
+
+
+def test_a_damaged_mark_hides_no_other_from_a_worker(open_driver: Open) -> None:
+    store = open_driver()
+    for ledger_id in (7, 8, 7 + 256):
+        store.marks.update(ledger_id, add=[FIRST])
+    (found,) = store.records.read([path_of(8)])
+    assert found is not None
+    store.records.change([Change(path_of(8), b"{", found.version)])
+    with pytest.raises(StorageError, match="ledger 8"):
+        list(store.marks.list())
+    folders = store.marks.folders()
+    marks = list(store.marks.list_folders(folders, skips_damaged=True))
+    assert {one.ledger_id for one in marks} == {7, 7 + 256}
