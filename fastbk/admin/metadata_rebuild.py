@@ -16,6 +16,7 @@ from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ids, all_ledgers
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
 from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
+from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
 from fastbk.model.entry import DigestType
 from fastbk.model.id_ranges import IdRanges
 from fastbk.model.ids import BookieId, LedgerId
@@ -71,6 +72,20 @@ def instance_of(collections: Sequence[Collection]) -> str:
     if len(set(names)) < len(names):
         raise ConfigError("a bookie was collected twice: give its newest file only")
     return next(iter(ids), "")
+
+
+def remade_store(uri: str, instance_id: str) -> MetadataStore:
+    """Open the store at `uri`; where there is none, make one with this instance id (empty: a new one).
+
+    Bookies start only on the cluster that their cookies name (INV-D1). Raises as `open_store`.
+    """
+    if is_zookeeper(uri):
+        from fastbk.meta import zookeeper_admin
+
+        location = parse_zookeeper(uri)
+        if not zookeeper_admin.exists(location):
+            zookeeper_admin.init(location, instance_id=instance_id or None)
+    return open_store(uri, new_instance_id=instance_id)
 
 
 def rebuild(store: MetadataStore, collections: Sequence[Collection]) -> Rebuilt:

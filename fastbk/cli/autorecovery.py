@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_metadata, metadata_uri
+from fastbk.cli.options import add_http, add_metadata, metadata_uri
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
@@ -29,18 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long the writer of an open ledger has to replace a lost bookie (30)",
     )
-    parser.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        help="answer /livez there; port 0: any, the log says which (default: nowhere)",
-    )
-    parser.add_argument(
-        "--http-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name that clients of --http call this machine by, beside localhost and its own",
-    )
+    add_http(parser, "/livez")
     add_metadata(parser)
 
 

@@ -99,7 +99,10 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
 
 
 def _lost_lines(audit: Audit, now_ms: int) -> list[str]:
-    lines = [f"lost: {one}, its ledgers are copied" for one in audit.due]
+    lines = [
+        f"lost: {one}, its delay is over: its ledgers are marked and copied to others"
+        for one in audit.due
+    ]
     for one, due_ms in audit.waiting.items():
         held = f" (held: {audit.held[one]}; `heal resume` ends that)" if one in audit.held else ""
         lines.append(f"lost: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}")

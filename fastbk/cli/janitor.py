@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_answer
+from fastbk.cli.options import add_http, add_json, add_metadata, metadata_uri, print_answer
 from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.private_files import make_directory
 from fastbk.units import format_count, format_size
@@ -47,18 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="gets a line of JSON before each deletion; default: the log",
     )
-    parser.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        help="answer /metrics and /livez there; port 0: any, the log says which (default: nowhere)",
-    )
-    parser.add_argument(
-        "--http-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name that clients of --http call this machine by, beside localhost and its own",
-    )
+    add_http(parser, "/metrics and /livez")
     parser.add_argument(
         "--cursor-series",
         type=int,

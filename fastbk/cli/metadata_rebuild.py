@@ -71,8 +71,7 @@ def _collect(options: argparse.Namespace) -> int:
 def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata rebuild")
     from fastbk.admin.bookie_collection import read_collection
-    from fastbk.admin.metadata_rebuild import instance_of, rebuild
-    from fastbk.meta.remaking import remade_store
+    from fastbk.admin.metadata_rebuild import instance_of, rebuild, remade_store
 
     collections = [read_collection(one) for one in options.files]
     uri = metadata_uri(options)

@@ -76,6 +76,22 @@ def digest_name(text: str) -> str:
     return "dummy" if text.lower() == "none" else text.lower()
 
 
+def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
+    """Declare where a process answers `pages`."""
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help=f"answer {pages} there; port 0: any, the log says which (default: nowhere)",
+    )
+    parser.add_argument(
+        "--http-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that clients of --http call this machine by, beside localhost and its own",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
     parser.add_argument(

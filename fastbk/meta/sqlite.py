@@ -82,13 +82,17 @@ class SqliteStore:
         *,
         may_make: bool = True,
         in_memory: bool = False,
+        new_instance_id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`new_instance_id`: of a file that is made; None or "": any."""
         self.uri = f"{'memory' if in_memory else 'sqlite'}:{path}"
         self._lease_s = lease_s
         self._clock = clock
         self._boot_id = read_boot_id()
-        self._file = SqliteFile(path, timeout_s, may_make=may_make, in_memory=in_memory)
+        self._file = SqliteFile(
+            path, timeout_s, may_make=may_make, in_memory=in_memory, instance_id=new_instance_id
+        )
         self._watcher = Watcher(
             self._state_of, MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
         )

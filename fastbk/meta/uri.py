@@ -128,6 +128,7 @@ def open_store(
     session_timeout_s: float | None = None,
     *,
     may_make: bool = True,
+    new_instance_id: str | None = None,
 ) -> MetadataStore:
     """Open the store at `uri`; every call of it takes at most about `timeout_s` seconds.
 
@@ -136,6 +137,8 @@ def open_store(
 
     `may_make`: a file that is not there is made, which is right for whoever starts a cluster. Others would be given an
     empty one where the path is mistyped. Without effect in ZooKeeper, where only `fastbk metadata init` makes one.
+
+    `new_instance_id`: the cluster's id in a file that is made; None or "": any.
 
     Raises ConfigError for a URI that this version cannot serve and for a place where no cluster is,
     MetadataUnavailable when the store does not open.
@@ -152,7 +155,9 @@ def open_store(
             )
         from fastbk.meta.sqlite import SqliteStore
 
-        return SqliteStore(path, timeout_s=timeout_s, may_make=may_make)
+        return SqliteStore(
+            path, timeout_s=timeout_s, may_make=may_make, new_instance_id=new_instance_id
+        )
     if scheme == "memory":
         from fastbk.meta.sqlite import MemoryStore
 
