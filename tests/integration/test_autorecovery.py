@@ -12,6 +12,7 @@ import fastbk
 from fastbk.admin.cluster import under_replicated
 from fastbk.autorecovery.auditor import AuditorOptions
 from fastbk.autorecovery.healer import Healer
+from fastbk.autorecovery.state import Settings
 from fastbk.autorecovery.worker import WorkerOptions
 from fastbk.client import Client
 from fastbk.testing import LocalCluster
@@ -233,6 +234,26 @@ async def test_paused_nothing_is_copied_and_resumed_it_is() -> None:
             assert healer.worker.counts.attempts == 0
             await client.call_store(lambda store: store.coordination.enable())
             await until(lambda: misses_nothing(client), "nothing misses copies")
+
+
+@pytest.mark.soak
+async def test_what_a_pause_has_cut_off_is_repaired_after_it() -> None:
+    """INV-H2: the lock is given back, too."""
+    async with LocalCluster(5) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        ledger_id = await fill(client, 4)
+        await set_delay(client, 1)
+        members = (await client.ledger_info(ledger_id)).metadata.fragments[0].ensemble
+        async with healing(client, "healer-1") as healer:
+            await healer.state.settings.put(Settings(bytes_per_s=1.0))
+            await cluster.kill_async(int(members[0].rpartition("-")[2]) - 1)
+            await until(lambda: healer.worker.report().active, "the repair has begun")
+            await client.call_store(lambda store: store.coordination.disable())
+            await until(lambda: not healer.worker.report().active, "the repair is cut off")
+            assert await client.locks.holder_of(ledger_id) is None
+            await healer.state.settings.put(Settings(bytes_per_s=0.0))
+            await client.call_store(lambda store: store.coordination.enable())
+            await until(lambda: misses_nothing(client), "nothing misses copies")
+            await check(client, ledger_id)
 
 
 async def _is_due(healer: Healer) -> bool:
