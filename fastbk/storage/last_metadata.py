@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.durable_files import replaced, sync_directory
+from fastbk.durable_files import replaced
 from fastbk.model.id_ranges import IdRanges
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
@@ -115,7 +115,7 @@ class LastMetadata:
         self._ids, self._offsets = array("q"), array("q")
         self._changed: dict[int, int] = {}
         self.deleted = IdRanges()
-        end = _HEADER.size
+        end = 0
         with suppress(CorruptDataError):
             for at, ledger_id, number, body in records(self._path):
                 end = at + _RECORD.size + len(body)
@@ -127,10 +127,12 @@ class LastMetadata:
                 if len(self._changed) > CHANGED_MAX:
                     self._fold()
         self._fold()
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not end:  # by rename: who reads while the bookie runs never meets half a header
+            with replaced(self._path) as draft:
+                draft.write_bytes(_header())
+            end = _HEADER.size
+        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(self._file, end)
-        os.pwrite(self._file, _header(), 0)
-        sync_directory(self._path.parent)
         self._end = end
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.model.id_ranges import IdRanges
+from fastbk.native.ffi import CorruptDataError
 from fastbk.storage.last_metadata import (
     BUFFER_BYTES,
     NAME,
@@ -47,6 +49,38 @@ def test_a_deleted_ledger_is_no_longer_seen_unless_it_is_seen_again(tmp_path: Pa
     seen, deleted = read_last_metadata(tmp_path)
     assert seen == {7: (0, b"one")}
     assert not len(deleted)
+
+
+def test_whoever_reads_beside_the_writer_never_meets_half_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = {name: getattr(os, name) for name in ("open", "ftruncate", "pwrite", "replace")}
+    steps: list[str] = []
+
+    def step(name: str, *args: object, **named: object) -> object:
+        done = real[name](*args, **named)
+        monkeypatch.undo()  # what reads takes no steps
+        steps.append(name)
+        read_last_metadata(tmp_path)
+        patch()
+        return done
+
+    def patch() -> None:
+        for name in real:
+            monkeypatch.setattr(os, name, partial(step, name))
+
+    patch()
+    LastMetadata(tmp_path).close()
+    monkeypatch.undo()
+    assert "open" in steps
+
+
+def test_a_file_that_is_something_else_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(bytes(16))
+    with pytest.raises(CorruptDataError):
+        read_last_metadata(tmp_path)
+    LastMetadata(tmp_path).close()
+    assert read_last_metadata(tmp_path)[0] == {}
 
 
 def test_a_torn_tail_costs_only_what_is_torn(tmp_path: Path) -> None:
