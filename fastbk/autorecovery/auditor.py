@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from fastbk.autorecovery.figures import AuditorCounts
 from fastbk.autorecovery.lost_bookies import Judged, LossRules, LostBookies, delay_of, judge
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
@@ -44,16 +45,6 @@ class AuditorOptions:
     confirm_after_s: float = CONFIRM_AFTER_S
 
 
-@dataclass(slots=True)
-class AuditorCounts:
-    """Since this process became the auditor."""
-
-    bookie_passes: int = 0
-    failed_passes: int = 0
-    losses: int = 0
-    losses_cancelled: int = 0
-
-
 class Auditor:
     """The auditor's passes over one cluster, while this process is elected.
 
@@ -68,17 +59,18 @@ class Auditor:
         rate: CopyRate,
         options: AuditorOptions | None = None,
         session_lost_ms: int | None = None,
+        counts: AuditorCounts | None = None,
     ) -> None:
         """`session_lost_ms`: when this process last lost its session with metadata; None: it never did."""
         options = AuditorOptions() if options is None else options
-        self.counts = AuditorCounts()
+        self.counts = AuditorCounts() if counts is None else counts
         self.pass_ended_s: dict[str, float] = {}
         self._client = client
         self._name = name
         self._options = options
         self._session_lost_ms = session_lost_ms
         self._state = ClusterState(client.records)
-        self.marking = MarkingScan(client, self._state)
+        self.marking = MarkingScan(client, self._state, self.counts.marking)
         self.verification = Verification(
             client,
             self._state,
@@ -86,6 +78,7 @@ class Auditor:
             ledgers_per_s=options.verify_ledgers_per_s,
             cycle_interval_s=options.cycle_interval_s,
             confirm_after_s=options.confirm_after_s,
+            counts=self.counts.verification,
         )
         self._is_enabled = False
         self._due: frozenset[BookieId] = frozenset()
@@ -159,6 +152,8 @@ class Auditor:
 
     async def audit_bookies(self) -> None:
         """Find out which bookies are lost and due, and store it."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
 
         def read(store: MetadataStore) -> tuple[set[BookieId], set[BookieId], bool, int | None]:
             coordination = store.coordination
@@ -179,6 +174,7 @@ class Auditor:
         await self._state.lost_bookies.change(decide)
         await self._publish(judged[-1])
         self.counts.bookie_passes += 1
+        self.counts.audit_ms.add((loop.time() - began_s) * 1000)
 
     def _known(self, identified: set[BookieId], before: LostBookies) -> set[BookieId]:
         """Return the bookies that can be lost.
@@ -246,6 +242,7 @@ class Auditor:
 
     async def _verify(self) -> None:
         if not self._is_enabled:
+            self.counts.verification.skipped += 1
             return
         before = self.verification.counts.cycles
         await self.verification.run(lambda: self._due, self._may_work)

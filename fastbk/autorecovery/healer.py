@@ -9,6 +9,7 @@ import re
 import socket
 
 from fastbk.autorecovery.auditor import Auditor, AuditorOptions
+from fastbk.autorecovery.figures import AuditorCounts
 from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.autorecovery.worker import ReplicationWorker, WorkerOptions
 from fastbk.client import Client
@@ -33,6 +34,7 @@ class Healer:
 
     Attributes:
         auditor: while this process is elected, else None.
+        auditor_counts: of all times that it was elected.
         elections: how often it was elected.
     """
 
@@ -46,6 +48,7 @@ class Healer:
         self.name = process_name() if name is None else name
         self.worker = ReplicationWorker(client, self.name, worker_options)
         self.auditor: Auditor | None = None
+        self.auditor_counts = AuditorCounts()
         self.elections = 0
         self.client = client
         self.state = ClusterState(client.records)
@@ -116,7 +119,12 @@ class Healer:
         self.elections += 1
         _log.info("autorecovery.elected", auditor=self.name)
         self.auditor = Auditor(
-            self.client, self.name, self.worker.rate, self._auditor_options, self._session_lost_ms
+            self.client,
+            self.name,
+            self.worker.rate,
+            self._auditor_options,
+            self._session_lost_ms,
+            self.auditor_counts,
         )
         self._auditing = asyncio.create_task(self.auditor.run())
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
+from fastbk.autorecovery.figures import MarkingCounts
 from fastbk.autorecovery.ledger_pages import page_after
 from fastbk.autorecovery.state import ClusterState, Marking
 from fastbk.client import Client, LedgerInfo
@@ -33,16 +34,15 @@ def owed_by_lost(metadata: LedgerMetadata, bookie_id: BookieId) -> Iterator[Miss
 
 
 class MarkingScan:
-    """Scans for due bookies, one after the other.
+    """Scans for due bookies, one after the other."""
 
-    Attributes:
-        ledgers_marked: since this process became the auditor.
-    """
-
-    def __init__(self, client: Client, state: ClusterState) -> None:
-        self.ledgers_marked = 0
+    def __init__(self, client: Client, state: ClusterState, counts: MarkingCounts | None = None) -> None:
+        self.counts = MarkingCounts() if counts is None else counts
         self._client = client
         self._state = state
+        self._before = 0, 0
+        self._took_s = 0.0
+        self._reading_s = 0.0
 
     async def run(
         self, due: Callable[[], Mapping[BookieId, int]], may_work: Callable[[], bool]
@@ -56,6 +56,7 @@ class MarkingScan:
                 may return meanwhile.
             may_work: also called for each page; a scan that may not go on stays where it is.
         """
+        began_s = asyncio.get_running_loop().time()
         marking = (await self._state.audit.read()).marking
         if not marking.bookies:
             marking = Marking(dict(due()))
@@ -63,24 +64,40 @@ class MarkingScan:
                 return
             await self._save(marking)
             _log.info("autorecovery.marking_started", bookies=sorted(marking.bookies))
-        end_s = asyncio.get_running_loop().time() + RUN_S
-        while may_work() and asyncio.get_running_loop().time() < end_s:
+        loop = asyncio.get_running_loop()
+        end_s = began_s + RUN_S
+        while may_work() and loop.time() < end_s:
             losses = due()
             still = {one for one, lost_ms in marking.bookies.items() if losses.get(one) == lost_ms}
+            read_s = loop.time()
             page = await page_after(self._client, marking.after) if still else []
+            self._reading_s += loop.time() - read_s
             if not page:
                 break
             await self._mark_page(page, still)
             marking = Marking(marking.bookies, page[-1].ledger_id)
             await self._save(marking)
         else:
+            self._took_s += loop.time() - began_s
             return
+        self._took_s += loop.time() - began_s
         # The bookies first: an end between the two scans once more, and leaves nothing out.
         if still:
             done = {one: marking.bookies[one] for one in still}
             await self._state.lost_bookies.change(lambda lost: lost.marked(done))
         await self._save(Marking())
+        self._count_scan()
         _log.info("autorecovery.marking_ended", bookies=sorted(still))
+
+    def _count_scan(self) -> None:
+        """Count a scan, as far as this process did it."""
+        counts = self.counts
+        counts.scan_ledgers.add(counts.ledgers - self._before[0])
+        counts.scan_bytes.add(counts.bytes_marked - self._before[1])
+        counts.scan_ms.add(self._took_s * 1000)
+        counts.reading_ms.add(self._reading_s * 1000)
+        self._before = counts.ledgers, counts.bytes_marked
+        self._took_s = self._reading_s = 0.0
 
     async def _mark_page(self, page: list[LedgerInfo], bookies: Collection[BookieId]) -> None:
         todo = []
@@ -88,10 +105,11 @@ class MarkingScan:
             missing = [each for bookie in bookies for each in owed_by_lost(one.metadata, bookie)]
             if missing:
                 todo.append((one.ledger_id, missing))
+                self.counts.ledgers += 1
+                self.counts.bytes_marked += one.metadata.length
         for at in range(0, len(todo), MARKS_AT_ONCE):
             some = todo[at : at + MARKS_AT_ONCE]
             await asyncio.gather(*(self._mark(*one) for one in some))
-            self.ledgers_marked += len(some)
 
     async def _mark(self, ledger_id: LedgerId, missing: list[MissingReplica]) -> None:
         try:

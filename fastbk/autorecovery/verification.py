@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from fastbk.autorecovery.figures import VerificationCounts
 from fastbk.autorecovery.ledger_pages import page_after
 from fastbk.autorecovery.marking import REASON
 from fastbk.autorecovery.state import ClusterState, Cycle, clock_ms
@@ -42,18 +43,6 @@ _log = LibraryLog("fastbk.autorecovery")
 
 
 @dataclass(slots=True)
-class VerificationCounts:
-    """Since this process began."""
-
-    ledgers: int = 0
-    unsure: int = 0
-    requests: int = 0
-    holes: int = 0
-    """Ledgers whose missing copies were confirmed and marked."""
-    cycles: int = 0
-
-
-@dataclass(slots=True)
 class _Doubt:
     """What a first check did not find, and when."""
 
@@ -79,9 +68,10 @@ class Verification:
         ledgers_per_s: float = LEDGERS_PER_S,
         cycle_interval_s: float = CYCLE_INTERVAL_S,
         confirm_after_s: float = CONFIRM_AFTER_S,
+        counts: VerificationCounts | None = None,
     ) -> None:
         """`rate`: the copy rate of this process, which its reads and lists count against."""
-        self.counts = VerificationCounts()
+        self.counts = VerificationCounts() if counts is None else counts
         self._client = client
         self._state = state
         self._rate = rate
@@ -141,6 +131,7 @@ class Verification:
             counts.cycles += 1
             if self._is_read_wholly:
                 self.named_last, self.named_last_ms = frozenset(self.named), cycle.began_ms
+            counts.cycle_ms.add(now_ms - cycle.began_ms)
             seconds = (now_ms - cycle.began_ms) / 1000
             _log.info(
                 "autorecovery.cycle_ended",
@@ -186,6 +177,9 @@ class Verification:
         due: frozenset[BookieId],
     ) -> None:
         self.counts.ledgers += 1
+        fragments = info.metadata.fragments
+        self.counts.fragments.add(len(fragments))
+        self.counts.bookies.add(len({bookie for one in fragments for bookie in one.ensemble}))
         try:
             listed = await self._list(info, services, due)
         except StorageError as error:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from fastbk.autorecovery.figures import WorkerCounts
 from fastbk.autorecovery.marked_ledgers import MarkedLedgers
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S, HeldLease
 from fastbk.autorecovery.repair_order import RepairOrder
@@ -62,21 +63,6 @@ class WorkerOptions:
     grace_s: float = 30.0
 
 
-@dataclass(slots=True)
-class WorkerCounts:
-    """Since this process began. `lost_locks`: repairs that ended without their lock: its session had expired."""
-
-    repaired: int = 0
-    attempts: int = 0
-    failures: int = 0
-    lost_locks: int = 0
-    entries_copied: int = 0
-    bytes_copied: int = 0
-    entries_lost: int = 0
-    ledgers_closed: int = 0
-    seconds: float = 0.0
-
-
 class ReplicationWorker:
     """The repairs of one process.
 
@@ -104,6 +90,11 @@ class ReplicationWorker:
         self._grace: dict[LedgerId, float] = {}
         self._repairs: dict[LedgerId, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
+
+    @property
+    def active(self) -> int:
+        """How many ledgers it repairs now."""
+        return len(self._repairs)
 
     @property
     def parked(self) -> int:
@@ -262,22 +253,25 @@ class ReplicationWorker:
     async def _repair(self, ledger_id: LedgerId) -> None:
         """Repair one ledger under its lock."""
         loop, order = asyncio.get_running_loop(), self._order
-        began_s = loop.time()
+        began_s, had_lock = loop.time(), False
         try:
             async with self._client.locks.hold(ledger_id, self._name) as lock:
                 if lock is None:
                     due_s = began_s + LOCKED_RETRY_S
                     order.wait_until(ledger_id, due_s, "another worker has it", began_s)
                     return
+                had_lock = True
                 self.counts.attempts += 1
                 await self._repair_locked(ledger_id)
                 self.counts.lost_locks += not await self._client.call_store(lambda _: lock.is_held())
         except Error as error:
+            self._count_fault(error)
             self._failed(ledger_id, str(error))
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the other repairs
+            self._count_fault(error)
             self._failed(ledger_id, repr(error), error)
-        finally:
-            self.counts.seconds += loop.time() - began_s
+        if had_lock:
+            self.counts.repair_ms.add((loop.time() - began_s) * 1000, ok=ledger_id not in order.waiting)
 
     async def _repair_locked(self, ledger_id: LedgerId) -> None:
         loop = asyncio.get_running_loop()
@@ -372,6 +366,10 @@ class ReplicationWorker:
             reason = f"its write quorum is 1: {reason}"
         if self._order.park(ledger_id, reason, now_s):
             _log.error("autorecovery.ledger_parked", ledger_id=ledger_id, reason=reason)
+
+    def _count_fault(self, error: Exception) -> None:
+        name = type(error).__name__
+        self.counts.faults[name] = self.counts.faults.get(name, 0) + 1
 
     def _failed(self, ledger_id: LedgerId, reason: str, fault: Exception | None = None) -> None:
         self.counts.failures += 1

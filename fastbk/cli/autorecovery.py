@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_http, add_metadata, metadata_uri
+from fastbk.cli.options import add_http, add_lifeline, add_metadata, end_with_lifeline, metadata_uri
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import AsyncGenerator
 
+    from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
-    from fastbk.server.admin.http import PageServer, Request, Response
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long the writer of an open ledger has to replace a lost bookie (30)",
     )
-    add_http(parser, "/livez")
+    add_http(parser, "/metrics, /livez and /api/v1/autorecovery")
+    add_lifeline(parser)
     add_metadata(parser)
 
 
@@ -40,10 +43,12 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
+    from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.observe import logs
 
+    end_with_lifeline(options)
     logs.configure()
     logs.bind(role="autorecovery")
     if not 1 <= options.ledgers_at_once <= 64:
@@ -54,41 +59,46 @@ async def _run(options: argparse.Namespace) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with fastbk.connect(metadata_uri(options)) as client:
+    uri = metadata_uri(options)
+    async with fastbk.connect(uri) as client:
         healer = Healer(client, worker_options=chosen)
-        server = await _serve(healer, options.http, options.http_host)
-        port = None if server is None else server.port
-        logs.info("autorecovery.started", name=healer.name, http_port=port, pid=os.getpid())
-        try:
-            await healer.run(stop)
-        finally:
-            if server is not None:
-                await server.close()
+        recoveries = RequestedRecoveries(client, uri, healer.worker.rate)
+        recovering = loop.create_task(recoveries.run())
+        async with _pages(healer, recoveries, uri, options) as port:
+            logs.info("autorecovery.started", name=healer.name, http_port=port, pid=os.getpid())
+            try:
+                await healer.run(stop)
+            finally:
+                recovering.cancel()
+                await asyncio.wait([recovering])
         logs.info("autorecovery.ended", name=healer.name)
     return 0
 
 
-async def _serve(
-    healer: Healer, address: str | None, allowed_hosts: list[str]
-) -> PageServer | None:
-    """Answer `/livez`: 503 once a pass did not end for too long."""
-    if address is None:
-        return None
+@asynccontextmanager
+async def _pages(
+    healer: Healer, recoveries: RequestedRecoveries, uri: str, options: argparse.Namespace
+) -> AsyncGenerator[int | None, None]:
+    """Answer over HTTP while the block runs; yield the port."""
+    if options.http is None:
+        yield None
+        return
+    from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
+    from fastbk.apache.http.bookie_facts import StoreThreads
+    from fastbk.apache.http.routes import add_auto_recovery_pages
+    from fastbk.cli.autorecovery_page import add_pages
     from fastbk.config import split_address
-    from fastbk.server.admin.http import TEXT, PageServer
+    from fastbk.server.admin.http import PageServer
 
-    host, port = split_address(address, "--http")
-    server = PageServer((*allowed_hosts, host))
-
-    async def alive(request: Request) -> Response:
-        del request
-        late = healer.late_passes()
-        if late:
-            said = ", ".join(f"{name} for {age_s:.0f} s" for name, age_s in sorted(late.items()))
-            return 503, TEXT, f"no pass has ended: {said}\n".encode()
-        return 200, TEXT, b"ok\n"
-
-    server.add_page("/livez", alive, is_quick=True)
-    with os_errors_as(ConfigError, f"--http {address}: cannot listen"):
+    host, port = split_address(options.http, "--http")
+    server = PageServer((*options.http_host, host))
+    metadata = StoreThreads(uri)
+    add_pages(server, healer, recoveries)
+    add_auto_recovery_pages(server, AutoRecoveryPages(metadata, recoveries))
+    with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
         await server.open(host, port)
-    return server
+    try:
+        yield server.port
+    finally:
+        await server.close()
+        await metadata.close()

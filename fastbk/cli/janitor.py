@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import signal
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_http, add_json, add_metadata, metadata_uri, print_answer
+from fastbk.cli.options import (
+    add_http,
+    add_json,
+    add_lifeline,
+    add_metadata,
+    end_with_lifeline,
+    metadata_uri,
+    print_answer,
+)
 from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.private_files import make_directory
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import AsyncGenerator
 
     from fastbk.stream.janitor.audit import Sink
@@ -55,8 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="cursors of which /metrics tells how far they are behind, at most (1000); 0: none",
     )
-    # End when this descriptor, a socket, is closed: for who starts us.
-    parser.add_argument("--lifeline", type=int, metavar="FD", help=argparse.SUPPRESS)
+    add_lifeline(parser)
     add_metadata(parser)
     add_json(parser)
 
@@ -71,9 +77,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.observe import logs
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 
-    if options.lifeline is not None:
-        # Who started us is gone, and its metadata may be: wait for nothing. Every step may be repeated.
-        asyncio.get_running_loop().add_reader(options.lifeline, os._exit, 0)
+    end_with_lifeline(options)
     logs.configure()
     logs.bind(role="janitor")
     chosen = JanitorOptions(

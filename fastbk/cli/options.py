@@ -92,6 +92,23 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
     )
 
 
+def add_lifeline(parser: argparse.ArgumentParser) -> None:
+    """Declare the descriptor of a socket, for who starts a process that is to end with it: `end_with_lifeline`."""
+    parser.add_argument("--lifeline", type=int, metavar="FD", help=argparse.SUPPRESS)
+
+
+def end_with_lifeline(options: argparse.Namespace) -> None:
+    """Exit, from the running loop, once the other end of the lifeline is closed.
+
+    Who started us is gone then, and its metadata may be: nothing is waited for. Every step may be repeated.
+    """
+    if options.lifeline is not None:
+        import asyncio
+        import os
+
+        asyncio.get_running_loop().add_reader(options.lifeline, os._exit, 0)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
     parser.add_argument(

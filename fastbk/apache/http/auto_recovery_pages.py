@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from fastbk.apache.http.answers import NOT_GET, answer, json_object, text
 from fastbk.errors import ConfigError, Error
+from fastbk.model.ids import check_bookie_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastbk.apache.http.bookie_facts import StoreThreads
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.replica_marks import UnderreplicatedLedger
+    from fastbk.model.ids import BookieId
     from fastbk.server.admin.http import Page, Request, Response
 
 LEDGERS_LISTED_MAX = 100_000
 NOT_PUT = "Not found method. Should be PUT method"
-BY_HAND = "copies are made by `fastbk bookie recover ID` or `fastbk bookie decommission ID`, not over HTTP"
+NOT_HERE = (
+    "a bookie makes no copies: `fastbk autorecovery --http` answers this, as do the commands"
+    " `fastbk bookie recover ID` and `fastbk bookie decommission ID`"
+)
+
+
+class Recoveries(Protocol):
+    """Who recovers bookies in the background."""
+
+    def recover(self, bookie_ids: Sequence[BookieId], *, delete_cookie: bool) -> None:
+        """Begin. Raises ConfigError if that cannot be begun now."""
+
+    def decommission(self, bookie_id: BookieId) -> None:
+        """Begin. Raises ConfigError if that cannot be begun now."""
 
 
 class AutoRecoveryPages:
     """Those of one metadata store."""
 
-    def __init__(self, metadata: StoreThreads) -> None:
+    def __init__(self, metadata: StoreThreads, recoveries: Recoveries | None = None) -> None:
+        """`recoveries`: in the process that recovers bookies; None: here nobody does."""
         self._metadata = metadata
+        self._recoveries = recoveries
 
     def pages(self) -> dict[str, Page]:
         """Return the pages by the ends of their paths."""
@@ -34,8 +53,8 @@ class AutoRecoveryPages:
             "who_is_auditor": self._auditor,
             "trigger_audit": self._trigger,
             "lost_bookie_recovery_delay": self._delay,
-            "bookie": self._by_hand,
-            "decommission": self._by_hand,
+            "bookie": self._recover,
+            "decommission": self._decommission,
         }
 
     async def _status(self, request: Request) -> Response:
@@ -121,5 +140,37 @@ class AutoRecoveryPages:
         await self._metadata.call(lambda store: store.coordination.set_lost_bookie_delay(delay_s))
         return text(200, f"Success set lostBookieRecoveryDelay to {delay_s}")
 
-    async def _by_hand(self, request: Request) -> Response:
-        return text(404, BY_HAND if request.method == "PUT" else NOT_PUT)
+    async def _recover(self, request: Request) -> Response:
+        if self._recoveries is None or request.method != "PUT":
+            return text(404, NOT_HERE if request.method == "PUT" else NOT_PUT)
+        if not request.body:
+            return text(404, "No request body provide.")
+        try:
+            wanted = msgspec.json.decode(request.body, type=_Recovery)
+            bookie_ids = [check_bookie_id(one) for one in wanted.bookie_src]
+            if not bookie_ids:
+                return text(404, "ERROR parameters: bookie_src names no bookie")
+            self._recoveries.recover(bookie_ids, delete_cookie=wanted.delete_cookie)
+        except (msgspec.DecodeError, ConfigError) as error:
+            return text(404, f"ERROR parameters: {error}")
+        return text(200, "Success send recovery request command.")
+
+    async def _decommission(self, request: Request) -> Response:
+        if self._recoveries is None or request.method != "PUT":
+            return text(404, NOT_HERE if request.method == "PUT" else NOT_PUT)
+        if not request.body:
+            return text(404, "Null request body for DecommissionService.")
+        asked = json_object(request)
+        if "bookie_src" not in asked:
+            return text(404, "Request body not contains bookie_src.")
+        try:
+            bookie_id = check_bookie_id(msgspec.convert(asked["bookie_src"], str))
+            self._recoveries.decommission(bookie_id)
+        except (msgspec.ValidationError, ConfigError) as error:
+            return text(404, f"Exception when send decommission command.{error}")
+        return text(200, f"Success send decommission Bookie command {bookie_id}")
+
+
+class _Recovery(msgspec.Struct):
+    bookie_src: list[str]
+    delete_cookie: bool = False

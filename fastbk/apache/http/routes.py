@@ -13,7 +13,7 @@ from fastbk.apache.http.ledger_pages import LedgerPages
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts, StoreThreads
-    from fastbk.server.admin.http import AdminServer, Request, Response
+    from fastbk.server.admin.http import AdminServer, PageServer, Request, Response
 
 BOOKIE = "/api/v1/bookie/"
 LEDGER = "/api/v1/ledger/"
@@ -32,11 +32,17 @@ def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -
         (BOOKIE, ClusterPages(metadata).pages()),
         (BOOKIE, by_client.bookie_pages()),
         (LEDGER, by_client.ledger_pages()),
-        (AUTO_RECOVERY, AutoRecoveryPages(metadata).pages()),
         (LEDGER, LedgerPages(metadata).pages()),
     ):
         for name, page in pages.items():
             server.add_page(prefix + name, guarded(page), is_changing=name == CHANGING)
+    add_auto_recovery_pages(server, AutoRecoveryPages(metadata))
+
+
+def add_auto_recovery_pages(server: PageServer, pages: AutoRecoveryPages) -> None:
+    """Have `server` answer Apache's paths about AutoRecovery."""
+    for name, page in pages.pages().items():
+        server.add_page(AUTO_RECOVERY + name, guarded(page))
 
 
 async def _heartbeat(_: Request) -> Response:

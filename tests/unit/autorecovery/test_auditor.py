@@ -107,7 +107,7 @@ async def test_a_scan_that_is_paused_goes_on_with_another_auditor(
         assert (await state.audit.read()).marking.after == 1
         second = MarkingScan(client, state)
         await second.run(lambda: {"b1": 5}, lambda: True)
-        assert second.ledgers_marked == LEDGERS - 2
+        assert second.counts.ledgers == LEDGERS - 2
         assert (await state.audit.read()).marking.bookies == {}
         assert len(await client.marks.list()) == LEDGERS
 

@@ -1,0 +1,95 @@
+"""AutoRecovery over HTTP: a bookie is decommissioned by Apache's verb, and the page of metrics says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import fastbk
+from fastbk.testing import LocalCluster
+from tests.fixtures.exposition import Exposition, parsed
+from tests.fixtures.wait import wait_until
+
+WAIT_S = 60.0
+PREFIX = "/api/v1/autorecovery/"
+
+
+def put(port: int, name: str, body: object) -> tuple[int, str]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    url = f"http://127.0.0.1:{port}{PREFIX}{name}"
+    request = urllib.request.Request(url, data, method="PUT")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def metrics(port: int) -> Exposition:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return parsed(answer.read().decode())
+
+
+async def write(uri: str) -> set[int]:
+    """Write ledgers; some are on every bookie."""
+    ids = set()
+    async with fastbk.connect(uri) as client:
+        for _ in range(8):
+            async with await client.create_ledger(3, 3, 2) as writer:
+                await asyncio.gather(*(writer.append(b"%d" % n) for n in range(20)))
+            ids.add(writer.ledger_id)
+    return ids
+
+
+async def named(uri: str) -> set[str]:
+    async with fastbk.connect(uri) as client:
+        return {
+            bookie
+            async for one in client.list_ledgers()
+            for fragment in one.metadata.fragments
+            for bookie in fragment.ensemble
+        }
+
+
+def test_a_bookie_is_decommissioned_by_apaches_verb(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with LocalCluster(4) as cluster:
+        uri = cluster.metadata_uri
+        asyncio.run(write(uri))
+        assert "bookie-1" in asyncio.run(named(uri))
+        words = ("autorecovery", "--metadata", uri, "--http", "127.0.0.1:0")
+        with open(log, "wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fastbk.cli", *words], stdout=out, stderr=out
+            )
+        try:
+            wait_until(lambda: b"autorecovery.started" in log.read_bytes(), "its start", WAIT_S)
+            port = json.loads(log.read_text().splitlines()[0])["http_port"]
+            assert put(port, "bookie", {"bookie_src": []})[0] == 404
+            assert put(port, "bookie", {"bookie_src": "bookie-1"})[0] == 404
+            assert put(port, "decommission", {"bookie_src": "not an id"})[0] == 404
+            assert put(port, "decommission", b"")[0] == 404
+            # One that runs is not decommissioned, and says so.
+            assert put(port, "decommission", {"bookie_src": "bookie-1"})[0] == 200
+            failed = "fastbk_autorecovery_recoveries_failed_total"
+            wait_until(lambda: metrics(port).value(failed) == 1, "the refusal", WAIT_S)
+            assert b"bookie bookie-1 is alive" in log.read_bytes()
+
+            cluster.stop_bookie(0)
+            status, text = put(port, "decommission", {"bookie_src": "bookie-1"})
+            assert (status, text) == (200, "Success send decommission Bookie command bookie-1")
+            done = "fastbk_autorecovery_recoveries_done_total"
+            wait_until(lambda: metrics(port).value(done) == 1, "the decommission", WAIT_S)
+            assert "bookie-1" not in asyncio.run(named(uri))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
