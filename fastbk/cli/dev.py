@@ -24,8 +24,9 @@ from fastbk.units import format_count
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-    from fastbk.devcluster import Bookie, DevCluster, DevJanitor, DevMetadata
+    from fastbk.devcluster import Bookie, DevCluster, DevMetadata, DevService
 
 DATA_DEFAULT = "fastbk-data"
 RESTARTS_MAX = 5
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     if options.ready_file is not None:
         # First of all: a file of an earlier run must not be taken for this one's.
         options.ready_file.unlink(missing_ok=True)
-    from fastbk.devcluster import DevCluster, DevJanitor, DevMetadata
+    from fastbk.devcluster import DevCluster, DevMetadata, dev_services
 
     for name in ("port_base", "http_port_base"):
         base = getattr(options, name)
@@ -90,11 +91,11 @@ def run(options: argparse.Namespace) -> int:
             http_port_base=options.http_port_base,
             metadata_uri=metadata.start(),
         )
-        janitor = DevJanitor(options.data, cluster.metadata_uri)
+        services = dev_services(options.data, cluster.metadata_uri)
         try:
-            return _run(options, cluster, metadata, janitor, stopping, began_s)
+            return _run(options, cluster, metadata, services, stopping, began_s)
         finally:
-            janitor.stop()
+            _stop(services)
     finally:
         metadata.stop()
         os.close(alone)
@@ -128,7 +129,7 @@ def _run(
     options: argparse.Namespace,
     cluster: DevCluster,
     metadata: DevMetadata,
-    janitor: DevJanitor,
+    services: Sequence[DevService],
     stopping: _Stopping,
     began_s: float,
 ) -> int:
@@ -136,17 +137,18 @@ def _run(
     try:
         cluster.start(should_stop=lambda: bool(stopping.number), reads_only_too=True)
         if not stopping.number:
-            janitor.start()
+            for service in services:
+                service.start()
             if options.ready_file is not None:
                 for bookie in cluster.bookies:
                     bookie.remove_at_end(options.ready_file)
                 if any(bookie.is_ready for bookie in cluster.bookies):
                     with replaced(options.ready_file) as draft:
                         draft.write_text(cluster.metadata_uri, encoding="utf-8")
-            _announce(options, cluster, janitor, time.monotonic() - began_s)
-            _serve(cluster, metadata, janitor, stopping, options.ready_file)
+            _announce(options, cluster, services, time.monotonic() - began_s)
+            _serve(cluster, metadata, services, stopping, options.ready_file)
     finally:
-        janitor.stop()
+        _stop(services)
         clean = cluster.stop()
         if options.ready_file is not None:
             options.ready_file.unlink(missing_ok=True)
@@ -180,23 +182,24 @@ def _catch_signals() -> _Stopping:
 def _serve(
     cluster: DevCluster,
     metadata: DevMetadata,
-    janitor: DevJanitor,
+    services: Sequence[DevService],
     stopping: _Stopping,
     ready_file: Path | None,
 ) -> None:
     """Tell of bookies that break down and come back; start a killed one again, within bounds."""
     ready = {bookie.name: bookie.boots for bookie in cluster.bookies}
-    budgets = {bookie.name: RestartBudget(RESTARTS_MAX, 60.0) for bookie in cluster.bookies}
+    names = [*(bookie.name for bookie in cluster.bookies), *(one.name for one in services)]
+    budgets = {name: RestartBudget(RESTARTS_MAX, 60.0) for name in names}
     given_up: set[str] = set()
-    budgets["janitor"] = RestartBudget(RESTARTS_MAX, 60.0)
     reads_only: set[str] = set()
     while not stopping.number:
         watched = [s.fileno() for b in cluster.bookies if (s := b.watched()) is not None]
         select.select([stopping.bell, *watched], [], [], 1.0)
         cluster.refresh()
         _keep_zookeeper(metadata)
-        if not janitor.is_running and "janitor" not in given_up:
-            _restart_janitor(janitor, budgets["janitor"], given_up)
+        for service in services:
+            if not service.is_running and service.name not in given_up:
+                _restart(service, budgets[service.name], given_up)
         for bookie in cluster.bookies:
             _tell_of_reads_only(bookie, reads_only)
             if bookie.is_ready and bookie.boots != ready[bookie.name]:
@@ -216,14 +219,19 @@ def _serve(
                 bookie.spawn()
 
 
-def _restart_janitor(janitor: DevJanitor, budget: RestartBudget, given_up: set[str]) -> None:
-    """Start the janitor again, within bounds: the bookies do without."""
+def _restart(service: DevService, budget: RestartBudget, given_up: set[str]) -> None:
+    """Start the janitor or AutoRecovery again, within bounds: the bookies do without."""
     if budget.died(time.monotonic()) is None:
-        given_up.add("janitor")
-        note(f"janitor: down, too often: it stays down; see {janitor.directory}")
+        given_up.add(service.name)
+        note(f"{service.name}: down, too often: it stays down; see {service.directory}")
     else:
-        note(f"janitor: down; starting it again; see {janitor.directory}")
-        janitor.start()
+        note(f"{service.name}: down; starting it again; see {service.directory}")
+        service.start()
+
+
+def _stop(services: Sequence[DevService]) -> None:
+    for one in services:
+        one.stop()
 
 
 def _keep_zookeeper(metadata: DevMetadata) -> None:
@@ -249,7 +257,7 @@ def _tell_of_reads_only(bookie: Bookie, known: set[str]) -> None:
 
 
 def _announce(
-    options: argparse.Namespace, cluster: DevCluster, janitor: DevJanitor, seconds: float
+    options: argparse.Namespace, cluster: DevCluster, services: Sequence[DevService], seconds: float
 ) -> None:
     if options.json:
         print_json(
@@ -257,8 +265,8 @@ def _announce(
                 "metadata": cluster.metadata_uri,
                 "data": str(cluster.data),
                 "seconds": round(seconds, 3),
-                "janitor": janitor.pid,
-                "janitor_http": f"http://127.0.0.1:{janitor.http_port}",
+                **{one.name: one.pid for one in services},
+                **{f"{one.name}_http": f"http://127.0.0.1:{one.http_port}" for one in services},
                 "bookies": [
                     {
                         "id": bookie.name,
@@ -282,7 +290,8 @@ def _announce(
                 f"  http://127.0.0.1:{bookie.http_port}/metrics"
                 + ("  READS ONLY" if bookie.reads_only else "")
             )
-        print(f"  janitor  http://127.0.0.1:{janitor.http_port}/metrics")
+        for one in services:
+            print(f"  {one.name}  http://127.0.0.1:{one.http_port}/metrics")
         print(f"metadata: {cluster.metadata_uri}")
         print("in another terminal:")
         print(f"  {_export(cluster.metadata_uri)}")

@@ -5,7 +5,6 @@ Nothing here belongs in production, and no bookie imports it. Begin with `cluste
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
 from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster
-from fastbk.devcluster.janitor import DevJanitor
 from fastbk.devcluster.metadata import DevMetadata
 from fastbk.devcluster.processes import (
     cpu_seconds,
@@ -14,15 +13,17 @@ from fastbk.devcluster.processes import (
     memory_pss_bytes,
     wait_for,
 )
+from fastbk.devcluster.service import DevService, dev_services
 
 __all__ = [
     "START_TIMEOUT_S",
     "STOP_TIMEOUT_S",
     "Bookie",
     "DevCluster",
-    "DevJanitor",
     "DevMetadata",
+    "DevService",
     "cpu_seconds",
+    "dev_services",
     "is_alive",
     "is_free",
     "memory_pss_bytes",

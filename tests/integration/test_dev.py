@@ -94,21 +94,21 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(dev: 
     assert uri == f"sqlite:{dev.ready_file.parent}/data/metadata.sqlite"
     ledger_id = asyncio.run(write(uri, 10))
     assert len(asyncio.run(read(uri, ledger_id))) == 10
-    assert len(dev.pids()) == 3 * 5 + 1
+    assert len(dev.pids()) == 3 * 5 + 2
     assert dev.process.stdout is not None
     answer = json.loads(dev.process.stdout.readline())
     assert answer["metadata"] == uri
     assert len(answer["bookies"]) == 3
 
-    def has_passed() -> bool:
+    def page_has(service: str, text: str) -> bool:
         try:
-            with urllib.request.urlopen(answer["janitor_http"] + "/metrics", timeout=5) as page:
-                text = page.read().decode()
+            with urllib.request.urlopen(answer[f"{service}_http"] + "/metrics", timeout=5) as page:
+                return text in page.read().decode()
         except OSError:
             return False  # it is started when the bookies are ready, and listens a little later
-        return "fastbk_janitor_passes_total" in text
 
-    wait_until(has_passed, "the janitor's page", 30.0)
+    wait_until(lambda: page_has("janitor", "fastbk_janitor_passes_total"), "the janitor's page", 30.0)
+    wait_until(lambda: page_has("autorecovery", "fastbk_autorecovery_elections_total 1"), "an auditor", 30.0)
     dev.stop()
     assert dev.process.returncode == 0
 
@@ -172,7 +172,7 @@ def test_a_cluster_of_one_bookie_is_made_for_its_owner_alone(tmp_path: Path) -> 
     one = Dev(tmp_path / "data", "--bookies", "1", umask=0)
     try:
         one.wait_ready()
-        assert len(one.pids()) == 6
+        assert len(one.pids()) == 5 + 2
         open_to_others = [
             f"{path}: {path.stat().st_mode:o}"
             for path in (tmp_path / "data", *(tmp_path / "data").rglob("*"), one.ready_file)

@@ -18,7 +18,7 @@ import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
-from fastbk.devcluster.janitor import DevJanitor
+from fastbk.devcluster.service import DevService
 from fastbk.errors import MetadataOnHold
 from fastbk.meta import open_store
 from fastbk.meta.hold import read_hold
@@ -196,7 +196,7 @@ def test_servers_that_lag_or_are_away_put_nothing_on_hold(
 def test_three_servers_that_are_restored_put_metadata_on_hold(
     ensemble: ZooKeeperEnsemble, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    janitor = DevJanitor(tmp_path, ensemble.uri)
+    janitor = DevService("janitor", tmp_path, ensemble.uri)
     janitor.start()
     live = LiveWriter(ensemble.uri)
     try:

@@ -1,4 +1,7 @@
-"""The janitor of streams beside the bookies of `fastbk dev`: a process that ends when we are gone, however we went."""
+"""What `fastbk dev` runs beside its bookies: the janitor and AutoRecovery.
+
+Each is a process that ends when we are gone, however we went.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,19 @@ from fastbk.devcluster.processes import free_port
 from fastbk.private_files import make_directory, opener
 from fastbk.server.supervision.spawn import command, environment
 
-LOG_NAME = "janitor.log"
 AUDIT_NAME = "audit.log"
 STOP_TIMEOUT_S = 10.0
 
 
-class DevJanitor:
-    """One process, `fastbk janitor`, with its log and its audit log in `<data>/janitor`."""
+class DevService:
+    """One process, `fastbk <name>`, with its log in `<data>/<name>/<name>.log`."""
 
-    def __init__(self, data: Path, metadata_uri: str) -> None:
-        """Nothing runs yet."""
-        self.directory = data.absolute() / "janitor"
+    def __init__(self, name: str, data: Path, metadata_uri: str, *words: str) -> None:
+        """`words`: further arguments. Nothing runs yet."""
+        self.name = name
+        self.directory = data.absolute() / name
         self._metadata_uri = metadata_uri
+        self._words = words
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self.http_port = 0
@@ -45,15 +49,14 @@ class DevJanitor:
         make_directory(self.directory)
         self.http_port = free_port()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs, open(self.directory / LOG_NAME, "ab", opener=opener) as log:
+        with theirs, open(self.directory / f"{self.name}.log", "ab", opener=opener) as log:
             self._process = subprocess.Popen(
                 command(
                     "fastbk.cli",
-                    "janitor",
+                    self.name,
                     "--metadata",
                     self._metadata_uri,
-                    "--audit",
-                    str(self.directory / AUDIT_NAME),
+                    *self._words,
                     "--http",
                     f"127.0.0.1:{self.http_port}",
                     "--lifeline",
@@ -83,3 +86,12 @@ class DevJanitor:
         if self._lifeline is not None:
             self._lifeline.close()
         self._process = self._lifeline = None
+
+
+def dev_services(data: Path, metadata_uri: str) -> tuple[DevService, ...]:
+    """Return those of `fastbk dev`."""
+    audit = data.absolute() / "janitor" / AUDIT_NAME
+    return (
+        DevService("janitor", data, metadata_uri, "--audit", str(audit)),
+        DevService("autorecovery", data, metadata_uri),
+    )
