@@ -17,6 +17,7 @@ from fastbk.replication.named_copies import last_of_fragment
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100
+MARKS_A_READ = 500
 ASKED_TIMEOUT_S = 3.0
 SILENT_TIMEOUT_S = 0.25
 """For a bookie that did not answer before."""
@@ -100,16 +101,24 @@ class MissingCopies:
     ids: tuple[EntryId, ...] = ()
 
 
-async def under_replicated(
-    client: Client,
-    *,
-    verify: bool = False,
-    timeout_s: float = 10.0,
-    unlisted: set[BookieId] | None = None,
-) -> AsyncGenerator[MissingCopies, None]:
-    """Yield what misses copies, by metadata: bookies that are not registered, and marks of missing copies.
+async def marked(client: Client) -> AsyncGenerator[MissingCopies, None]:
+    """Yield what marks say: what writers left, and what AutoRecovery has found. No bookie is asked."""
+    async for page in client.marks.pages():
+        for at in range(0, len(page), MARKS_A_READ):
+            some = page[at : at + MARKS_A_READ]
+            ids = [one.ledger_id for one in some]
+            read = await client.call_store(lambda store: store.read_ledgers(ids))  # noqa: B023
+            for mark, found in zip(some, read, strict=True):
+                if found is not None:
+                    info = LedgerInfo(mark.ledger_id, found.metadata, found.version)
+                    for one in marked_copies(info, mark.missing):
+                        yield one
 
-    `verify` also asks every bookie which entries it holds.
+
+async def under_replicated(
+    client: Client, *, timeout_s: float = 10.0, unlisted: set[BookieId] | None = None
+) -> AsyncGenerator[MissingCopies, None]:
+    """Yield what misses copies: every bookie is asked which entries it holds of each ledger, and marks count, too.
 
     unlisted: gets those of Apache's bookies that give no list of their entries, as with DbLedgerStorage: they do not
         answer, which takes `timeout_s` once. Of them the first and the last entry of each share is read.
@@ -129,7 +138,7 @@ async def under_replicated(
                     if last is None or last >= first:
                         reason = "the bookie is not registered"
                         yield MissingCopies(info.ledger_id, first, bookie_id, reason)
-                elif verify and last is not None and last >= first:
+                elif last is not None and last >= first:
                     missing = await holdings.missing(info, at, index, last)
                     if missing is not None:
                         yield missing

@@ -20,14 +20,22 @@ async def page_after(client: Client, after: LedgerId) -> list[LedgerInfo]:
     def read(store: MetadataStore) -> list[LedgerInfo]:
         at = after
         while ids := store.list_ledgers(at, PAGE_LEDGERS):
-            found = zip(ids, readable(store, ids), strict=True)
-            page = [LedgerInfo(one, read.metadata, read.version) for one, read in found if read]
-            if page:
+            if page := _infos(store, ids):
                 return page
             at = ids[-1]
         return []
 
     return await client.call_store(read)
+
+
+async def read_page(client: Client, ledger_ids: Sequence[LedgerId]) -> list[LedgerInfo]:
+    """Return these ledgers, without those that are gone."""
+    return await client.call_store(lambda store: _infos(store, ledger_ids))
+
+
+def _infos(store: MetadataStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerInfo]:
+    found = zip(ledger_ids, readable(store, ledger_ids), strict=True)
+    return [LedgerInfo(one, read.metadata, read.version) for one, read in found if read]
 
 
 def readable(

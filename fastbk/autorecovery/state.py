@@ -30,6 +30,8 @@ FOLDER = "autorecovery"
 WORKERS = f"{FOLDER}/workers"
 WORKER_SILENT_S = 60.0
 """A worker that stored nothing for so long is gone."""
+SUSPECTS_MAX = 1000
+"""Listed of one cycle: 10 KiB in metadata."""
 _TRIES_MAX = 100
 
 
@@ -61,6 +63,7 @@ class Cycle:
         after: ledgers up to this id were checked.
         began_ms, ended_ms: 0: not yet.
         ledgers: checked so far. unsure: of those, with bookies that did not answer. missing: copies that were found.
+        suspects: those of which not all copies were found, in order; the first `SUSPECTS_MAX`.
     """
 
     after: LedgerId = -1
@@ -69,6 +72,15 @@ class Cycle:
     ledgers: int = 0
     unsure: int = 0
     missing: int = 0
+    suspects: tuple[LedgerId, ...] = ()
+
+    def has_found(self, ledger_id: LedgerId) -> bool:
+        """Whether it has found all copies of a ledger that was there when it began."""
+        if not self.began_ms or (not self.ended_ms and ledger_id > self.after):
+            return False
+        if len(self.suspects) >= SUSPECTS_MAX and ledger_id > self.suspects[-1]:
+            return False  # there may be more suspects than are listed
+        return ledger_id not in self.suspects
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,16 @@ class Audit:
     marking: Marking = field(default_factory=Marking)
     cycle: Cycle = field(default_factory=Cycle)
     last_cycle: Cycle = field(default_factory=Cycle)
+
+    def known_whole_ms(self, ledger_id: LedgerId, created_ms: int) -> int:
+        """Return when the last check began that found all copies of a ledger, in ms since 1970; 0: none has.
+
+        Marks count beside this: what is marked now is not whole.
+        """
+        for one in (self.cycle, self.last_cycle):
+            if created_ms <= one.began_ms and one.has_found(ledger_id):
+                return one.began_ms
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

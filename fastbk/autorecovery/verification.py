@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fastbk.autorecovery.figures import VerificationCounts
-from fastbk.autorecovery.ledger_pages import page_after
+from fastbk.autorecovery.ledger_pages import page_after, read_page
 from fastbk.autorecovery.marking import REASON
-from fastbk.autorecovery.state import ClusterState, Cycle, clock_ms
+from fastbk.autorecovery.state import SUSPECTS_MAX, ClusterState, Cycle, clock_ms
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import NoSuchLedger, StorageError
 from fastbk.meta.api import BookieService
@@ -31,6 +31,8 @@ LEDGERS_PER_S = 500.0
 CYCLE_INTERVAL_S = 600.0
 """Between the beginnings of two cycles, at least."""
 CONFIRM_AFTER_S = 60.0
+SUSPECTS_INTERVAL_S = 1800.0
+"""Ledgers of which not all copies were found are checked again so often, however long a cycle takes."""
 LEDGERS_AT_ONCE = 8
 DOUBTS_MAX = 10_000
 """Ledgers that wait for their second check; others are found again in the next cycle."""
@@ -84,6 +86,7 @@ class Verification:
         self.named_last: frozenset[BookieId] | None = None
         self.named_last_ms = 0
         self._is_read_wholly = False
+        self._suspects_s = asyncio.get_running_loop().time()
 
     async def run(
         self, due: Callable[[], frozenset[BookieId]], may_work: Callable[[], bool]
@@ -100,8 +103,12 @@ class Verification:
                 return
             cycle = Cycle(began_ms=now_ms)
             self.named, self._is_read_wholly = set(), True
-        end_s = asyncio.get_running_loop().time() + RUN_S
-        while may_work() and asyncio.get_running_loop().time() < end_s:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + RUN_S
+        if loop.time() - self._suspects_s >= SUSPECTS_INTERVAL_S:
+            self._suspects_s = loop.time()
+            cycle = await self._check_suspects(cycle, due, may_work)
+        while may_work() and loop.time() < end_s:
             await self._confirm(due)
             page = await page_after(self._client, cycle.after)
             self.named.update(
@@ -113,19 +120,23 @@ class Verification:
             services = await self._services()
             self._silent.clear()
             before = self.counts.unsure, self.counts.holes
+            suspects: list[LedgerId] = []
             for at in range(0, len(page), LEDGERS_AT_ONCE):
                 await self._wait_for_rate(may_work)
                 if not may_work():
                     return
                 some = page[at : at + LEDGERS_AT_ONCE]
-                await asyncio.gather(*(self._first_check(one, services, due()) for one in some))
+                found = await asyncio.gather(*(self._first_check(one, services, due()) for one in some))
+                suspects += [one.ledger_id for one, is_whole in zip(some, found, strict=True) if not is_whole]
                 await asyncio.sleep(self._pace.take(len(some)))
-            cycle = self._moved(cycle, page, before)
+            cycle = self._moved(cycle, page, before, suspects)
             await self._save(cycle)
             if cycle.ended_ms:
                 return
 
-    def _moved(self, cycle: Cycle, page: list[LedgerInfo], before: tuple[int, int]) -> Cycle:
+    def _moved(
+        self, cycle: Cycle, page: list[LedgerInfo], before: tuple[int, int], suspects: list[LedgerId]
+    ) -> Cycle:
         now_ms, counts = clock_ms(), self.counts
         if not page:
             counts.cycles += 1
@@ -146,6 +157,7 @@ class Verification:
             ledgers=cycle.ledgers + len(page),
             unsure=cycle.unsure + counts.unsure - before[0],
             missing=cycle.missing + counts.holes - before[1],
+            suspects=(*cycle.suspects, *suspects)[:SUSPECTS_MAX],
         )
 
     async def _save(self, cycle: Cycle) -> None:
@@ -175,7 +187,8 @@ class Verification:
         info: LedgerInfo,
         services: Mapping[BookieId, BookieService],
         due: frozenset[BookieId],
-    ) -> None:
+    ) -> bool:
+        """Check one ledger; return whether all copies were found."""
         self.counts.ledgers += 1
         fragments = info.metadata.fragments
         self.counts.fragments.add(len(fragments))
@@ -184,10 +197,34 @@ class Verification:
             listed = await self._list(info, services, due)
         except StorageError as error:
             self._unchecked(info.ledger_id, error)
-            return
+            return False
         if listed.missing and len(self._doubts) < DOUBTS_MAX:
             found_s = asyncio.get_running_loop().time()
             self._doubts.setdefault(info.ledger_id, _Doubt(merged(listed.missing), found_s))
+        return not listed.missing and not listed.unknown
+
+    async def _check_suspects(
+        self, cycle: Cycle, due: Callable[[], frozenset[BookieId]], may_work: Callable[[], bool]
+    ) -> Cycle:
+        """Check those of this cycle and the last one again; return the cycle without those that are whole."""
+        last = (await self._state.audit.read()).last_cycle
+        ids = sorted({*cycle.suspects, *last.suspects})
+        whole: set[LedgerId] = set()
+        services = await self._services() if ids else {}
+        for at in range(0, len(ids), LEDGERS_AT_ONCE):
+            await self._wait_for_rate(may_work)
+            if not may_work():
+                break
+            some = ids[at : at + LEDGERS_AT_ONCE]
+            infos = await read_page(self._client, some)
+            checked = await asyncio.gather(*(self._first_check(one, services, due()) for one in infos))
+            doubtful = {one.ledger_id for one, is_whole in zip(infos, checked, strict=True) if not is_whole}
+            whole.update(one for one in some if one not in doubtful)
+            await asyncio.sleep(self._pace.take(len(some)))
+        await self._state.audit.change(
+            lambda audit: replace(audit, last_cycle=_without(audit.last_cycle, whole))
+        )
+        return _without(cycle, whole)
 
     def _unchecked(self, ledger_id: LedgerId, error: StorageError) -> None:
         """One ledger, or its mark, is damaged: the check of the others goes on."""
@@ -264,3 +301,10 @@ class Verification:
             await self._client.marks.update(info.ledger_id, add=marked)
         self.counts.unsure += len(lost) < len(listed.unknown)
         return listed
+
+
+def _without(cycle: Cycle, whole: set[LedgerId]) -> Cycle:
+    """Return a cycle without these suspects, unless there may be more than are listed: the last one says how far."""
+    if len(cycle.suspects) >= SUSPECTS_MAX:
+        return cycle
+    return replace(cycle, suspects=tuple(one for one in cycle.suspects if one not in whole))

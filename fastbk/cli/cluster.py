@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from fastbk.cli import under_replicated
 from fastbk.cli.cluster_heal import add_heal_arguments, heal
 from fastbk.cli.options import (
     add_common,
@@ -21,7 +22,7 @@ from fastbk.cli.options import (
     run_verb,
 )
 from fastbk.errors import ConfigError
-from fastbk.units import format_entries, format_size
+from fastbk.units import format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -37,13 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = add_verbs(parser)
     add_verb(verbs, "status", _status, "how many bookies are up, and whether all is well")
     add_verb(verbs, "bookies", print_bookies, "every bookie: state, address, disk, why not up")
-    text = "ledgers that miss copies: by marks and by bookies that are gone"
-    lacking = add_verb(verbs, "under-replicated", _under_replicated, text)
-    lacking.add_argument(
-        "--verify",
-        action="store_true",
-        help="also ask every bookie which entries it holds (reads no data, but asks once a fragment and bookie)",
-    )
+    text = "ledgers that miss copies, as marks say at once, or as a check of all finds now"
+    under_replicated.add_arguments(add_verb(verbs, "under-replicated", under_replicated.run, text))
     text = "what AutoRecovery is doing; pause it, resume it, set its copy rate"
     add_heal_arguments(add_verb(verbs, "heal", heal, text))
     text = "the bookies that the metadata knows; forget one"
@@ -127,38 +123,6 @@ def print_bookies(options: argparse.Namespace) -> int:
         if one.reason:
             print(f"{'':<{width}}  {one.reason}")
     return 0
-
-
-def _under_replicated(options: argparse.Namespace) -> int:
-    return asyncio.run(_print_under_replicated(options))
-
-
-async def _print_under_replicated(options: argparse.Namespace) -> int:
-    """Exit code 1 when anything misses copies, so that scripts can wait for the end of it."""
-    import fastbk
-    from fastbk.admin.cluster import under_replicated
-
-    found = []
-    unlisted: set[str] = set()
-    async with fastbk.connect(metadata_uri(options)) as client:
-        async for one in under_replicated(client, verify=options.verify, unlisted=unlisted):
-            if options.json:
-                found.append(asdict(one))
-            else:
-                found.append({})
-                count = one.count
-                many = "" if count is None else f" ({format_entries(count)}, from {one.ids[0]})"
-                print(
-                    f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}:"
-                    f" {one.reason}{many}"
-                )
-    if unlisted:
-        note(
-            f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last entry of"
-            " each fragment was looked for; `fastbk ledger audit` reads all"
-        )
-    print_answer(options, found, *(() if found else ["nothing misses copies"]))
-    return 1 if found else 0
 
 
 def _cookies(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from fastbk.units import format_count, format_size, parse_size
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from fastbk.autorecovery.state import Audit, WorkerReport
     from fastbk.client import Client
@@ -91,6 +92,7 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
         f"AutoRecovery is {'on' if is_enabled else 'paused'}; auditor: {auditor or 'none'}",
         f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
         *_lost_lines(audit, now_ms),
+        _cluster_line(workers.values()),
         *_worker_lines(workers),
         _cycle_line(audit, now_ms),
     ]
@@ -109,17 +111,29 @@ def _lost_lines(audit: Audit, now_ms: int) -> list[str]:
     return lines
 
 
+def _cluster_line(workers: Iterable[WorkerReport]) -> str:
+    """Say what is left for all workers together: each sees the same marks, and has its own part of the rate."""
+    reports = list(workers)
+    marked = max((one.marked for one in reports), default=0)
+    if not marked:
+        return "no ledger is marked"
+    left = max(one.bytes_left for one in reports)
+    parked = max(one.parked_count for one in reports)
+    text = f"{format_count(marked, 'ledger')} marked, {parked} parked: about {format_size(left)} left to copy"
+    rates = [one.bytes_per_s for one in reports]
+    rate = sum(one for one in rates if one is not None)
+    if left and rate and None not in rates:
+        text += f", {left / rate:.0f} s at {format_size(int(rate))} a second"
+    return text
+
+
 def _worker_lines(workers: dict[str, WorkerReport]) -> list[str]:
     lines = []
     for name, one in sorted(workers.items()):
         text = (
-            f"worker {name}: {format_count(one.marked, 'ledger')} marked, {len(one.active)} active"
+            f"worker {name}: {len(one.active)} active, {one.waiting} waiting, {one.parked_count} parked;"
+            f" {format_count(one.ledgers_repaired, 'ledger')} repaired, {format_size(one.bytes_copied)} copied"
         )
-        text += f", {one.waiting} waiting, {one.parked_count} parked, {format_size(one.bytes_copied)} copied"
-        if one.bytes_left:
-            text += f", {format_size(one.bytes_left)} left"
-            if one.bytes_per_s:
-                text += f" ({one.bytes_left / one.bytes_per_s:.0f} s at its rate)"
         lines.append(text)
         lines += [f"  parked: ledger {each.ledger_id}: {each.reason}" for each in one.parked]
     return lines

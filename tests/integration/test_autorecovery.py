@@ -16,6 +16,7 @@ from fastbk.autorecovery.state import Settings
 from fastbk.autorecovery.worker import WorkerOptions
 from fastbk.client import Client
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down
 from tests.fixtures.wait import wait_until_async
 
@@ -54,7 +55,7 @@ async def healing(client: Client, name: str) -> AsyncIterator[Healer]:
 
 
 async def misses_nothing(client: Client) -> bool:
-    return not [one async for one in under_replicated(client, verify=True)]
+    return not [one async for one in under_replicated(client)]
 
 
 async def set_delay(client: Client, seconds: int) -> None:
@@ -75,6 +76,8 @@ async def test_a_lost_bookie_is_healed_after_its_delay() -> None:
             await until_down(client, "bookie-1")
             await until(lambda: healer.worker.counts.repaired, "a ledger is repaired")
             audit = await healer.state.audit.read()
+            code, answer, _ = await Cli(cluster.metadata_uri).answer_async("cluster", "under-replicated")
+            assert (code, answer["known"]["lost_bookies"]) == (1, {"bookie-1": 0})
             lost = (await healer.state.lost_bookies.read()).lost["bookie-1"]
             assert audit.due == ("bookie-1",)
             assert lost.is_marked
@@ -199,6 +202,19 @@ async def test_holes_without_a_lost_bookie_are_found_and_filled() -> None:
             await check(client, ledger_id)
             await check(client, other)
             assert not healer.worker.parked
+            # The cycle that found the hole does not say that the ledger is whole; the next one does.
+            await until(lambda: _is_known_whole(healer, other), "a cycle has found it whole")
+            code, answer, _ = await Cli(cluster.metadata_uri).answer_async("cluster", "under-replicated")
+            assert (code, answer["missing"], answer["known"]["auditor"]) == (0, [], "healer-1")
+            code, answer, _ = await Cli(cluster.metadata_uri).answer_async("ledger", "show", str(other))
+            assert (code, answer["missing_copies_on"]) == (0, [])
+            assert answer["known_whole_ms"] > answer["created_ms"]
+
+
+async def _is_known_whole(healer: Healer, ledger_id: int) -> bool:
+    metadata = (await healer.client.ledger_info(ledger_id)).metadata
+    audit = await healer.state.audit.read()
+    return audit.known_whole_ms(ledger_id, metadata.created_ms or 0) > 0
 
 
 def _holes(healer: Healer) -> int:

@@ -15,6 +15,7 @@ import pytest
 import fastbk
 from fastbk.admin.bookie_repair import BookieRepair
 from fastbk.admin.cluster import MissingCopies, under_replicated
+from fastbk.admin.cluster import marked as marks_of
 from fastbk.devcluster import Bookie
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.policy import PolicyPatch
@@ -29,8 +30,8 @@ QUICK_S = 4.0
 """A tenth of a second is usual. A wait for the missing bookie would take five seconds or more, the former error 30."""
 
 
-async def missing(client: Client, *, verify: bool = False) -> list[MissingCopies]:
-    return [one async for one in under_replicated(client, verify=verify)]
+async def missing(client: Client) -> list[MissingCopies]:
+    return [one async for one in under_replicated(client)]
 
 
 async def texts(stream: fastbk.Stream) -> list[bytes]:
@@ -46,7 +47,7 @@ async def refuse_adds(bookie: Bookie, refuses: bool) -> None:
 
 async def marked(client: Client) -> dict[int, str]:
     """Return by ledger which bookie a mark says lacks copies there."""
-    return {one.ledger_id: one.bookie_id for one in await missing(client) if "marked" in one.reason}
+    return {one.ledger_id: one.bookie_id async for one in marks_of(client)}
 
 
 async def append_quickly(writer: StreamWriter, name: str) -> list[bytes]:
@@ -108,7 +109,7 @@ async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_re
         assert {one.bookie_id for one in await missing(first)} == {away}
         healed = await BookieRepair(first, away).run()
         assert healed.is_whole, (healed.failed, healed.parked)
-        assert await missing(first, verify=True) == []
+        assert await missing(first) == []
         assert await texts(stream) == wanted
 
 
@@ -131,7 +132,7 @@ async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes() -> No
         await wait_until_async(is_replicated, "the member has all copies")
         await writer.close()
         assert writer.stats().ensemble_changes == 0
-        assert await missing(client, verify=True) == []
+        assert await missing(client) == []
         # Recovery of a ledger whose writer has died, with the missing bookie still away.
         await cluster.stop_bookie_async(1)
         await until_down(client, away)
@@ -144,7 +145,7 @@ async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes() -> No
         assert (left.ledger_id, away) in {(m.ledger_id, m.bookie_id) for m in await missing(client)}
         await cluster.start_bookie_async(1)
         assert (await BookieRepair(client, away).run()).is_whole
-        assert await missing(client, verify=True) == []
+        assert await missing(client) == []
 
 
 async def test_a_writer_that_cannot_write_fences_nobody() -> None:
@@ -209,7 +210,7 @@ async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
         assert ledger_id not in await marked(first), "the writer gave it what it owed"
         healed = await BookieRepair(first, full.name).run()
         assert healed.is_whole, (healed.failed, healed.parked)
-        assert await missing(first, verify=True) == []
+        assert await missing(first) == []
         assert await texts(stream) == wanted
 
 
@@ -246,7 +247,7 @@ async def test_a_read_only_bookie_is_named_below_the_write_quorum_and_another_ta
 
         await wait_until_async(is_replaced, "the writer takes the bookie that came")
         await writer.close()
-        assert await missing(client, verify=True) == []
+        assert await missing(client) == []
         await refuse_adds(bookies[0], True)
         await refuse_adds(bookies[1], True)
         with pytest.raises(NotEnoughBookies) as caught:

@@ -70,8 +70,8 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived()
             code, answer, _ = await cli.answer_async("cluster", "bookies")
             assert {one["bookie_id"]: one["state"] for one in answer}["bookie-1"] == "down"
             assert answer[1]["info"]["disk_total_bytes"] > 0
-            code, answer, _ = await cli.answer_async("cluster", "under-replicated")
-            named = {one["ledger_id"] for one in answer}
+            code, answer, _ = await cli.answer_async("cluster", "under-replicated", "--verify")
+            named = {one["ledger_id"] for one in answer["missing"]}
             assert code == 1
             assert named
 
@@ -86,7 +86,7 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived()
 
             words = ("cluster", "under-replicated", "--verify")
             code, answer, _ = await cli.answer_async(*words)
-            assert (code, answer) == (0, [])
+            assert (code, answer) == (0, {"missing": []})
             code, answer, _ = await cli.answer_async("cluster", "status")
             assert (code, answer["bookies"]["down"]) == (0, 0)
         # With all copies back another loss is one that every ledger survives.
@@ -128,7 +128,7 @@ async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_
             await cluster.start_bookie_async(names.index(away))
             code, answer, said = await cli.answer_async(*words)
             assert (code, answer["done"], answer["parked"]) == (0, 1, 0), said
-            found = [one async for one in under_replicated(client, verify=True)]
+            found = [one async for one in under_replicated(client)]
             assert found == []
         await check_all(uri, [stuck, *more])
 
@@ -154,7 +154,7 @@ async def test_an_open_ledger_is_closed_after_its_grace_and_a_second_run_has_not
                 await writer.append(b"too late")
             again = await BookieRecovery(client, lost, RecoveryPlan()).run()
             assert (again.ledgers, again.entries_copied) == (0, 0)
-            found = [one async for one in under_replicated(client, verify=True)]
+            found = [one async for one in under_replicated(client)]
             assert found == []
         await check_all(cluster.metadata_uri, [writer.ledger_id])
 
@@ -171,7 +171,8 @@ async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies() -> No
                 (await client.ledger_info(one)).metadata.fragments[0].ensemble
                 for one in (ledger_id, other_id, deleted_id)
             ]
-            assert (await cli.answer_async("cluster", "under-replicated"))[:2] == (0, [])
+            code, answer, _ = await cli.answer_async("cluster", "under-replicated")
+            assert (code, answer["missing"], answer["known"]["auditor"]) == (1, [], None), "nobody looks"
             await client.marks.update(ledger_id, add=[MissingReplica(first, 10, 19, "it was away")])
             await client.marks.update(other_id, add=[MissingReplica(second, 0)])
             await client.marks.update(deleted_id, add=[MissingReplica(first, 0)])
@@ -179,7 +180,7 @@ async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies() -> No
 
             code, found, _ = await cli.answer_async("cluster", "under-replicated")
             assert code == 1
-            by_ledger = {one["ledger_id"]: one for one in found}
+            by_ledger = {one["ledger_id"]: one for one in found["missing"]}
             assert by_ledger.keys() == {ledger_id, other_id}
             mark = by_ledger[ledger_id]
             assert mark["reason"] == "marked: it was away"
@@ -195,7 +196,8 @@ async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies() -> No
             plan = RecoveryPlan(even_if_alive=True)
             assert (await BookieRecovery(client, second, plan).run()).is_whole
             assert await client.marks.list() == []
-            assert (await cli.answer_async("cluster", "under-replicated", "--verify"))[:2] == (0, [])
+            words = ("cluster", "under-replicated", "--verify")
+            assert (await cli.answer_async(*words))[:2] == (0, {"missing": []})
 
 
 async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_verify() -> None:

@@ -183,7 +183,17 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _show(client: Client, options: argparse.Namespace) -> int:
-    found = facts(await client.ledger_info(options.ledger_id))
+    from fastbk.autorecovery.state import ClusterState
+
+    info = await client.ledger_info(options.ledger_id)
+    mark = await client.marks.read(info.ledger_id)
+    audit = await ClusterState(client.records).audit.read()
+    # Apache's clients may leave out when they made it: then it was before, as far as anybody knows.
+    known_ms = audit.known_whole_ms(info.ledger_id, info.metadata.created_ms or 0)
+    found = facts(info) | {
+        "missing_copies_on": sorted({str(one.bookie_id) for one in mark.missing}),
+        "known_whole_ms": known_ms or None,
+    }
     return print_answer(options, found, *lines_of(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import print_json, table, text_or_base64
@@ -59,12 +60,21 @@ def lines_of(found: dict[str, object]) -> list[str]:
     rows = []
     for name, value in found.items():
         lines = [str(value)]
-        if isinstance(value, list):
+        if name == "missing_copies_on":
+            lines = [", ".join(value) if isinstance(value, list) and value else "none, as far as marks say"]
+        elif name == "known_whole_ms":
+            lines = ["never checked, or not found whole" if value is None else _time_of(value)]
+        elif isinstance(value, list):
             lines = [f"from {one['first_entry_id']}: {', '.join(one['bookies'])}" for one in value]
         elif isinstance(value, dict):
             lines = [f"{key} = {text}" for key, text in value.items()] or ["-"]
         rows += [("" if at else name, line) for at, line in enumerate(lines)]
     return table(rows, "<<")
+
+
+def _time_of(value_ms: object) -> str:
+    assert isinstance(value_ms, int)
+    return f"all copies were there at {datetime.fromtimestamp(value_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plain(value: bytes) -> str:

@@ -17,7 +17,7 @@ WAIT_S = 0.3
 async def lacking(client: Client, unlisted: set[str]) -> list[tuple[int, str, tuple[int, ...]]]:
     found: list[MissingCopies] = [
         one
-        async for one in under_replicated(client, verify=True, timeout_s=WAIT_S, unlisted=unlisted)
+        async for one in under_replicated(client, timeout_s=WAIT_S, unlisted=unlisted)
     ]
     return [(one.ledger_id, one.bookie_id, one.ids) for one in found]
 
@@ -70,7 +70,7 @@ async def test_a_frozen_bookie_is_waited_for_once() -> None:
         began_s = time.monotonic()
         found = [
             one
-            async for one in under_replicated(client, verify=True, timeout_s=4 * SILENT_TIMEOUT_S)
+            async for one in under_replicated(client, timeout_s=4 * SILENT_TIMEOUT_S)
         ]
         assert [one.bookie_id for one in found] == ["b1"] * 8
         assert time.monotonic() - began_s < 8 * 4 * SILENT_TIMEOUT_S - 1

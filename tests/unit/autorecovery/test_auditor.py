@@ -11,7 +11,14 @@ import pytest
 from fastbk.autorecovery import ledger_pages
 from fastbk.autorecovery.auditor import Auditor
 from fastbk.autorecovery.marking import MarkingScan
-from fastbk.autorecovery.state import ClusterState, LiveWorkers, WorkerReport
+from fastbk.autorecovery.state import (
+    SUSPECTS_MAX,
+    Audit,
+    ClusterState,
+    Cycle,
+    LiveWorkers,
+    WorkerReport,
+)
 from fastbk.client import Client
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.records import Change
@@ -74,6 +81,37 @@ async def test_a_bookie_that_only_ledgers_name_is_missed_and_one_that_none_names
         auditor.verification.named_last_ms = lost_ms + 1
         await auditor.audit_bookies()
         assert set((await state.lost_bookies.read()).lost) == {"b1", "b2"}
+
+
+async def test_a_ledger_is_known_whole_since_the_check_that_found_all_its_copies_began() -> None:
+    """Bookies that do not answer make every ledger a suspect: of none is known that it is whole."""
+    async with cluster() as (client, store):
+        del store
+        auditor = Auditor(client, "a", CopyRate())
+        state = ClusterState(client.records)
+        await auditor.verification.run(frozenset, lambda: True)
+        audit = await state.audit.read()
+        assert audit.last_cycle.ended_ms
+        assert audit.last_cycle.suspects == tuple(range(LEDGERS))
+        assert {audit.known_whole_ms(one, 0) for one in range(LEDGERS)} == {0}
+
+
+def test_of_what_a_cycle_is_known() -> None:
+    last = Cycle(began_ms=1000, ended_ms=2000, after=9, suspects=(3,))
+    audit = Audit(cycle=Cycle(began_ms=5000, after=4, suspects=(2,)), last_cycle=last)
+    assert audit.known_whole_ms(1, 900) == 5000
+    assert audit.known_whole_ms(2, 900) == 1000, "the cycle under way did not find it whole"
+    assert audit.known_whole_ms(3, 900) == 5000
+    assert audit.known_whole_ms(5, 900) == 1000, "the cycle under way has not come to it"
+    assert audit.known_whole_ms(5, 1500) == 0, "it was made behind the cycle"
+    assert audit.known_whole_ms(1, 4000) == 5000
+
+
+def test_more_suspects_than_are_listed_leave_the_ledgers_behind_them_unknown() -> None:
+    listed = tuple(range(0, 2 * SUSPECTS_MAX, 2))
+    audit = Audit(last_cycle=Cycle(began_ms=1000, ended_ms=2000, suspects=listed))
+    assert audit.known_whole_ms(1, 0) == 1000
+    assert audit.known_whole_ms(2 * SUSPECTS_MAX + 1, 0) == 0
 
 
 @pytest.mark.parametrize("returned_at", [1, 2])
