@@ -55,12 +55,12 @@ def test_the_same_seed_is_quiet_without_it(seed: int) -> None:
 @pytest.mark.slow
 def test_fresh_seeds_find_faults() -> None:
     first = int(os.environ["SEED"]) * 1_000_000 + 700_000
-    end_s = time.monotonic() + FRESH_S
+    end_s = time.process_time() + FRESH_S  # not what others take of the machine meanwhile
     missed = set(QUICK)
     for name in QUICK:
         with planted(MUTATIONS[name]):
             number = 0
-            while name in missed and time.monotonic() < end_s:
+            while name in missed and time.process_time() < end_s:
                 if run_seed(first + number).violation in INVARIANTS:
                     missed.discard(name)
                 number += 1
