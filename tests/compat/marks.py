@@ -187,7 +187,7 @@ async def _back(cluster: Cluster, *members: Member) -> None:
 
 async def _missing(cluster: Cluster) -> Sequence[MissingCopies]:
     async with fastbk.connect(cluster.metadata_uri) as client:
-        return [one async for one in under_replicated(client, verify=True)]
+        return [one async for one in under_replicated(client)]
 
 
 async def _marks(cluster: Cluster) -> list[LedgerMark]:

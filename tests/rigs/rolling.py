@@ -119,7 +119,7 @@ async def judge(cluster: LocalCluster, life: Round) -> list[str]:
     async with fastbk.connect(life.uri) as client:
         while len(await client.list_bookies()) < len(cluster.bookies):
             await asyncio.sleep(0.1)
-        async for one in under_replicated(client, verify=True):
+        async for one in under_replicated(client):
             wrong.append(
                 f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}:"
                 f" {one.reason} ({one.count})"
