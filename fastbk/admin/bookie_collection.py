@@ -121,17 +121,28 @@ def collect(data: Sequence[Path]) -> Collection:
                 work.take_journal(path)
         for _, path in stores:
             work.take_last_metadata(path)
+        mark = work.mark_of(stores)
         return Collection(
             bookie_id=first.bookie_id,
             incarnation=first.incarnation_number,
             instance_id="" if cookie is None else cookie.instance_id,
-            starts=max(one.starts for _, _, one in found),
+            starts=_starts([one for _, _, one in found], mark),
             directories=[(one.directory_id, one.role, one.pair) for _, _, one in found],
-            mark=work.mark_of(stores),
+            mark=mark,
             ledgers=[work.ledgers[one] for one in sorted(work.ledgers)],
             deleted=list(work.deleted),
             damage=work.damage,
         )
+
+
+def _starts(found: Sequence[Identity], mark: MetadataMark) -> int:
+    """Return how many starts metadata may have counted: those that every directory counted, for it counts them last.
+
+    A start that was cut short between two directories makes none of them an old copy (INV-D1). What the mark says that
+    metadata had counted makes one of them.
+    """
+    known = mark.starts if mark.incarnation == found[0].incarnation_number else 0
+    return max(known, min(one.starts for one in found))
 
 
 def _directories(data: Sequence[Path], stack: ExitStack) -> list[tuple[Disk, str, Identity]]:
