@@ -66,9 +66,14 @@ async def restart(cluster: LocalCluster, bookie: int, life: Round) -> None:
 
 
 async def roll(
-    cluster: LocalCluster, life: Round, bookies: Sequence[int], loads: Sequence[Load] = LOADS
+    cluster: LocalCluster,
+    life: Round,
+    bookies: Sequence[int],
+    loads: Sequence[Load] = LOADS,
+    *,
+    waits_for_repairs: bool = True,
 ) -> None:
-    """Restart bookies in turns under load; then end everything and wait for repairs."""
+    """Restart bookies in turns under load; then end everything, after the clients' repairs or without them."""
     async with AsyncExitStack() as stack:
         clients: list[Client] = []
         blocking: list[fastbk.sync.Client] = []
@@ -94,7 +99,8 @@ async def roll(
             life.is_over = True
             for counts in await asyncio.wait_for(asyncio.gather(*writers), ENDS_S):
                 life.counts += counts or Counter()
-        await repaired(life, clients, blocking)
+        if waits_for_repairs:
+            await repaired(life, clients, blocking)
 
 
 async def repaired(
@@ -113,11 +119,11 @@ async def repaired(
         await asyncio.sleep(0.05)
 
 
-async def judge(cluster: LocalCluster, life: Round) -> list[str]:
-    """Return what is missing, marked or unreadable."""
+async def judge(cluster: LocalCluster, life: Round, *, restarted: bool = True) -> list[str]:
+    """Return what is missing, marked or unreadable. `restarted`: all bookies are there, or will be at once."""
     wrong = []
     async with fastbk.connect(life.uri) as client:
-        while len(await client.list_bookies()) < len(cluster.bookies):
+        while restarted and len(await client.list_bookies()) < len(cluster.bookies):
             await asyncio.sleep(0.1)
         async for one in under_replicated(client):
             wrong.append(

@@ -33,6 +33,7 @@ from tests.rigs import (
     flips,
     full,
     gc_model,
+    healing,
     live,
     outage,
     points,
@@ -89,6 +90,9 @@ RIGS = {
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
     "rolling": Rig(rolling.run, "bookies are restarted in turns under load: no copy is missing", 60.0, cases=2),
+    "healing": Rig(
+        healing.run, "bookies are lost for good: AutoRecovery brings every copy back", 0.0, cases=5, only_named=True
+    ),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
     "spark": Rig(
         _spark, "processes of a query of Spark are killed, and what it stands on", 0.0, cases=77, only_named=True
