@@ -2,7 +2,9 @@
  *
  * An id that is found in memory needs no disk.  For a gap one job asks for the smallest id on disk behind it; its answer
  * says what lies in between (nothing), and how far its run is the only one, so that the gaps of a striped ledger cost no
- * further jobs.  A reply ends where a third job would be needed, if it has an entry: the client goes on from next_entry_id. */
+ * further jobs.  A reply ends where a third job would be needed, if it has an entry: the client goes on from next_entry_id.
+ * It ends before the second one if the first one's answer said what a gap is: with another job that would be forgotten, and
+ * the reply would end at that gap. */
 #include "index/index.h"
 
 #include "wire/wire.h"
@@ -30,6 +32,7 @@ struct gather {
     int64_t position;           /* next id to look at */
     int64_t last;
     bool past_end;              /* position passed last */
+    bool passed_gap;            /* by what the request's job has answered */
     const struct fbk_run *run;  /* the one used last */
     const struct fbk_run *runs[RUNS_MAX]; /* pinned */
     uint32_t run_count;
@@ -156,6 +159,7 @@ pass_gap(struct gather *gather)
         gather->past_end = true;
     else
         gather->position = until;
+    gather->passed_gap = gather->passed_gap || until != INT64_MAX;
     return STEP_ON;
 }
 
@@ -222,7 +226,7 @@ static int32_t
 finish(struct gather *gather, enum step step)
 {
     struct fbk_index_request *request = gather->request;
-    if (step == STEP_DISK && (gather->count == 0 || request->jobs < JOBS_MAX))
+    if (step == STEP_DISK && (gather->count == 0 || (request->jobs < JOBS_MAX && !gather->passed_gap)))
         return fbk_index_request_disk(gather->index, request, gather->position, gather->last);
     if (step == STEP_CANNOT_TELL && gather->count == 0)
         return fbk_index_reply_status(gather->index, &request->asker, FBK_S_CANNOT_TELL) ? FBK_RAN_DONE : FBK_RAN_LATER;
