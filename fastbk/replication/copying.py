@@ -2,12 +2,15 @@
 
 Copies are written with the recovery flag, so fenced ledgers can be repaired, and say what the originals said. It goes
 on past entries that nobody has, and counts them. It stops at an entry that bookies may have that do not answer.
+
+The short runs of a striped ledger's share are read many at once (`ReadSpan`). What that does not get is read run by run
+(`ReadRange`), and so is every share of a ledger that is not striped.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
@@ -19,6 +22,7 @@ from fastbk.replication.copy_rate import CopyRate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import PASSING_STATUSES, Pacing
+from fastbk.replication.span_reading import ReadSpan, Run, SpanRead, choose_sources
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_name
 
@@ -165,6 +169,7 @@ class CopyShare(Procedure[ShareCopied]):
         self.copied = ShareCopied()
         self._ledger_id = ledger_id
         self._metadata = metadata
+        self._fragment = fragment
         self._lost = fragment.ensemble[index]
         if runs is None:
             runs = share_of(index, metadata, fragment.first_entry_id, last)
@@ -174,6 +179,11 @@ class CopyShare(Procedure[ShareCopied]):
         self._passes_conflicts = passes_conflicts
         self._reading: ReadRange | None = None
         self._run_last: EntryId = -1
+        self._is_striped = metadata.ensemble_size > metadata.write_quorum
+        self._ahead: deque[Run] = deque()
+        self._left: deque[Run] = deque()
+        self._silent: set[BookieId] = set()
+        self._spans = 0
         self._is_resting = False
         self._is_read = False
         self._patience_s = options.patience_s
@@ -212,31 +222,70 @@ class CopyShare(Procedure[ShareCopied]):
             self._sleep(wait_s, self._woken)
         elif self._reading is not None:
             self._take(self._reading, now_s)
-        elif (run := next(self._runs, None)) is None:
+        elif self._left:
+            self._begin_run(*self._left.popleft(), now_s)
+        elif not (runs := self._next_runs()):
             self._is_read = True
+        elif self._is_striped:
+            self._begin_span(runs, now_s)
         else:
-            self._begin_run(*run, now_s)
+            self._begin_run(*runs[0], now_s)
+
+    def _next_runs(self) -> list[Run]:
+        """Return the next run, of a striped ledger as many as one answer may hold; none at the end."""
+        runs: list[Run] = []
+        entries = 0
+        while not runs or (self._is_striped and entries < self._options.read_entries_max):
+            run = self._ahead.popleft() if self._ahead else next(self._runs, None)
+            if run is None:
+                break
+            runs.append(run)
+            entries += run[1] - run[0] + 1
+        return runs
+
+    def _begin_span(self, runs: list[Run], now_s: float) -> None:
+        metadata, options = self._metadata, self._read_options()
+        self._spans += 1
+        turn = self._ledger_id + self._spans
+        sources = choose_sources(metadata, self._fragment, self._lost, self._silent, turn)
+        span = ReadSpan(self._ledger_id, metadata.ensemble_size, runs, sources, options)
+        self._is_resting = True
+        self._run_for(span, self._span_read, now_s)
+
+    def _span_read(self, read: SpanRead, now_s: float) -> None:
+        self._is_resting = False
+        self._silent |= read.silent
+        self._left.extend(read.left)
+        self._ahead.extendleft(reversed(read.ahead))
+        self._found(read.found, now_s)
 
     def _begin_run(self, first: EntryId, last: EntryId, now_s: float) -> None:
-        options = self._options
-        # One answer is read ahead.
-        read_options = ReadOptions(
-            batch_entries=options.read_entries_max,
-            batch_bytes=options.read_bytes_max,
-            size_bytes_max=1,
-            pacing=options.pacing(self._patience_s),
-        )
         reading = ReadRange(
             self._ledger_id,
             self._metadata,
             first,
             last,
-            read_options,
-            lambda bookies: sorted(bookies, key=self._lost.__eq__),
+            self._read_options(),
+            self._in_order,
             self._pump,
         )
         self._reading, self._run_last = reading, last
         self._run(reading, lambda _, at_s: self._pump(at_s), now_s)
+
+    def _in_order(self, bookies: Sequence[BookieId]) -> list[BookieId]:
+        """Return whom to ask first: each ledger another one, so that not one bookie gives all; the lost one last."""
+        first = self._ledger_id % len(bookies)
+        return sorted((*bookies[first:], *bookies[:first]), key=self._lost.__eq__)
+
+    def _read_options(self) -> ReadOptions:
+        options = self._options
+        # One answer is read ahead.
+        return ReadOptions(
+            batch_entries=options.read_entries_max,
+            batch_bytes=options.read_bytes_max,
+            size_bytes_max=1,
+            pacing=options.pacing(self._patience_s),
+        )
 
     def _take(self, reading: ReadRange, now_s: float) -> None:
         found = reading.take_found(now_s)
@@ -244,6 +293,10 @@ class CopyShare(Procedure[ShareCopied]):
             if reading.is_finished:
                 self._run_over(reading, now_s)
             return
+        self._found(found, now_s)
+
+    def _found(self, found: list[Found], now_s: float) -> None:
+        """Queue what was read; the rate counts what is copied."""
         self._queue.extend(found)
         size_bytes = sum(len(one.data) for one in found)
         self._options.spend(size_bytes, now_s)

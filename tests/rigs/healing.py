@@ -40,9 +40,11 @@ from tests.rigs.rolling_writers import Round, data_of
 HEALERS = 2
 LEDGERS = 40
 LEDGER_ENTRIES = 1000
-"""Of ledgers that are closed when a bookie is lost: 40 MB, of which each of four bookies has half."""
+"""Of ledgers that are closed when a bookie is lost."""
+BIG_LEDGER_ENTRIES = 4000
+"""160 MB, of which each of four bookies has half: 20 s of copying at the rate that is set."""
 APPENDS_PER_S = 400
-BASELINE_S = 8.0
+BASELINE_APPENDS = 8 * APPENDS_PER_S
 COPY_BYTES_PER_S = 4 << 20
 HEALED_S = 180.0
 PARKED_S = 60.0
@@ -141,16 +143,16 @@ async def until(
     await wait_until_async(condition, what, deadline_s)
 
 
-async def fill(life: Life, write_quorum: int = 2, ledgers: int = LEDGERS) -> list[int]:
+async def fill(
+    life: Life, write_quorum: int = 2, ledgers: int = LEDGERS, entries: int = LEDGER_ENTRIES
+) -> None:
     """Write closed ledgers."""
-    ids = []
     for _ in range(ledgers):
-        async with await life.client.create_ledger(3, write_quorum, min(2, write_quorum)) as writer:
-            entries = [data_of(writer.ledger_id, one) for one in range(LEDGER_ENTRIES)]
-            await writer.append_many(entries)
-        life.round.acknowledged[writer.ledger_id] = LEDGER_ENTRIES
-        ids.append(writer.ledger_id)
-    return ids
+        async with await life.client.create_ledger(3, write_quorum, 2) as writer:
+            for first in range(0, entries, LEDGER_ENTRIES):
+                ids = range(first, first + LEDGER_ENTRIES)
+                await writer.append_many([data_of(writer.ledger_id, one) for one in ids])
+        life.round.acknowledged[writer.ledger_id] = entries
 
 
 @asynccontextmanager
@@ -187,14 +189,13 @@ async def appends(life: Life) -> AsyncIterator[None]:
         await writing
 
 
-async def healed(life: Life) -> None:
-    """Wait until nothing misses copies, and note what is wrong at the end."""
-
-    async def is_whole() -> bool:
+async def healed(life: Life, left: frozenset[int] = frozenset()) -> None:
+    """Wait until no ledger but those of `left` misses copies, by what the bookies themselves answer."""
+    end_s = time.monotonic() + HEALED_S
+    while (found := {one.ledger_id async for one in under_replicated(life.client)}) != left:
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"ledgers {sorted(found)[:20]} still miss copies")
         await asyncio.sleep(0.5)  # asking every bookie is work, too
-        return not [one async for one in under_replicated(life.client)]
-
-    await until(is_whole, "nothing misses copies", HEALED_S)
 
 
 async def _watch_delay(life: Life, bookies: list[str], delay_s: int) -> float:
@@ -230,10 +231,10 @@ async def lose_one(life: Life) -> None:
     """One of four, under load."""
     delay_s = 10
     await life.set_rules(delay_s, COPY_BYTES_PER_S)
-    await fill(life)
+    await fill(life, entries=BIG_LEDGER_ENTRIES)
     async with appends(life):
         began_s = time.monotonic()
-        await asyncio.sleep(BASELINE_S)
+        await until(lambda: len(life.latencies_ms) >= BASELINE_APPENDS, "a baseline")
         killed_s = time.monotonic()
         await life.cluster.kill_async(0)
         due_s = await _watch_delay(life, ["bookie-1"], delay_s)
@@ -324,11 +325,7 @@ async def lose_the_last(life: Life) -> None:
     await until(is_parked, "the ledger is parked", PARKED_S)
     parked_s = time.monotonic() - began_s
 
-    async def is_only_one() -> bool:
-        await asyncio.sleep(0.5)
-        return {one.ledger_id async for one in under_replicated(life.client)} == {writer.ledger_id}
-
-    await until(is_only_one, "all others are whole", HEALED_S)
+    await healed(life, frozenset({writer.ledger_id}))
     await life.cluster.start_bookie_async(number)
     await healed(life)
     life.notes.append(f"parked: {parked_s:.1f} s after the registration ended, and whole when its bookie returned")
