@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 KIB = 1 << 10
@@ -80,6 +81,11 @@ def format_age_s(age_s: float) -> str:
         if age_s < 100 * each_s:
             return f"{age_s / each_s:.{digits}f} {unit}"
     return f"{age_s / 86_400:.1f} d"
+
+
+def format_utc_ms(time_ms: int) -> str:
+    """Return a moment, in ms since 1970, as in `2026-11-27 19:05:00 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_ms / 1000))
 
 
 def format_count(count: int, noun: str, plural: str | None = None) -> str:

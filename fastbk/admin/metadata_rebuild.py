@@ -1,7 +1,8 @@
 """Writes metadata anew out of what was collected from bookies; into an empty store, or over a restored backup.
 
-Begin at `rebuild`. No bookie runs meanwhile. Metadata is on hold before the first ledger is written, so that bookies
-which start on half a rebuild delete nothing; an operator confirms it in the end. Running it again changes nothing.
+Begin at `rebuild`. The backup may be one that `fastbk.admin.metadata_restore` has restored. No bookie runs meanwhile.
+Metadata is on hold before the first ledger is written, so that bookies which start on half a rebuild delete nothing; an
+operator confirms it in the end. Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.admin.bookie_collection import EMPTY_KEY, CollectedLedger, Collection
+from fastbk.admin.metadata_archive import Ledger, Ledgers, items_of
+from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ids, all_ledgers
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
@@ -27,6 +30,7 @@ from fastbk.stream.paths import STREAMS, part_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from fastbk.meta.api import MetadataStore
 
@@ -88,12 +92,17 @@ def remade_store(uri: str, instance_id: str) -> MetadataStore:
     return open_store(uri, new_instance_id=instance_id)
 
 
-def rebuild(store: MetadataStore, collections: Sequence[Collection]) -> Rebuilt:
+def rebuild(
+    store: MetadataStore, collections: Sequence[Collection], backup: Path | None = None
+) -> Rebuilt:
     """Merge what was collected into a store; return what came of it.
+
+    `backup`: the archive that the store was restored from. Its ledgers count as of the versions that they had.
 
     Raises ConfigError for collections that do not belong together or to this store, MetadataConflict while bookies
     run, MetadataUnavailable, StorageError.
     """
+    raise_if_half_restored(store)
     instance_id = instance_of(collections)
     if instance_id and store.instance_id() != instance_id:
         raise ConfigError(
@@ -112,11 +121,25 @@ def rebuild(store: MetadataStore, collections: Sequence[Collection]) -> Rebuilt:
     for collection in collections:
         for first, last in collection.deleted:
             deleted.add(first, last)
-    _write_ledgers(store, collections, deleted, out)
+    _write_ledgers(store, collections, deleted, _Versions(backup), out)
     _write_identities(store, collections, out)
     _list_streams(store, out)
     _delete(store, deleted, out)
     return out
+
+
+class _Versions:
+    """The versions that ledgers had in a backup: a restored store begins anew with low ones."""
+
+    def __init__(self, backup: Path | None) -> None:
+        self._ledgers = iter(()) if backup is None else items_of(backup, Ledgers, Ledger)
+        self._at: Ledger | None = next(self._ledgers, None)
+
+    def of(self, ledger_id: int) -> int:
+        """Return a ledger's version, -1 if the backup has none. Call with rising ids only."""
+        while self._at is not None and self._at.ledger_id < ledger_id:
+            self._at = next(self._ledgers, None)
+        return self._at.version if self._at is not None and self._at.ledger_id == ledger_id else -1
 
 
 def held_of(one: CollectedLedger) -> Held:
@@ -147,7 +170,11 @@ def _move_ids(store: MetadataStore, collections: Sequence[Collection], out: Rebu
 
 
 def _write_ledgers(
-    store: MetadataStore, collections: Sequence[Collection], deleted: IdRanges, out: Rebuilt
+    store: MetadataStore,
+    collections: Sequence[Collection],
+    deleted: IdRanges,
+    versions: _Versions,
+    out: Rebuilt,
 ) -> None:
     by_ledger: dict[int, dict[BookieId, CollectedLedger]] = {}
     for each in collections:
@@ -163,7 +190,8 @@ def _write_ledgers(
         (stored,) = store.read_ledgers([LedgerId(ledger_id)])
         try:
             held = {name: held_of(one) for name, one in by_ledger[ledger_id].items()}
-            there = None if stored is None else (stored.metadata, stored.version)
+            known = max(versions.of(ledger_id), -1 if stored is None else stored.version)
+            there = None if stored is None else (stored.metadata, known)
             merged = merge_ledger(held, there)
         except (StorageError, ConfigError) as error:
             out.notes[ledger_id] = (f"not rebuilt: {error}",)

@@ -1,4 +1,4 @@
-"""`fastbk metadata init|format|show|hold|status|confirm|collect|rebuild`: the place where a cluster's metadata is.
+"""`fastbk metadata init|format|show|hold|confirm|backup|restore|rebuild|…`: the place where a cluster's metadata is.
 
 A hold keeps bookies from deleting what restored metadata does not list. These verbs need the metadata store only, so
 they work before the first bookie starts.
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli import metadata_rebuild
+from fastbk.cli import metadata_backup, metadata_rebuild
 from fastbk.cli.options import (
     add_common,
     add_confirmation,
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verb(verbs, "status", _status, text)
     text = "end the hold: what metadata does not list now may be deleted"
     add_confirmation(add_verb(verbs, "confirm", _confirm, text))
+    metadata_backup.add_verbs(verbs)
     metadata_rebuild.add_verbs(verbs)
     add_common(verbs)
 
@@ -167,9 +168,11 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _confirm(options: argparse.Namespace) -> int:
+    from fastbk.admin.metadata_restore import raise_if_half_restored
     from fastbk.meta.hold import confirm_hold, read_hold
 
     with opened_store(metadata_uri(options)) as store:
+        raise_if_half_restored(store)
         hold = read_hold(store)
         if hold is None:
             return _print(options, None, code=DONE)

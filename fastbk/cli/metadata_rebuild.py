@@ -42,6 +42,8 @@ def add_verbs(verbs: Verbs) -> None:
     text = "make metadata anew of what was collected from all bookies, or complete a restored backup"
     verb = add_verb(verbs, "rebuild", _rebuild, text)
     verb.add_argument("files", type=Path, nargs="+", metavar="FILE", help="one of each bookie")
+    help_text = "what `backup` wrote: it is restored first, and completed by what the bookies have"
+    verb.add_argument("--backup", type=Path, metavar="FILE", help=help_text)
 
 
 def _collect(options: argparse.Namespace) -> int:
@@ -71,12 +73,19 @@ def _collect(options: argparse.Namespace) -> int:
 def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk metadata rebuild")
     from fastbk.admin.bookie_collection import read_collection
+    from fastbk.admin.metadata_archive import check_archive
     from fastbk.admin.metadata_rebuild import instance_of, rebuild, remade_store
+    from fastbk.admin.metadata_restore import restore
 
     collections = [read_collection(one) for one in options.files]
-    uri = metadata_uri(options)
-    with closing(remade_store(uri, instance_of(collections))) as store:
-        done = rebuild(store, collections)
+    uri, backup = metadata_uri(options), options.backup
+    instance_id = instance_of(collections)
+    if backup is not None:
+        instance_id = instance_id or check_archive(backup).head.instance_id
+    with closing(remade_store(uri, instance_id)) as store:
+        if backup is not None:
+            restore(store, backup)
+        done = rebuild(store, collections, backup)
     print_answer(options, asdict(done), *_lines(done))
     if not options.json:
         note("Start all bookies, check what you can, then run `fastbk metadata confirm`.")

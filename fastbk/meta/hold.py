@@ -21,6 +21,7 @@ import msgspec
 
 from fastbk.errors import MetadataConflict, MetadataOnHold, StorageError
 from fastbk.meta.records import Change
+from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
     from fastbk.meta.records import RecordStore, VersionedRecord
@@ -146,7 +147,7 @@ def confirm_hold(store: HasRecords, hold_id: str) -> bool:
 
 def when(hold: Hold) -> str:
     """Return since when, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(hold.since_ms / 1000))
+    return format_utc_ms(hold.since_ms)
 
 
 def _decode_or_new(found: VersionedRecord | None) -> HoldRecord:

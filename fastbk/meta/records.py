@@ -63,7 +63,10 @@ class RecordStore(Protocol):
         """
 
     def children(self, path: str) -> list[str]:
-        """Return the names of what lies directly below, sorted; also of what is no record but has some below it."""
+        """Return the names of what lies directly below, sorted; also of what is no record but has some below it.
+
+        With "" as path: the first names of all paths.
+        """
 
     def children_of(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names below several paths, in their order."""
@@ -84,6 +87,11 @@ def check_path(path: str) -> str:
             f"{path!r} is no path of a record: names of 1 to 255 of A-Z a-z 0-9 _.%@:+=~- with slashes between them"
         )
     return path
+
+
+def check_folder(path: str) -> str:
+    """Return `path` if it may have records below it: a record's path, or "" for the top. Raises ConfigError."""
+    return path and check_path(path)
 
 
 def conflict(path: str) -> MetadataConflict:

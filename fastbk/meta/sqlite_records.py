@@ -10,6 +10,7 @@ from fastbk.meta.polling_watches import Watcher, WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
+    check_folder,
     check_path,
     children_subject,
     conflict,
@@ -17,6 +18,9 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
+
+_BEHIND_ALL = "\x7f"
+"""No name holds it, and it sorts behind every character that one may hold."""
 
 
 class SqliteRecords:
@@ -62,16 +66,16 @@ class SqliteRecords:
     def children(self, path: str) -> list[str]:
         """Return the names below: from each one found the search goes on behind all that lies below it."""
         names: set[str] = set()
-        at, end = f"{check_path(path)}/", f"{path}0"
+        below = f"{path}/" if check_folder(path) else ""
+        at, end = below, f"{path}0" if path else _BEHIND_ALL
         with self._file.reading() as db:
             while row := db.execute(
                 "SELECT path FROM records WHERE path > ? AND path < ? ORDER BY path LIMIT 1",
                 (at, end),
             ).fetchone():
-                name, slash, _ = str(row[0])[len(path) + 1 :].partition("/")
+                name, slash, _ = str(row[0])[len(below) :].partition("/")
                 names.add(name)
-                # No name holds \x7f, and it sorts behind every character that one may hold.
-                at = f"{path}/{name}/\x7f" if slash else f"{path}/{name}"
+                at = f"{below}{name}/{_BEHIND_ALL}" if slash else f"{below}{name}"
         return sorted(names)
 
     def children_of(self, paths: Sequence[str]) -> list[list[str]]:

@@ -14,6 +14,7 @@ from fastbk.meta.polling_watches import WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
+    check_folder,
     check_path,
     children_subject,
     conflict,
@@ -169,7 +170,7 @@ class ZooKeeperRecords:
     def children_of(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names below several paths; some hundred requests at once, of which each answer is bounded."""
         call = self._session.call("list " + ", ".join(paths[:3]))
-        found = [self._path(path) for path in paths]
+        found = [self._path(path) if check_folder(path) else self._root for path in paths]
         listed = call.children_all(found)
         if None in listed:
             call.sync(self._root)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
 from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import open_store, parse_zookeeper
+from fastbk.meta.zookeeper_cookies import Cookies
+from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.storage.identity import read_identity, write_identity
 from fastbk.storage.last_metadata import NAME, LastMetadata, read_last_metadata
@@ -30,6 +31,7 @@ from tests.fixtures.wait import wait_until
 
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 BOOKIES = 4
+APACHE_COOKIE = b"4\nbookieHost: \"host:3181\"\n"
 WAIT_S = 60.0
 
 
@@ -184,7 +186,8 @@ def keep_deletions(directory: Path, ranges: list[tuple[int, int]]) -> None:
     file.close()
 
 
-def test_a_restored_backup_is_completed_and_deletes_what_a_bookie_saw_deleted(tmp_path: Path) -> None:
+def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Path) -> None:
+    """Streams come from the backup, ledgers that are newer from the bookies."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
     with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
@@ -196,25 +199,38 @@ def test_a_restored_backup_is_completed_and_deletes_what_a_bookie_saw_deleted(tm
         cli("stream", "create", "shop/orders")
         cli("stream", "append", "shop/orders", stdin=b"one\ntwo\n")
         wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(tmp_path / "b")) as to:
-            source.backup(to)
+        backup = str(tmp_path / "backup")
+        taken = json.loads(cli("metadata", "backup", "--to", backup, "--json"))
+        assert (taken["ledgers"], taken["bookies"]) == (3, BOOKIES)
+        assert json.loads(cli("metadata", "check", backup, "--json")) == taken
         asyncio.run(world.write(2))
         asyncio.run(world.delete(deleted))
+        changed = json.loads(cli("metadata", "diff", backup, "--json", code=1))["differences"]
+        assert {(one["kind"], one["change"]) for one in changed} >= {
+            ("ledger", "added"),
+            ("ledger", "deleted"),
+        }
         wait_until(lambda: world.seen_by_all(set(world.acked) - {deleted}), "new ones", WAIT_S)
         wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
         world.kill()
         lose(path)
-        shutil.copy(tmp_path / "b", path)
-        with closing(sqlite3.connect(path)) as restored:  # killed bookies would be alive there for a while
-            restored.execute("DELETE FROM bookies")
-            restored.commit()
-        done = json.loads(cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--json"))
+        rebuild = ("metadata", "rebuild", *world.collect(tmp_path, cli), "--backup", backup, "--json")
+        done = json.loads(cli(*rebuild))
         assert (done["created"], done["deleted"]) == (2, 1)
         assert done["streams"] == {}, "the backup has its record"
-        assert cli.json("metadata", "show")["instance_id"]
+        again = json.loads(cli(*rebuild))
+        assert (again["created"], again["updated"], again["deleted"]) == (0, 0, 0)
+        assert cli.json("metadata", "show")["instance_id"] == taken["instance_id"]
         world.start()
         asyncio.run(world.compare(deleted))
         assert cli.raw("stream", "read", "shop/orders") == b"1.0.0\tone\n1.0.1\ttwo\n"
+        cli("metadata", "confirm", "--yes")
+
+
+def wipe(server: ZooKeeperServer, folder: Path) -> None:
+    server.stop()
+    shutil.rmtree(folder / "zookeeper" / "data")
+    server.start()
 
 
 def test_wiped_zookeeper_is_made_anew(tmp_path: Path) -> None:
@@ -230,11 +246,18 @@ def test_wiped_zookeeper_is_made_anew(tmp_path: Path) -> None:
             wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
             asyncio.run(world.delete(deleted))
             wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
-            world.kill()
-            server.stop()
-            shutil.rmtree(tmp_path / "zookeeper" / "data")
-            server.start()
+            location, backup = parse_zookeeper(uri), str(tmp_path / "backup")
+            with closing(Cookies(location)) as cookies:
+                cookies.create(BookieId("host:3181"), APACHE_COOKIE)
             cli = Cli(uri)
+            cli("metadata", "backup", "--to", backup)
+            world.kill()
+            wipe(server, tmp_path)
+            cli("metadata", "restore", backup)
+            with closing(Cookies(location)) as cookies:
+                assert cookies.read(BookieId("host:3181")) == APACHE_COOKIE
+            assert "as the backup has it" in cli("metadata", "diff", backup)
+            wipe(server, tmp_path)
             cli("metadata", "rebuild", *world.collect(tmp_path, cli))
             assert cli.json("metadata", "show")["instance_id"] == instance_id
             world.start()

@@ -68,6 +68,7 @@ def test_names_below_are_listed_however_deep_what_lies_there(open_driver: Open) 
     assert records.children("p/a") == ["x"]
     assert records.children("p/c.d") == ["e"]
     assert records.children("p/none") == []
+    assert {"p", "pp", "q"} <= set(records.children(""))
     found = [one for one in records.read(paths) if one is not None]
     assert len(found) == len(paths)
 

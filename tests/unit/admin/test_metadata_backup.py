@@ -1,0 +1,282 @@
+"""A backup of metadata is whole or refused, misses nothing that it names, and is restored as often as it takes."""
+
+from __future__ import annotations
+
+import random
+import stat
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from fastbk.admin.metadata_archive import (
+    MAGIC,
+    Ledgers,
+    Record,
+    Records,
+    check_archive,
+    items_of,
+    read_archive,
+)
+from fastbk.admin.metadata_backup import backup, differences
+from fastbk.admin.metadata_restore import raise_if_half_restored, restore
+from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.meta import open_store
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
+from fastbk.meta.hold import read_hold
+from fastbk.meta.records import Change
+from fastbk.meta.rollback_mark import RESERVE_IDS
+from fastbk.meta.sqlite import MemoryStore
+from tests.fixtures.metadata import metadata, service
+
+_numbers = count()
+
+
+def new_store() -> MemoryStore:
+    return MemoryStore(f"backup {next(_numbers)}")
+
+
+def identity(name: str) -> BookieIdentity:
+    places = (DirectoryIdentity("0a", "journal"), DirectoryIdentity("0b", "ledger"))
+    return BookieIdentity(name, 7, places, 3)
+
+
+def fill(store: MetadataStore, rng: random.Random) -> None:
+    for ledger_id in rng.sample(range(5000), 1500):
+        store.create_ledger(ledger_id, metadata(rng.choice([None, 5]), token=ledger_id))
+    for number in range(700):
+        path = "/".join(rng.choice("abcd.-") for _ in range(rng.randrange(1, 5)))
+        if ".." in path or path.startswith(".") or "/." in path:
+            continue
+        (found,) = store.records.read([f"streams/{path}"])
+        version = None if found is None else found.version
+        store.records.change([Change(f"streams/{path}", b"%d" % number, version)])
+    store.records.change([Change("namespaces/aa/aaaa", bytes(600_000)), Change("namespaces/aa/bbbb", bytes(600_000))])
+    store.records.change([Change("autorecovery/settings", b"{}"), Change("autorecovery/votes/1", b"x")])
+    store.records.change([Change("under_replicated/00/00", b"x")])
+    for name in ("b1", "b2"):
+        store.write_identity(identity(name), None)
+    store.coordination.disable()
+    store.coordination.set_lost_bookie_delay(77)
+
+
+def remade(uri_of: MetadataStore, path: Path) -> MetadataStore:
+    """Open an empty store with the id of the other one."""
+    return open_store(f"sqlite:{path}", new_instance_id=uri_of.instance_id())
+
+
+def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -> None:
+    store = new_store()
+    fill(store, rng)
+    file = tmp_path / "backup"
+    summary = backup(store, file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it holds passwords"
+    assert summary.end.changes == 0
+    assert list(differences(file, store)) == []
+    again = remade(store, tmp_path / "new")
+    done = restore(again, file)
+    assert list(differences(file, again)) == []
+    assert done.ledgers == 1500
+    assert read_hold(again) is not None
+    assert again.records.read(["autorecovery/votes/1", "under_replicated/00/00"]) == [None, None]
+    assert again.coordination.lost_bookie_delay_s() == 77
+    assert not again.coordination.is_enabled()
+    assert again.next_ledger_id() > summary.end.highest_drawn_id + RESERVE_IDS, "INV-M3"
+    assert restore(again, file).was_complete
+    again.close()
+
+
+def test_damage_anywhere_is_noticed_before_anything_is_written(tmp_path: Path, rng: random.Random) -> None:
+    """INV-M12."""
+    store = new_store()
+    fill(store, rng)
+    file = tmp_path / "backup"
+    backup(store, file)
+    whole = file.read_bytes()
+    empty = remade(store, tmp_path / "new")
+    positions = [0, len(MAGIC), len(MAGIC) + 5, len(whole) - 1, *rng.sample(range(len(whole)), 30)]
+    for at in positions:
+        for raw in (whole[:at], whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :]):
+            file.write_bytes(raw)
+            with pytest.raises(StorageError):
+                restore(empty, file)
+    file.write_bytes(whole + whole[len(MAGIC) :])
+    with pytest.raises(StorageError, match="behind its last part"):
+        check_archive(file)
+    assert empty.records.children("") == []
+    assert empty.list_ledgers() == []
+    empty.close()
+
+
+def test_frames_in_another_order_are_noticed(tmp_path: Path, rng: random.Random) -> None:
+    """INV-M12."""
+    store = new_store()
+    fill(store, rng)
+    file = tmp_path / "backup"
+    backup(store, file)
+    raw, frames = file.read_bytes(), []
+    at = len(MAGIC)
+    while at < len(raw):
+        end = at + 8 + int.from_bytes(raw[at : at + 4], "little")
+        frames.append(raw[at:end])
+        at = end
+    assert len(frames) > 5
+    for others in (
+        [frames[0], frames[2], frames[1], *frames[3:]],
+        [frames[0], *frames[2:]],
+        [*frames[:2], frames[1], *frames[2:]],
+        frames[:-1],
+    ):
+        file.write_bytes(MAGIC + b"".join(others))
+        with pytest.raises(StorageError, match="damaged"):
+            check_archive(file)
+
+
+class Busy(MemoryStore):
+    """Somebody works in it while it is read: before each listing of ledgers, and before the records are compared."""
+
+    def __init__(self, between: Callable[[MetadataStore], None]) -> None:
+        super().__init__(f"backup {next(_numbers)}")
+        self.between: Callable[[MetadataStore], None] | None = between
+
+    def list_ledgers(self, after: int = -1, count_max: int = 1000) -> list[int]:
+        between, self.between = self.between, None
+        if between is not None:
+            between(self)
+        return super().list_ledgers(after, count_max)
+
+
+def test_what_changes_meanwhile_is_listed_and_no_named_ledger_is_missing(tmp_path: Path) -> None:
+    """INV-M11: a stream goes on in a new segment, another one is truncated, and a third one is made."""
+
+    def work(store: MetadataStore) -> None:
+        store.create_ledger(3, metadata())
+        chain, old = store.records.read(["streams/aa/chain", "streams/bb/chain"])
+        assert chain is not None
+        assert old is not None
+        store.records.change([Change("streams/aa/chain", b"1 2 3", chain.version)])
+        store.records.change([Change("streams/bb/chain", b"5", old.version)])
+        store.delete_ledger(4)
+        store.records.change([Change("streams/cc", b"new")])
+
+    store = Busy(work)
+    for ledger_id in (1, 2, 4, 5):
+        store.create_ledger(ledger_id, metadata(3))
+    store.records.change([Change("streams/aa/chain", b"1 2"), Change("streams/bb/chain", b"4 5")])
+    file = tmp_path / "backup"
+    summary = backup(store, file)
+    named = {int(one) for record in items_of(file, Records, Record) for one in record.value.split()}
+    there = {one.ledger_id for frame in read_archive(file) if isinstance(frame, Ledgers) for one in frame.items}
+    assert named - there == {4}
+    changes = {str(one) for one in summary.changes}
+    assert changes == {
+        "changed record streams/aa/chain",
+        "changed record streams/bb/chain",
+        "added record streams/cc",
+    }
+    assert {str(one) for one in differences(file, store)} == changes
+
+
+def test_a_ledger_deleted_while_the_backup_was_made_does_not_come_back(tmp_path: Path) -> None:
+    """INV-M11."""
+    store = Busy(lambda _: None)
+    for ledger_id in (1, 2):
+        store.create_ledger(ledger_id, metadata(3))
+    calls = count()
+
+    def identities() -> list[BookieIdentity]:
+        if next(calls) == 0:
+            store.delete_ledger(1)
+        return []
+
+    store.list_identities = identities  # type: ignore[method-assign]
+    file = tmp_path / "backup"
+    summary = backup(store, file)
+    assert summary.deleted == {1}
+    assert [str(one) for one in summary.changes] == ["deleted ledger 1"]
+    again = remade(store, tmp_path / "new")
+    assert restore(again, file).deleted == 1
+    assert again.list_ledgers() == [2]
+    again.close()
+
+
+class Failing:
+    """A store of which the n-th change fails, done or not."""
+
+    def __init__(self, store: MetadataStore, nth: int, *, is_done: bool) -> None:
+        self._store = store
+        self._left = nth
+        self._is_done = is_done
+        self.records = self
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._store, name, None)
+        if found is None:
+            found = getattr(self._store.records, name)
+        if name not in ("change", "create_ledger", "write_identity", "move_ids_above"):
+            return found
+
+        def call(*args: object, **options: object) -> object:
+            self._left -= 1
+            if self._left:
+                return found(*args, **options)
+            if self._is_done:
+                found(*args, **options)
+            raise MetadataUnavailable("away")
+
+        return call
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_restore_that_is_cut_off_anywhere_is_run_again(tmp_path: Path, is_done: bool) -> None:
+    """INV-M13."""
+    store = new_store()
+    for ledger_id in range(3):
+        store.create_ledger(ledger_id, metadata(3))
+    store.records.change([Change("streams/aa", b"x"), Change("streams/aa/chain", b"y")])
+    store.write_identity(identity("b1"), None)
+    file = tmp_path / "backup"
+    backup(store, file)
+    for nth in count(1):
+        again = remade(store, tmp_path / f"{is_done}-{nth}")
+        try:
+            restore(Failing(again, nth, is_done=is_done), file)  # type: ignore[arg-type]
+        except MetadataUnavailable:
+            if read_hold(again) is None:
+                assert not again.list_ledgers(), "on hold before the first ledger"
+            if again.records.read(["cluster/restore"]) != [None] and again.list_identities() == []:
+                with pytest.raises(MetadataConflict, match="cut off"):
+                    raise_if_half_restored(again)
+            restore(again, file)
+            assert list(differences(file, again)) == []
+            raise_if_half_restored(again)
+            again.close()
+            continue
+        again.close()
+        break
+    assert nth > 7
+
+
+def test_only_an_empty_store_of_the_same_cluster_is_filled(tmp_path: Path) -> None:
+    """INV-M13."""
+    store = new_store()
+    store.create_ledger(1, metadata(3))
+    file = tmp_path / "backup"
+    backup(store, file)
+    with pytest.raises(ConfigError, match="of the cluster"):
+        restore(new_store(), file)
+    with pytest.raises(MetadataConflict, match="not empty: ledger 1"):
+        restore(store, file)
+    again = remade(store, tmp_path / "new")
+    lease = again.register_bookie(service(), writable=True)
+    with pytest.raises(MetadataConflict, match="bookies run"):
+        restore(again, file)
+    lease.close()
+    restore(again, file)
+    later = tmp_path / "later"
+    store.create_ledger(2, metadata(3))
+    backup(store, later)
+    with pytest.raises(MetadataConflict, match="another backup"):
+        restore(again, later)
+    again.close()
