@@ -5,6 +5,7 @@
     REPLAY=seed        one world as a readable trace, one column a node
     SHRINK=seed        the fewest faults and pieces of work that still break the same invariant
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl
+    HEALING=n          worlds of AutoRecovery instead
     STREAMS=n          worlds of streams instead; WORLDS=writers|whole|names  of one kind
     MUTATIONS=1        looks for a seed that finds each planted fault (ONLY=text, SECONDS_EACH=60): for finders.py
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from tests.simulation.batches import Total, run_many
 from tests.simulation.columns import columns, head_of, items_of
 from tests.simulation.finding import look_for_finders
+from tests.simulation.healing.running import run_healing
 from tests.simulation.model_trace import write_traces
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import draw_plan
@@ -119,6 +121,8 @@ def main(settings: Mapping[str, str] = os.environ) -> int:
     if settings.get("MUTATIONS"):
         seconds_each = float(settings.get("SECONDS_EACH") or 60)
         return look_for_finders(first, settings.get("ONLY", ""), seconds_each)
+    if settings.get("HEALING"):
+        return run_healing(first, int(settings["HEALING"]))
     if settings.get("STREAMS"):
         return run_streams(first, int(settings["STREAMS"]), settings.get("WORLDS") or "")
     return run(int(settings.get("SEEDS") or 1000), first, jobs, mutation)

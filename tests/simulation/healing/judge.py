@@ -1,0 +1,192 @@
+"""What must hold of a cluster that heals itself, at every step and at the end.
+
+INV-H1  one auditor at a time is elected
+INV-H2  who changes a ledger's metadata holds its lock, unless its session has ended; no lock stays behind
+INV-H3  nothing is copied to a new bookie before the delay of a lost one is over, and a time of loss never moves
+INV-H5  the rates that workers may use add up to the limit at most
+P7      metadata names no bookie for entries that it does not hold
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fastbk.autorecovery.lost_bookies import LostBookies
+from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.replication.actions import AddEntry
+from tests.simulation.healing.places import holders
+from tests.simulation.streams.facts import demand
+
+if TYPE_CHECKING:
+    from fastbk.meta.replica_marks import LedgerMark
+    from tests.simulation.healing.process import SimulatedProcess
+    from tests.simulation.healing.world import World
+
+SESSION_DOUBT_S = 30.0
+"""So long after a cut a process may not know yet that its session has ended."""
+COPY_GOES_ON_S = 120.0
+"""A copy that was begun while a bookie was due ends, though it has returned."""
+
+
+class Judge:
+    """Sees every effect of every process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._limits: list[tuple[float, float]] = []
+        self._losses: dict[BookieId, int] = {}
+        self.double_copies = 0
+        """Copies and changes by processes whose sessions had ended."""
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def copied(
+        self, process: SimulatedProcess, ledger_id: LedgerId, target: BookieId, request: AddEntry
+    ) -> None:
+        """An entry arrives at a bookie."""
+        world, cluster = self._world, self._world.cluster
+        world.copies += 1
+        metadata = cluster.metadata(ledger_id)
+        if metadata.is_closed and request.entry_id > metadata.last_entry_id:
+            return  # of a recovery that another one overtook
+        named = metadata.fragment_of(request.entry_id).ensemble
+        if target in named:
+            return
+        demand(
+            any(self._is_due(cluster.bookies[one].name) for one in named),
+            f"H3: {process.name} copies entry {request.entry_id} of ledger {ledger_id} to {target}, and no bookie of"
+            f" {named} is due",
+        )
+
+    def _is_due(self, name: BookieId) -> bool:
+        world = self._world
+        bookie = world.cluster.bookies[name]
+        if not bookie.is_registered and world.now_s - bookie.unregistered_s >= world.delay_s - 0.01:
+            return True
+        return world.now_s < bookie.due_until_s
+
+    def updated(
+        self,
+        process: SimulatedProcess,
+        ledger_id: LedgerId,
+        before: LedgerMetadata,
+        after: LedgerMetadata,
+    ) -> None:
+        """A ledger's metadata changed."""
+        world, cluster = self._world, self._world.cluster
+        holder = world.store.coordination.worker_of(ledger_id)
+        if holder != process.name:
+            demand(
+                world.now_s - process.lost_session_s < SESSION_DOUBT_S,
+                f"H2: {process.name} changes ledger {ledger_id}, whose lock {holder} holds",
+            )
+            self.double_copies += 1
+        last = cluster.acknowledged[ledger_id]
+        demand(
+            not after.is_closed or after.last_entry_id >= last,
+            f"ledger {ledger_id} was closed at {after.last_entry_id}, and {last} was acknowledged",
+        )
+        for entry_id in range(last + 1):
+            old = holders(before, entry_id)
+            for one in holders(after, entry_id):
+                demand(
+                    one in old or cluster.bookies[one].holds(ledger_id, entry_id),
+                    f"P7: metadata names {one} for entry {entry_id} of ledger {ledger_id}, which it does not hold",
+                )
+
+    # --- every second ------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Judge what holds at any moment."""
+        self._look_at_rates()
+        self._look_at_losses()
+        elected = [
+            one
+            for one in self._world.alive
+            if (vote := one.healer._vote) is not None
+            and self._world.now_s - one.lost_session_s > SESSION_DOUBT_S
+            and vote.is_elected()
+        ]
+        demand(len(elected) <= 1, f"H1: {[one.name for one in elected]} are elected")
+
+    def _look_at_rates(self) -> None:
+        world = self._world
+        now_s = world.now_s
+        self._limits.append((now_s, world.limit))
+        since_s = now_s - LEASE_S - 3 * ANNOUNCE_INTERVAL_S - 2
+        self._limits = [one for one in self._limits if one[0] >= since_s]
+        limits = [one for _, one in self._limits]
+        used = sum(
+            one.healer.worker.rate.bytes_per_s
+            for one in world.alive
+            if now_s < one.healer.worker.rate.end_s
+        )
+        if 0 not in limits:
+            demand(
+                not math.isinf(used) and used <= max(limits) * 1.0001,
+                f"H5: workers may use {used:.0f} bytes a second of {max(limits):.0f}",
+            )
+
+    def _look_at_losses(self) -> None:
+        (found,) = self._world.store.records.read(["autorecovery/lost_bookies"])
+        stored = LostBookies() if found is None else self._world.parse_losses(found.value)
+        for name, lost_ms in self._losses.items():
+            bookie = self._world.cluster.bookies[name]
+            now = stored.lost.get(name)
+            if not bookie.is_registered and bookie.unregistered_s * 1000 <= lost_ms - self._world.epoch_ms:
+                demand(
+                    now is not None and now.lost_ms == lost_ms,
+                    f"H3: the loss of {name} was at {lost_ms}, and is {now} now",
+                )
+        self._losses = {name: one.lost_ms for name, one in stored.lost.items()}
+        for name, one in self._world.cluster.bookies.items():
+            if self._is_due(name) and not one.is_registered:
+                one.due_until_s = self._world.now_s + COPY_GOES_ON_S
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def why_not_whole(self) -> str:
+        """Return what is not healed yet, empty if all is."""
+        world, cluster = self._world, self._world.cluster
+        for ledger_id, last in cluster.acknowledged.items():
+            metadata = cluster.metadata(ledger_id)
+            for at, fragment in enumerate(metadata.fragments):
+                gone = [one for one in fragment.ensemble if cluster.bookies[one].is_gone_for_good]
+                if gone:
+                    return f"ledger {ledger_id} still names {gone}"
+                is_written = at == len(metadata.fragments) - 1 and not metadata.is_closed
+                if is_written:
+                    continue
+                end = last if at == len(metadata.fragments) - 1 else metadata.fragments[at + 1].first_entry_id - 1
+                for entry_id in range(fragment.first_entry_id, end + 1):
+                    lacking = [
+                        one
+                        for one in holders(metadata, entry_id)
+                        if not cluster.bookies[one].holds(ledger_id, entry_id)
+                    ]
+                    if lacking:
+                        return f"entry {entry_id} of ledger {ledger_id} is not on {lacking}"
+        marks = world.store.marks.list_folders(world.store.marks.folders())
+        marked = [one for one in marks if not self._is_of_open_part(one)]
+        return f"marks {marked} are left" if marked else ""
+
+    def _is_of_open_part(self, mark: LedgerMark) -> bool:
+        """Whether a mark is about a fragment that a writer may still write: it stays until the ledger is closed."""
+        metadata = self._world.cluster.metadata(mark.ledger_id)
+        first = metadata.fragments[-1].first_entry_id
+        return not metadata.is_closed and all(one.first_entry_id >= first for one in mark.missing)
+
+    def at_the_end(self) -> None:
+        """Judge a cluster that had time to heal."""
+        world, cluster = self._world, self._world.cluster
+        for ledger_id, last in cluster.acknowledged.items():
+            for entry_id in range(last + 1):
+                demand(
+                    bool(cluster.survivors(ledger_id, entry_id)),
+                    f"entry {entry_id} of ledger {ledger_id} was acknowledged, and is nowhere",
+                )
+        locks = list(world.store.coordination.locks())
+        demand(not locks, f"H2: locks {locks} were left behind")

@@ -1,0 +1,88 @@
+"""Faults of self-healing: each is planted into the product, and its seed is of a world that finds it."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import fault
+
+_JUDGE = "fastbk.autorecovery.lost_bookies:judge"
+_AUDITOR = "fastbk.autorecovery.auditor:Auditor"
+_WORKER = "fastbk.autorecovery.worker:ReplicationWorker"
+_MARKED = "fastbk.replication.marked_repair:RepairMarkedLedger"
+_REPLICATE = "fastbk.replication.re_replication:ReReplicateLedger"
+
+MUTATIONS = (
+    fault(
+        "delay_is_ignored",
+        "H3: a lost bookie is due at once",
+        (_JUDGE, "if left_s <= 0 or found.is_marked", "if True"),
+    ),
+    fault(
+        "delay_begins_anew",
+        "H3: each auditor counts from its own first look",
+        (_JUDGE, "found = before.lost.get(one)", "found = before.lost.get(one) if now_ms % 7 else None"),
+    ),
+    fault(
+        "away_counts_as_gone",
+        "H3: what is not registered is replaced, whatever its delay",
+        (_MARKED + "._repair_next", "if bookie_id in view.gone:", "if bookie_id not in view.present:"),
+        seed=3,
+    ),
+    fault(
+        "due_is_shared",
+        "H3: all lost bookies are due when one is, as they are for Apache's auditor",
+        (
+            _AUDITOR + "._publish",
+            "for one in judged.due if not lost",
+            "for one in (lost if judged.due else ()) if not lost",
+        ),
+        (_AUDITOR + "._publish", "due=tuple(sorted(judged.due))", "due=tuple(sorted(lost if judged.due else ()))"),
+    ),
+    fault(
+        "lock_is_not_needed",
+        "H2: a worker repairs a ledger that another one has locked",
+        (_WORKER + "._repair", "if lock is None:", "if False:"),
+        (_WORKER + "._repair", "self.counts.lost_locks += not await", "_ = lock and await"),
+    ),
+    fault(
+        "lock_is_kept",
+        "H2: a lock is not given back",
+        ("fastbk.client.lock_calls:LockCalls._release", "lock.release()", "None"),
+    ),
+    fault(
+        "vote_is_for_ever",
+        "H1: who was elected once stays so, whatever became of its session",
+        ("fastbk.meta.record_coordination:RecordVote.is_elected", "and self._is_there()", ""),
+        ("fastbk.meta.record_coordination:RecordVote.is_elected", "not self.is_lost and", ""),
+        ("fastbk.autorecovery.healer:Healer._is_elected", "and self._vote.is_lost", "and False"),
+    ),
+    fault(
+        "leases_of_others_are_forgotten",
+        "H5: a lease is granted beside others that add up to the limit already",
+        ("fastbk.autorecovery.rate_leases:RateLeases.grant", "limit - others", "limit"),
+        ("fastbk.autorecovery.rate_leases:RateLeases.grant", "fair = limit * weight", "fair = limit * 2 * weight"),
+    ),
+    fault(
+        "lease_never_ends",
+        "H5: a worker that is cut off goes on at its rate",
+        (_WORKER + "._announce", "self.rate.end_s = rate, end_s", "self.rate.end_s = rate, 1e9"),
+        seed=90,
+    ),
+    fault(
+        "named_before_it_has_all",
+        "P7: metadata names a bookie that lacks entries which nobody could give",
+        (_REPLICATE + "._copied", "if copied.lost_count:", "if False:"),
+        (_REPLICATE + "._copied", "if copied.unread:", "if False:"),
+    ),
+    fault(
+        "mark_is_dropped_unverified",
+        "a bookie that does not take its entries is counted as whole until the next check of all ledgers",
+        (_MARKED + "._take_left", "self.repaired.left.append", "str"),
+        ("fastbk.autorecovery.verification:Verification._list", "if lost:", "if False:"),
+        seed=203,
+    ),
+    fault(
+        "holes_are_not_confirmed",
+        "what was found missing twice is not marked",
+        ("fastbk.autorecovery.verification:Verification._confirm_one", "if not both:", "if both:"),
+    ),
+)

@@ -1,0 +1,46 @@
+"""AutoRecovery in simulation: fresh seeds find nothing, and each planted fault is found by its seed.
+
+INV-H1, INV-H2, INV-H3, INV-H5.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastbk.invariant import InvariantError
+from tests.simulation.healing.mutations import MUTATIONS
+from tests.simulation.healing.world import live_world
+from tests.simulation.planting import Mutation, first_to_find
+from tests.simulation.streams.facts import Broken
+from tests.simulation.streams.loop import Stuck
+
+FRESH_SEEDS = 8
+WORLDS_MAX = 30
+
+
+@pytest.mark.slow
+def test_no_seed_breaks_anything(rng: random.Random) -> None:
+    """Neither fresh seeds nor, without their faults, those of the faults."""
+    fresh = [rng.getrandbits(40) for _ in range(FRESH_SEEDS)]
+    for seed in (*fresh, *{one.seed for one in MUTATIONS}):
+        try:
+            live_world(seed)
+        except BaseException:
+            print(f"./dev sim HEALING=1 SEED={seed}")
+            raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda value: value.name)
+def test_a_planted_fault_is_found(mutation: Mutation) -> None:
+    """By its seed; or by another one, since any change of the product makes other worlds of the same seeds."""
+    seeds = (mutation.seed, *range(WORLDS_MAX))
+    found = first_to_find(mutation, live_world, seeds, (Broken, InvariantError, Stuck))
+    assert found is not None, f"{WORLDS_MAX} worlds do not find {mutation.name}"
+
+
+def test_a_seed_is_one_world() -> None:
+    first, second = live_world(5), live_world(5)
+    assert (first.events, first.copies) == (second.events, second.copies)
