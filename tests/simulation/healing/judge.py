@@ -41,6 +41,10 @@ class Judge:
         self.double_copies = 0
         """Copies and changes by processes whose sessions had ended."""
 
+    def limit_was_set(self) -> None:
+        """Note the limit on the copy rate: an auditor may read one that holds for a moment only."""
+        self._limits.append((self._world.now_s, self._world.limit))
+
     # --- effects -----------------------------------------------------------------------------------------------
 
     def copied(
@@ -115,7 +119,7 @@ class Judge:
     def _look_at_rates(self) -> None:
         world = self._world
         now_s = world.now_s
-        self._limits.append((now_s, world.limit))
+        self.limit_was_set()
         since_s = now_s - LEASE_S - 3 * ANNOUNCE_INTERVAL_S - 2
         self._limits = [one for one in self._limits if one[0] >= since_s]
         limits = [one for _, one in self._limits]

@@ -130,6 +130,7 @@ class World:
             self.cluster.write(ledger_id, metadata, last, lambda: rng.random() < 0.7)
 
     def _set_limit(self) -> None:
+        self.judge.limit_was_set()
         value = msgspec.json.encode(Settings(self.limit))
         (found,) = self.store.records.read(["autorecovery/settings"])
         version = None if found is None else found.version
