@@ -7,6 +7,7 @@ import os
 import random
 import re
 import socket
+import threading
 
 from fastbk.autorecovery.auditor import Auditor, AuditorOptions
 from fastbk.autorecovery.figures import AuditorCounts
@@ -14,6 +15,7 @@ from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.autorecovery.worker import ReplicationWorker, WorkerOptions
 from fastbk.client import Client
 from fastbk.errors import Error
+from fastbk.meta import MetadataStore
 from fastbk.meta.coordination import Vote
 from fastbk.observe.library_log import LibraryLog
 
@@ -27,6 +29,33 @@ def process_name() -> str:
     """Return a name for this process: its host and its process id."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()) or "host"
     return f"{host}-{os.getpid()}"
+
+
+class _OwnVote:
+    """The vote of one process, cast in threads of the store's.
+
+    A call that was given up at its deadline goes on in its thread and may cast the vote yet. So the vote is kept here
+    and not by the caller: a second one would wait behind the first, and nobody would be elected while this process
+    lives.
+    """
+
+    def __init__(self, voter: str) -> None:
+        self._voter = voter
+        self._casting = threading.Lock()
+        self._vote: Vote | None = None
+
+    def cast(self, store: MetadataStore) -> Vote:
+        """Return the vote; cast it if there is none, or its session has ended."""
+        with self._casting:
+            if self._vote is None or self._vote.is_lost:
+                self._vote = store.coordination.vote(self._voter)
+            return self._vote
+
+    def withdraw(self, _: MetadataStore) -> None:
+        """Withdraw it, also one that was cast for nobody."""
+        with self._casting:
+            if self._vote is not None:
+                self._vote.close()
 
 
 class Healer:
@@ -54,6 +83,7 @@ class Healer:
         self.state = ClusterState(client.records)
         self._auditor_options = auditor_options
         self._vote: Vote | None = None
+        self._own_vote = _OwnVote(self.name)
         self._auditing: asyncio.Task[None] | None = None
         self._session_lost_ms: int | None = None
         self._election_ended_s = 0.0
@@ -109,9 +139,7 @@ class Healer:
             self._vote = None
             _log.warning("autorecovery.session_lost")
         if self._vote is None:
-            self._vote = await self.client.call_store(
-                lambda store: store.coordination.vote(self.name)
-            )
+            self._vote = await self.client.call_store(self._own_vote.cast)
         vote = self._vote
         return await self.client.call_store(lambda _: vote.is_elected())
 
@@ -139,11 +167,9 @@ class Healer:
         _log.info("autorecovery.auditor_ended", auditor=self.name)
 
     async def _withdraw(self) -> None:
-        vote, self._vote = self._vote, None
-        if vote is None:
-            return
+        self._vote = None
         try:
-            await self.client.call_store(lambda _: vote.close())
+            await self.client.call_store(self._own_vote.withdraw)
         except Error as error:
             # It goes with the session.
             _log.warning("autorecovery.vote_unwithdrawn", reason=str(error))
