@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.errors import Error
+from fastbk.errors import ClientClosed, Error
 from fastbk.meta import MetadataStore
 from fastbk.meta.coordination import LedgerLock
 from fastbk.model.ids import LedgerId
+from fastbk.retry import Backoff, jittered
+
+_RELEASE_PAUSE_MIN_S = 0.1
+_RELEASE_PAUSE_MAX_S = 10.0
 
 
 class _Taking:
@@ -60,21 +64,42 @@ class LockCalls:
         finally:
             lock = taking.give_up()
             if lock is not None:
-                task = asyncio.get_running_loop().create_task(self._release(lock))
+                tried = asyncio.Event()
+                task = asyncio.get_running_loop().create_task(self._release(lock, tried))
                 self._releasing.add(task)
                 task.add_done_callback(self._releasing.discard)
-                await asyncio.shield(task)
+                await tried.wait()
 
-    async def _release(self, lock: LedgerLock) -> None:
-        # What fails here is repeated by the store, or ends with its session.
-        with suppress(Error):
+    async def _release(self, lock: LedgerLock, tried: asyncio.Event) -> None:
+        """Release a lock, however long that takes; `tried` is set once it was tried.
+
+        A call that was given up may never have been made. What one that was made could not do is repeated by the store.
+        """
+        backoff = Backoff(_RELEASE_PAUSE_MIN_S, _RELEASE_PAUSE_MAX_S)
+        try:
+            while not await self._is_released(lock):
+                tried.set()
+                await asyncio.sleep(jittered(backoff.next_s()))
+        finally:
+            tried.set()
+
+    async def _is_released(self, lock: LedgerLock) -> bool:
+        try:
             await self._store.call(lambda _: lock.release())
+        except ClientClosed:
+            return True  # it ends with the session
+        except Error:
+            return False
+        return True
 
     async def holder_of(self, ledger_id: LedgerId) -> str | None:
         """Return who holds a ledger's lock, None if nobody does."""
         return await self._store.call(lambda store: store.coordination.worker_of(ledger_id))
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for releases that are under way."""
-        if self._releasing:
-            await asyncio.wait(self._releasing, timeout=timeout_s)
+        """Wait for releases that are under way; what is left ends with the session."""
+        releasing = set(self._releasing)
+        if releasing:
+            await asyncio.wait(releasing, timeout=timeout_s)
+        for one in releasing:
+            one.cancel()

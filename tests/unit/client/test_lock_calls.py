@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from fastbk.client import Client
 from fastbk.client.lock_calls import _Taking
-from fastbk.meta import open_store
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.wait import wait_until_async
+
+T = TypeVar("T")
 
 
 async def test_a_lock_is_held_during_the_block_and_another_one_is_refused(tmp_path: Path) -> None:
@@ -64,3 +69,23 @@ async def test_a_call_that_is_cancelled_while_the_store_is_busy_leaves_no_lock(
         assert await client.locks.holder_of(7) is None
     with closing(open_store(f"sqlite:{path}")) as store:
         assert store.records.children("autorecovery/locks") == []
+
+
+async def test_a_release_that_was_never_made_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that waits for its thread until its deadline is not made at all: the lock would stay with the session."""
+    with closing(MemoryStore("late release")) as store:
+        async with Client(store) as client:
+            call, failed = client.locks._store.call, 0
+
+            async def fails_twice(one: Callable[[MetadataStore], T]) -> T:
+                nonlocal failed
+                if failed < 2:
+                    failed += 1
+                    raise MetadataUnavailable("no answer in time")
+                return await call(one)
+
+            async with client.locks.hold(7, "host") as lock:
+                assert lock is not None
+                monkeypatch.setattr(client.locks._store, "call", fails_twice)
+            await wait_until_async(lambda: not store.records.children("autorecovery/locks"), "it is released")
+        assert failed == 2
