@@ -11,7 +11,8 @@ A mark says which bookies may lack which entries. It may be old, so everything i
 
 An open ledger whose last fragment names a gone bookie first gets a grace period: its writer replaces the bookie
 itself. After that, the metadata is read again, and the ledger is fenced and closed by recovery. The gone bookie is not
-asked for its LAC.
+asked for its LAC. A ledger whose recovery was begun and not ended gets the same period, for whoever recovers it, and is
+closed then: it has no writer any more that could repair its last fragment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
-from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged
 from fastbk.replication.actions import MarkReplicas, Outcome
 from fastbk.replication.copying import LedgerCopied, RepairOptions
@@ -58,7 +59,7 @@ class MarkedLedgerRepaired:
         entries, size_bytes: copied. lost_count: entries of which nobody has a good copy.
         stale: ranges of the mark that metadata no longer named.
         closed: it was open, and closed by recovery.
-        needs_grace: its last fragment is open and names a gone bookie; try again after the grace period.
+        needs_grace: it is open and names a gone bookie, or is being recovered; try again after the grace period.
         waits_for: bookies of the mark that are away, but not gone yet, or read-only.
         left: why copies are still missing, a text each. unanswered: bookies that may give them and did not answer.
         is_stuck: only a change of the cluster helps: no source, or no bookie to copy to.
@@ -157,10 +158,10 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
     # --- open ledgers ------------------------------------------------------------------------------------------
 
     def _close_if_due(self, known: VersionedLedger, now_s: float) -> None:
-        """Close an open ledger that waits for a gone bookie, or let its writer replace the bookie first."""
+        """Close an open ledger that has no writer or waits for a gone bookie; first let others end that themselves."""
         metadata = known.metadata
         gone = self._view.gone.intersection(metadata.fragments[-1].ensemble)
-        if metadata.is_closed or not gone:
+        if metadata.is_closed or not (gone or metadata.state is LedgerState.IN_RECOVERY):
             self._repair_next(metadata, now_s)
             return
         if not self._may_close:

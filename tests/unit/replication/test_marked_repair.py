@@ -195,6 +195,22 @@ def test_what_the_dead_writer_left_on_too_few_bookies_is_filled_with_the_close()
     assert harness.marked == ()
 
 
+def test_a_recovery_that_was_begun_and_not_ended_is_ended_after_its_grace() -> None:
+    """All its bookies are back, so nobody is gone; without a writer its last fragment would stay as it is for ever."""
+    harness = quorum_of(metadata_of(3, 3, 2))
+    harness.edit(state=LedgerState.IN_RECOVERY)
+    del harness.bookies["b0"].entries[9]
+    harness.marked = (WHOLE,)
+    repaired, _ = repair(harness, view_of(harness))
+    assert repaired.needs_grace
+    assert not harness.metadata.is_closed
+    repaired, _ = repair(harness, view_of(harness), may_close=True)
+    assert repaired.closed
+    assert repaired.is_whole
+    assert 9 in harness.bookies["b0"].entries
+    assert harness.marked == ()
+
+
 def test_a_writer_that_replaced_the_bookie_in_its_grace_is_not_fenced() -> None:
     harness = quorum_of(metadata_of(3, 3, 2))
     harness.marked = (WHOLE,)
