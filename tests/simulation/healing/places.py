@@ -32,6 +32,8 @@ class SimulatedBookie:
     is_registered: bool = True
     is_gone_for_good: bool = False
     unregistered_s: float = 0.0
+    seen_s: int = 0
+    """For how many seconds since its return an auditor could see it."""
     due_until_s: float = -1.0
     """Until when its ledgers may be copied to others though it has returned: a copy that was begun goes on."""
     ledgers: dict[LedgerId, Bookie] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from tests.simulation.streams.facts import demand
 from tests.simulation.streams.loop import EPOCH_US, Clock, Draws, run_simulated
 
 REGISTRATION_S = 10.0
+NOTICED_S = 20
 _numbers = itertools.count()
 
 
@@ -144,7 +145,10 @@ class World:
         process = SimulatedProcess(self, f"p{len(self.processes)}", store)
 
         def updated(ledger_id: int, before: LedgerMetadata, after: LedgerMetadata) -> None:
-            self.judge.updated(process, ledger_id, before, after)
+            try:
+                self.judge.updated(process, ledger_id, before, after)
+            except AssertionError as error:
+                self.found(error)  # nobody waits for the call that it would end
 
         store.on_update = updated
         self.processes.append(process)
@@ -184,7 +188,9 @@ class World:
         def unregister() -> None:
             if not bookie.is_up and bookie.is_registered:
                 bookie.is_registered = False
-                bookie.unregistered_s = self.now_s
+                # A return that no auditor could see cancels no delay.
+                if bookie.seen_s >= NOTICED_S or not self.judge.is_counted_lost(bookie.name):
+                    bookie.unregistered_s = self.now_s
 
         asyncio.get_running_loop().call_later(self.rng.uniform(0, REGISTRATION_S), unregister)
 
@@ -196,6 +202,8 @@ class World:
     def _bring_up(self, bookie: SimulatedBookie) -> None:
         if not bookie.is_registered and self.now_s - bookie.unregistered_s >= self.delay_s:
             bookie.due_until_s = self.now_s + 120.0
+        if not bookie.is_registered:
+            bookie.seen_s = 0
         bookie.is_up = bookie.is_registered = True
 
     def _lose(self) -> None:
