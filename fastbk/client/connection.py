@@ -48,6 +48,8 @@ class Answer:
     """ReadBatchReply: sizes, ReadLacReply: LAC body, ListEntriesReply: ranges."""
     frame: bytes
     """Hello, info and error answers as they came."""
+    add_wait_us: int = 0
+    """Of recovery adds and ReadBatchReply: how long normal adds wait there; 0: none came."""
 
 
 # Bytes of one unit of an event's word 6.
@@ -64,10 +66,11 @@ def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
         kind=kind,
         entry_id=codec.signed(words[at + 3]),
         lac=codec.signed(words[at + 4]),
-        fenced=bool(head >> 32),
+        fenced=bool((head >> 32) & 1),
         entries=answers.taken(words[at + 5]) if words[at + 5] else b"",
         extra=answers.content(words[at + 6], _EXTRA_UNIT.get(kind, 1)) if words[at + 6] else b"",
         frame=answers.content(words[at + 7]) if kind in _COLD else b"",
+        add_wait_us=head >> 33,
     )
 
 

@@ -13,7 +13,9 @@ from fastbk.client.connection import Answer
 from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
 from fastbk.model.ids import EntryId, LedgerId, creation_mark
 from fastbk.native import client_codec as codec
+from fastbk.native.ledger_codec import LedgerCodec
 from fastbk.replication.actions import (
+    AddEntries,
     AddEntry,
     BookieRequest,
     ForceLedger,
@@ -51,11 +53,11 @@ class LedgerRequests:
         self.ledger_id = ledger_id
         self.digest_type = digest_type
         self._creation_mark = mark = creation_mark(creation_token)
-        self.adds = codec.LedgerCodec(ledger_id, digest_type, password, flags, mark)
+        self.adds = LedgerCodec(ledger_id, digest_type, password, flags, mark)
         """Encodes the adds of the ledger's own writer, with `flags`."""
         self._password = password
         self._told: tuple[EntryId, bytes] = (-1, b"")
-        self._recovery = codec.LedgerCodec(
+        self._recovery = LedgerCodec(
             ledger_id, digest_type, password, codec.FLAG_RECOVERY, mark
         )
 
@@ -63,6 +65,15 @@ class LedgerRequests:
         """Return the frame of a request."""
         if isinstance(request, AddEntry):
             return self._add(request, request_id)
+        if isinstance(request, AddEntries):
+            entries = request.entries
+            return self._recovery.encode_add_batch(
+                request_id,
+                entries[0].entry_id,
+                [one.lac for one in entries],
+                [one.length for one in entries],
+                [one.data for one in entries],
+            )
         return codec.with_creation(self._small(request, request_id), self._creation_mark)
 
     def _small(self, request: SmallRequest, request_id: int) -> bytes:
@@ -123,7 +134,7 @@ class LedgerRequests:
         if isinstance(request, ListEntries) and status == Status.OK:
             ranges = tuple(_RANGE.iter_unpack(answer.extra))
             return Reply(status, ranges=ranges, next_entry_id=answer.entry_id)
-        return Reply(status)
+        return Reply(status, add_wait_s=answer.add_wait_us / 1e6)
 
     def _whole(self, entry: bytes | memoryview) -> Found | None:
         columns = self.adds.whole_entries(entry, len(entry).to_bytes(4, "little"))
@@ -154,6 +165,7 @@ class LedgerRequests:
             damaged=strange or whole < len(answer.extra) // 4,
             lacs=(run.lac_max,) if found else (),
             next_entry_id=answer.entry_id,
+            add_wait_s=answer.add_wait_us / 1e6,
         )
 
     def _lac(self, request: ReadLac, answer: Answer) -> Reply:

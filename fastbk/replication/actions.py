@@ -75,6 +75,13 @@ class AddEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AddEntries:
+    """Store copies of consecutive entries, past a fence: all or none. Apache's bookies answer UNSUPPORTED."""
+
+    entries: Sequence[Found]
+
+
+@dataclass(frozen=True, slots=True)
 class ListEntries:
     """Which entries the bookie holds from `first` on, in at most so many ranges. It reads none of them."""
 
@@ -83,7 +90,7 @@ class ListEntries:
 
 
 BookieRequest: TypeAlias = (
-    ReadEntry | ReadEntries | ReadLac | WriteLac | ForceLedger | AddEntry | ListEntries
+    ReadEntry | ReadEntries | ReadLac | WriteLac | ForceLedger | AddEntry | AddEntries | ListEntries
 )
 
 
@@ -184,6 +191,7 @@ class Reply:
         next_entry_id: of ReadEntries and ListEntries: ids below it that are not in the answer are not there; where it
             is not above the first id that a ListEntries asked for, no more are there at all.
         ranges: of ListEntries: first and last ids, ascending.
+        add_wait_s: of ReadEntries and recovery adds: how long normal adds wait for the journal there now; 0: none came.
     """
 
     status: int
@@ -193,6 +201,7 @@ class Reply:
     fenced: bool = False
     next_entry_id: EntryId = -1
     ranges: tuple[tuple[EntryId, EntryId], ...] = ()
+    add_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ requests(void)
     uint32_t size = make_entry(entry, 7);
     golden("request_hello", fbk_wire_put_hello(out, 1, 1, 1, (const uint8_t *)"golden", 6));
     golden("request_add", fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL));
-    uint32_t bytes = fbk_wire_put_add_batch(out, 3, 5, 7, FBK_FLAG_RECOVERY, FBK_DIGEST_CRC32C, key, 2, 2 * size, &sizes, &entries);
+    uint32_t bytes = fbk_wire_put_add_batch(out, 3, 5, 7, FBK_FLAG_RECOVERY, FBK_DIGEST_CRC32C, key, 0xfedcba98u, 2, 2 * size, &sizes,
+                                            &entries);
     for (uint32_t i = 0; i < 2; i++) {
         fbk_store_u32(sizes + 4ull * i, size);
         CHECK_EQUAL(make_entry(entries + (uint64_t)i * size, 7 + i), size);
@@ -76,12 +77,14 @@ responses(void)
     uint32_t size = make_entry(entry, 7);
     golden("response_ok", fbk_wire_put_status(out, 2, FBK_S_OK));
     golden("response_fenced", fbk_wire_put_status(out, 2, FBK_S_FENCED));
+    golden("response_ok_waited", fbk_wire_put_waited_status(out, 2, FBK_S_OK, 2500));
     golden("response_read", fbk_wire_put_read(out, 4, FBK_S_OK, 7, 6, entry, size, NULL));
     uint32_t bytes = fbk_wire_put_read_batch(out, 6, FBK_S_OK, 6, 9, 2, 2 * size, &sizes, &entries);
     for (uint32_t i = 0; i < 2; i++) {
         fbk_store_u32(sizes + 4ull * i, size);
         CHECK_EQUAL(make_entry(entries + (uint64_t)i * size, 7 + i), size);
     }
+    fbk_wire_set_add_wait(out, 2500);
     golden("response_read_batch", bytes);
     golden("response_read_lac", fbk_wire_put_read_lac(out, 7, FBK_S_OK, 6, true, (const uint8_t *)"body bytes", 10, 7, entry, size, NULL));
     golden("response_read_lac_empty", fbk_wire_put_read_lac(out, 7, FBK_S_OK, -1, false, NULL, 0, -1, NULL, 0, NULL));
@@ -89,24 +92,33 @@ responses(void)
     golden("response_list", fbk_wire_put_list(out, 10, FBK_S_OK, -1, ranges, 2));
 }
 
+static uint32_t
+read_old(const char *name)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.bin", folder, name);
+    FILE *file = fopen(path, "rb");
+    CHECK(file != NULL);
+    uint32_t bytes = (uint32_t)fread(out, 1, sizeof out, file);
+    fclose(file);
+    return bytes;
+}
+
 /* A bookie reads the mark wherever it may lie, and requests of clients that know of none (INV-T2). */
 static void
 marks(void)
 {
-    static const char *const old[] = {"request_add_without_mark", "request_fence_without_mark"};
+    static const char *const old[] = {"request_add_without_mark", "request_fence_without_mark", "request_add_batch_without_mark"};
     struct fbk_request request;
     uint8_t entry[64];
     uint32_t size = make_entry(entry, 7);
-    for (uint32_t i = 0; i < 2; i++) {
-        char path[1024];
-        snprintf(path, sizeof path, "%s/%s.bin", folder, old[i]);
-        FILE *file = fopen(path, "rb");
-        CHECK(file != NULL);
-        uint32_t bytes = (uint32_t)fread(out, 1, sizeof out, file);
-        fclose(file);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t bytes = read_old(old[i]);
         CHECK_EQUAL(fbk_wire_read_request(out, bytes, &request), 0);
         CHECK_EQUAL(request.ledger_id, 5);
         CHECK_EQUAL(request.creation_mark, 0);
+        if (i == 2)
+            continue; /* the encoder of a batch takes the mark */
         bytes = i == 0 ? fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL)
                        : fbk_wire_put_read_request(out, 5, 5, -1, FBK_FLAG_FENCE, key);
         fbk_wire_set_creation_mark(out, 0xfedcba98u);
@@ -114,6 +126,19 @@ marks(void)
         CHECK_EQUAL(request.ledger_id, 5);
         CHECK_EQUAL(request.creation_mark, 0xfedcba98u);
     }
+}
+
+/* A client reads answers of bookies that say no wait. */
+static void
+waits(void)
+{
+    struct fbk_response response;
+    CHECK_EQUAL(fbk_wire_read_response(out, read_old("response_read_batch_without_wait"), &response), 0);
+    CHECK_EQUAL(response.add_wait_us, 0);
+    CHECK_EQUAL(response.entry_count, 2);
+    CHECK_EQUAL(fbk_wire_read_response(out, read_old("response_read_batch"), &response), 0);
+    CHECK_EQUAL(response.add_wait_us, 2500);
+    CHECK_EQUAL(response.entry_count, 2);
 }
 
 int
@@ -126,5 +151,6 @@ main(int argc, char **argv)
     requests();
     responses();
     marks();
+    waits();
     return 0;
 }

@@ -61,7 +61,7 @@ test_add_batches(void)
     for (uint32_t count = 1; count < 40; count++) {
         uint8_t *sizes, *entries;
         memset(out, 0xff, 4096);
-        uint32_t bytes = fbk_wire_put_add_batch(out, 9, 5, 77, 1, 3, key, count, count * 33, &sizes, &entries);
+        uint32_t bytes = fbk_wire_put_add_batch(out, 9, 5, 77, 1, 3, key, count * 7, count, count * 33, &sizes, &entries);
         CHECK_EQUAL(bytes, fbk_wire_add_batch_size(count, count * 33ull));
         for (uint32_t i = 0; i < count; i++)
             fbk_store_u32(sizes + 4ull * i, 33);
@@ -73,6 +73,7 @@ test_add_batches(void)
         CHECK_EQUAL(request.flags, 1);
         CHECK_EQUAL(request.digest_type, 3);
         CHECK_EQUAL(request.entry_count, count);
+        CHECK_EQUAL(request.creation_mark, count * 7);
         CHECK(request.entry_sizes == sizes && request.body == entries);
         CHECK_EQUAL(request.body_bytes, count * 33);
         CHECK(memcmp(request.master_key, key, 20) == 0);
@@ -158,6 +159,12 @@ test_responses(void)
     CHECK_EQUAL(bytes, FBK_WIRE_STATUS_BYTES);
     struct fbk_response response = response_of(bytes);
     CHECK(response.request_id == UINT64_MAX - 1 && response.status == FBK_S_FENCED && response.body_type == 0);
+    CHECK_EQUAL(response.add_wait_us, 0);
+    bytes = fbk_wire_put_waited_status(out, UINT64_MAX - 1, FBK_S_CONFLICT, UINT32_MAX - 5);
+    CHECK_EQUAL(bytes, FBK_WIRE_WAITED_STATUS_BYTES);
+    response = response_of(bytes);
+    CHECK(response.request_id == UINT64_MAX - 1 && response.status == FBK_S_CONFLICT && response.body_type == 0);
+    CHECK(response.add_wait_us == UINT32_MAX - 5);
     for (uint32_t size = 0; size < 100; size++) {
         uint8_t bytes_of_entry[100], *at;
         test_fill(bytes_of_entry, size, size);
@@ -186,10 +193,12 @@ test_list_responses(void)
         uint8_t *sizes, *entries;
         uint32_t bytes = fbk_wire_put_read_batch(out, 1, 0, 3, 4, count, count * 35, &sizes, &entries);
         CHECK_EQUAL(bytes, fbk_wire_read_batch_size(count, count * 35ull));
+        fbk_wire_set_add_wait(out, count * 1000);
         for (uint32_t i = 0; i < count; i++)
             fbk_store_u32(sizes + 4ull * i, 35);
         struct fbk_response response = response_of(bytes);
         CHECK(response.entry_count == count && response.entry_bytes == count * 35 && response.entry_id == 4);
+        CHECK_EQUAL(response.add_wait_us, count * 1000);
         if (count > 0) { /* sizes that do not add up are no answer */
             fbk_store_u32(sizes, 36);
             CHECK_EQUAL(fbk_wire_read_response(out, bytes, &response), FBK_E_PROTOCOL);

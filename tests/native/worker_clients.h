@@ -270,7 +270,7 @@ ask(struct client *c)
     case 9: {
         uint32_t count = 1 + below(20), data = below(1000), at = 0;
         uint32_t one = FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(type) + data;
-        bytes = fbk_wire_put_add_batch(frame, id, ledger, number, 0, type, key, count, count * one, &sizes, &entries);
+        bytes = fbk_wire_put_add_batch(frame, id, ledger, number, 0, type, key, 0, count, count * one, &sizes, &entries);
         for (uint32_t i = 0; i < count; i++, at += one) {
             fbk_store_u32(sizes + 4ull * i, one);
             CHECK_EQUAL(make_entry(entries + at, type, ledger, (int64_t)number + i, data), one);

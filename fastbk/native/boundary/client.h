@@ -16,9 +16,18 @@ int64_t fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t 
                                int64_t lac, int64_t length_before, const uint8_t *data, const uint32_t *data_sizes,
                                uint32_t count, const uint8_t *digests, uint8_t *out, uint64_t out_bytes);
 
+/* Bytes of one frame with `count` adds, 0 for an unknown digest type or too much. */
+uint64_t fbk_client_add_batch_size(uint32_t digest_type, uint64_t data_bytes, uint32_t count);
+/* Encodes consecutive entries as one request, each with its own LAC and length of the ledger up to and with it. out_bytes:
+ * what fbk_client_add_batch_size says. Else like fbk_client_encode_adds. */
+int64_t fbk_client_encode_add_batch(const struct fbk_client_ledger *ledger, uint64_t request_id, int64_t first_entry_id,
+                                    const int64_t *lacs, const int64_t *lengths, const uint8_t *data,
+                                    const uint32_t *data_sizes, uint32_t count, const uint8_t *digests, uint8_t *out,
+                                    uint64_t out_bytes);
+
 /* An event is eight words. */
 #define FBK_CLIENT_EVENT_WORDS 8
-/* 0: kind (FBK_RESPONSE_BODY_* of the answer, 0 = a status alone) | status << 16 | fenced << 32
+/* 0: kind (FBK_RESPONSE_BODY_* of the answer, 0 = a status alone) | status << 16 | fenced << 32 | add_wait_us << 33
  * 1: request id   2: how many statuses of consecutive request ids this is   3: entry id   4: lac
  * 5: entry bytes: offset << 32 | size    6: entry sizes (offset << 32 | count) or LAC body or ranges
  * 7: the whole frame: offset << 32 | size.  Offsets count from `bytes`. */

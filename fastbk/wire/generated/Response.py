@@ -55,7 +55,14 @@ class Response(object):
             return obj
         return None
 
-def ResponseStart(builder): builder.StartObject(4)
+    # Response
+    def AddWaitUs(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def ResponseStart(builder): builder.StartObject(5)
 def Start(builder):
     return ResponseStart(builder)
 def ResponseAddRequestId(builder, requestId): builder.PrependUint64Slot(0, requestId, 0)
@@ -70,6 +77,9 @@ def AddBodyType(builder, bodyType):
 def ResponseAddBody(builder, body): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(body), 0)
 def AddBody(builder, body):
     return ResponseAddBody(builder, body)
+def ResponseAddAddWaitUs(builder, addWaitUs): builder.PrependUint32Slot(4, addWaitUs, 0)
+def AddAddWaitUs(builder, addWaitUs):
+    return ResponseAddAddWaitUs(builder, addWaitUs)
 def ResponseEnd(builder): return builder.EndObject()
 def End(builder):
     return ResponseEnd(builder)

@@ -17,7 +17,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
-from fastbk.native.client_codec import LedgerCodec
+from fastbk.native.ledger_codec import LedgerCodec
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import by_id, fake_cluster

@@ -14,6 +14,7 @@ from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native import client_codec as codec
 from fastbk.native.apache_translation import FrameTranslation, v2_takes
+from fastbk.native.ledger_codec import LedgerCodec
 from fastbk.wire.statuses import Status
 from tests.fixtures.apache_translation import (
     ADD,
@@ -86,7 +87,7 @@ def test_version_3_frames_have_what_apaches_bookies_look_at() -> None:
 
 
 def test_version_2_is_asked_only_what_its_answers_can_be_told_apart_for() -> None:
-    deferred = codec.LedgerCodec(5, DigestType.CRC32C, b"passwd", codec.FLAG_DEFERRED_SYNC)
+    deferred = LedgerCodec(5, DigestType.CRC32C, b"passwd", codec.FLAG_DEFERRED_SYNC)
     asked = {
         add_frame(1): True,
         add_frame(2, RECOVERY): False,

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
-from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer, LedgerCodec
+from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
+from fastbk.native.ledger_codec import LedgerCodec
 from fastbk.replication.batch import Batch
-from fastbk.wire.generated import Add, Request, RequestBody
+from fastbk.wire.generated import Add, AddBatch, Request, RequestBody
 from tests.fixtures.entries import make_entry
 from tests.fixtures.fake_bookie_parts import key_of, vector
 from tests.fixtures.frames import response
@@ -48,6 +49,36 @@ def test_adds_are_valid_flatbuffers_around_apaches_bytes(
         assert key_of(body) == master_key(b"key")
         length += len(data)
         assert vector(body, 14) == make_entry(9, first + one, first - 1, length, data, kind, b"key")
+
+
+@given(
+    kinds,
+    st.lists(st.binary(max_size=100), min_size=1, max_size=20),
+    st.integers(0, 2**63 - 100),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_batch_of_copies_says_what_the_originals_said(
+    kind: DigestType, datas: list[bytes], first: int, mark: int
+) -> None:
+    ledger = LedgerCodec(9, kind, b"key", codec.FLAG_RECOVERY, mark)
+    lacs = [first - 1 - one for one in range(len(datas))]
+    lengths = [7 * one for one in range(len(datas))]
+    frame = bytes(ledger.encode_add_batch(1000, first, lacs, lengths, list(map(memoryview, datas))))
+    assert int.from_bytes(frame[:4], "little") == len(frame) - 4
+    request = Request.Request.GetRootAs(frame, 4)
+    assert (request.RequestId(), request.CreationMark()) == (1000, mark)
+    assert request.BodyType() == RequestBody.RequestBody.AddBatch
+    body = AddBatch.AddBatch()
+    body.Init(request.Body().Bytes, request.Body().Pos)
+    assert (body.LedgerId(), body.FirstEntryId(), body.Flags()) == (9, first, 1)
+    assert body.DigestType() == kind
+    assert key_of(body) == master_key(b"key")
+    entries = [
+        make_entry(9, first + at, *said, kind, b"key")
+        for at, said in enumerate(zip(lacs, lengths, datas, strict=True))
+    ]
+    assert [body.EntrySizes(at) for at in range(body.EntrySizesLength())] == list(map(len, entries))
+    assert vector(body, 16) == b"".join(entries)
 
 
 @given(kinds, st.lists(st.binary(max_size=50), min_size=1, max_size=10), st.data())

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
-from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.entry_columns import Table, fill
 from fastbk.native.ffi import NativeFullError
+from fastbk.native.ledger_codec import LedgerCodec
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import EntryTable, size_bytes_of, table_of
 from tests.fixtures.entries import make_entry

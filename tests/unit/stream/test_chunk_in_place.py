@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native import stream_codec as codec
-from fastbk.native.client_codec import LedgerCodec
+from fastbk.native.ledger_codec import LedgerCodec
 from fastbk.native.stream_columns import Sizes, fill, sizes_of
 from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import compressed

@@ -54,7 +54,7 @@ def vector(body: Any, name: str) -> bytes:
 
 def test_every_file_is_a_valid_frame() -> None:
     files = list(GOLDEN.glob("*.bin"))
-    assert len(files) == 21
+    assert len(files) == 24
     for file in files:
         frame = file.read_bytes()
         assert (is_response if file.name.startswith("response") else is_request)(frame), file.name
@@ -72,6 +72,7 @@ def test_add() -> None:
 def test_add_batch() -> None:
     root, body = table("request_add_batch", AddBatch.AddBatch)
     assert (root.RequestId(), body.LedgerId(), body.FirstEntryId(), body.Flags()) == (3, 5, 7, 1)
+    assert root.CreationMark() == 0xFEDCBA98
     assert [body.EntrySizes(i) for i in range(body.EntrySizesLength())] == [41, 41]
     entries = vector(body, "Entries")
     assert entries[:41] == entry(7)
@@ -107,18 +108,20 @@ def test_the_rest_of_the_requests() -> None:
     assert decode_cold_request((GOLDEN / "request_info.bin").read_bytes()).request_id == 11
 
 
-@pytest.mark.parametrize(("name", "status"), [("ok", 0), ("fenced", 20)])
-def test_a_status_is_the_whole_answer(name: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "status", "wait_us"), [("ok", 0, 0), ("fenced", 20, 0), ("ok_waited", 0, 2500)]
+)
+def test_a_status_is_the_whole_answer(name: str, status: int, wait_us: int) -> None:
     root = Response.Response.GetRootAs((GOLDEN / f"response_{name}.bin").read_bytes(), 4)
-    assert (root.RequestId(), root.Status(), root.Body()) == (2, status, None)
+    assert (root.RequestId(), root.Status(), root.Body(), root.AddWaitUs()) == (2, status, None, wait_us)
 
 
 def test_answers_with_entries() -> None:
     root, body = table("response_read", ReadReply.ReadReply)
     assert (root.RequestId(), root.Status(), body.EntryId(), body.Lac()) == (4, 0, 7, 6)
     assert vector(body, "Entry") == entry(7)
-    _, body = table("response_read_batch", ReadBatchReply.ReadBatchReply)
-    assert (body.Lac(), body.NextEntryId()) == (6, 9)
+    root, body = table("response_read_batch", ReadBatchReply.ReadBatchReply)
+    assert (root.AddWaitUs(), body.Lac(), body.NextEntryId()) == (2500, 6, 9)
     assert [body.EntrySizes(i) for i in range(body.EntrySizesLength())] == [41, 41]
     assert vector(body, "Entries")[:41] == entry(7)
 

@@ -226,6 +226,7 @@ struct fbk_journal_segment {
     struct fbk_exception exceptions[FBK_EXCEPTION_COUNT];
     struct fbk_cursor notices_consumed;         /* of the index's, applied to the table of ledger states */
     uint64_t notice_answers[FBK_NOTICE_COUNT];  /* to FBK_NOTICE_FORGOTTEN, in the notice's slot; before notices_consumed */
+    struct fbk_cursor add_wait;                 /* of its normal adds: base/add_wait.h */
 };
 
 /* Written by index p.  Ring behind it: one reply ring per worker (ring w at ring_base + w * ring size). */

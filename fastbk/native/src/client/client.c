@@ -71,6 +71,44 @@ fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t first_re
     return (int64_t)at;
 }
 
+uint64_t
+fbk_client_add_batch_size(uint32_t digest_type, uint64_t data_bytes, uint32_t count)
+{
+    const int32_t digest_bytes = fbk_digest_bytes(digest_type);
+    const uint64_t entries_bytes = data_bytes + (uint64_t)count * (ENTRY_HEADER_BYTES + (uint32_t)digest_bytes);
+    if (digest_bytes < 0 || entries_bytes > INT32_MAX)
+        return 0;
+    return fbk_wire_add_batch_size(count, entries_bytes);
+}
+
+int64_t
+fbk_client_encode_add_batch(const struct fbk_client_ledger *ledger, uint64_t request_id, int64_t first_entry_id,
+                            const int64_t *lacs, const int64_t *lengths, const uint8_t *data, const uint32_t *data_sizes,
+                            uint32_t count, const uint8_t *digests, uint8_t *out, uint64_t out_bytes)
+{
+    const int32_t digest_bytes = fbk_digest_bytes(ledger->digest_type);
+    if (digest_bytes < 0 || (ledger->digest_type == FBK_DIGEST_HMAC) != (digests != NULL))
+        return FBK_E_PROTOCOL;
+    uint64_t entries_bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        entries_bytes += ENTRY_HEADER_BYTES + (uint64_t)digest_bytes + data_sizes[i];
+    if (entries_bytes > INT32_MAX || fbk_wire_add_batch_size(count, entries_bytes) != out_bytes)
+        return FBK_E_FULL;
+    uint8_t *sizes, *entry;
+    fbk_wire_put_add_batch(out, request_id, ledger->ledger_id, first_entry_id, ledger->flags, ledger->digest_type,
+                           ledger->master_key, ledger->creation_mark, count, (uint32_t)entries_bytes, &sizes, &entry);
+    for (uint32_t i = 0; i < count; i++) {
+        const int64_t put = put_entry(ledger, entry, first_entry_id + (int64_t)i, lacs[i], lengths[i], data, data_sizes[i],
+                                      digests == NULL ? NULL : digests + 20u * (uint64_t)i);
+        if (put < 0)
+            return FBK_E_PROTOCOL;
+        fbk_store_u32(sizes + 4ull * i, (uint32_t)put);
+        entry += put;
+        data += data_sizes[i];
+    }
+    return (int64_t)out_bytes;
+}
+
 /* ------------------------------------------------------------------ answers */
 
 static uint64_t
@@ -82,7 +120,8 @@ place(const uint8_t *bytes, const uint8_t *part, uint32_t size)
 static void
 put_event(uint64_t *event, const uint8_t *bytes, const uint8_t *frame, uint32_t frame_bytes, const struct fbk_response *response)
 {
-    event[0] = response->body_type | (uint64_t)response->status << 16 | (uint64_t)(response->fenced != 0) << 32;
+    event[0] = response->body_type | (uint64_t)response->status << 16 | (uint64_t)(response->fenced != 0) << 32 |
+               (uint64_t)(response->add_wait_us & INT32_MAX) << 33;
     event[1] = response->request_id;
     event[2] = 1;
     event[3] = (uint64_t)response->entry_id;

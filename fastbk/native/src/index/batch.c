@@ -206,6 +206,7 @@ answer(struct gather *gather)
         return FBK_RAN_LATER;
     uint32_t frame_bytes = fbk_wire_put_read_batch(at, asker->request_id, FBK_S_OK, gather->state->lac, next, gather->count,
                                                    (uint32_t)gather->bytes, &sizes, &entries);
+    fbk_wire_set_add_wait(at, fbk_index_add_wait_us(index));
     for (uint32_t n = 0; n < gather->count; n++) {
         fbk_store_u32(sizes + 4ull * n, gather->parts[n].size_bytes);
         memcpy(entries, gather->parts[n].data, gather->parts[n].size_bytes);

@@ -319,6 +319,8 @@ fbk_index_unread_bytes(const struct fbk_index_worker *worker)
 uint8_t *fbk_index_reply_begin(struct fbk_index *index, uint32_t worker, uint64_t frame_bytes);
 void fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status);
 /* A frame without a body.  False: no room. */
+/* How long normal adds wait for the journal now: goes with the answers that copying gets. */
+uint32_t fbk_index_add_wait_us(const struct fbk_index *index);
 bool fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, uint32_t status);
 
 /* ------------------------------------------------------------------ jobs' tickets */

@@ -1,6 +1,7 @@
 /* Answers: encoded straight into the worker's reply ring, whose room is looked at first. */
 #include "index/index.h"
 
+#include "base/add_wait.h"
 #include "wire/wire.h"
 
 uint8_t *
@@ -69,12 +70,21 @@ fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint
         fbk_observe_many(stats, FBK_H_INDEX_READ_NS, (uint64_t)(now_us - asker->received_us) * 1000, 1);
 }
 
+uint32_t
+fbk_index_add_wait_us(const struct fbk_index *index)
+{
+    return fbk_add_wait_us(fbk_cursor_load(&index->journal->add_wait), (uint32_t)(fbk_now_ns() / 1000));
+}
+
 bool
 fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, uint32_t status)
 {
     uint8_t *at = fbk_index_reply_begin(index, asker->worker, FBK_WIRE_STATUS_BYTES_MAX);
     if (!at)
         return false;
-    fbk_index_reply_end(index, asker, fbk_wire_put_status(at, asker->request_id, status), status);
+    uint32_t frame_bytes = asker->kind == FBK_KIND_RECOVERY_ADD
+                               ? fbk_wire_put_waited_status(at, asker->request_id, status, fbk_index_add_wait_us(index))
+                               : fbk_wire_put_status(at, asker->request_id, status);
+    fbk_index_reply_end(index, asker, frame_bytes, status);
     return true;
 }

@@ -84,6 +84,10 @@ append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct 
     if (slot->descriptor.record_count++ == 0)
         slot->first_received_us = record->received_us;
     slot->received_us_sum += (int32_t)(record->received_us - slot->first_received_us);
+    if (!slot->has_normal_add && record->kind <= FBK_KIND_ADD_BATCH && !(record->flags & FBK_FLAG_RECOVERY)) {
+        slot->has_normal_add = true;
+        slot->normal_add_us = record->received_us;
+    }
     journal->next_record_sequence++;
     return true;
 }

@@ -52,6 +52,8 @@ struct fbk_journal_slot {
     uint32_t worker_mask;  /* whose records it holds: woken first */
     bool wake_index;       /* fences and checks wait for it */
     bool is_full;          /* something was left in a ring */
+    bool has_normal_add;
+    uint32_t normal_add_us; /* when its first normal add was received */
     uint32_t first_received_us;
     int64_t received_us_sum; /* of all records, after the first */
     uint64_t ticket;

@@ -1,5 +1,6 @@
 /* What others see of a batch, and when they are woken for it. */
 
+#include "base/add_wait.h"
 #include "base/fault.h"
 #include "journal/format.h"
 #include "journal/journal.h"
@@ -75,7 +76,7 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
     slot->content_bytes = sizeof(struct fbk_batch_header);
     slot->records_crc = 0;
     slot->worker_mask = 0;
-    slot->wake_index = slot->is_full = false;
+    slot->wake_index = slot->is_full = slot->has_normal_add = false;
     slot->first_received_us = 0;
     slot->received_us_sum = 0;
     slot->first_record_sequence = journal->next_record_sequence;
@@ -150,7 +151,7 @@ fbk_journal_publish(struct fbk_journal *journal)
     uint32_t worker_mask = 0, slow_mask = 0;
     bool wake_index = false;
     int32_t count = 0;
-    uint64_t now_ns = 0;
+    uint64_t now_ns = 0, add_wait = fbk_cursor_load(&journal->segment->add_wait);
     while (journal->slot_count > 0) {
         struct fbk_journal_slot *slot = &journal->slots[journal->first_slot];
         if (slot->state != FBK_SLOT_DURABLE)
@@ -171,6 +172,8 @@ fbk_journal_publish(struct fbk_journal *journal)
         journal->order++;
         worker_mask |= slot->worker_mask;
         wake_index = wake_index || slot->wake_index;
+        if (slot->has_normal_add)
+            add_wait = fbk_add_wait_next(add_wait, (uint32_t)(now_ns / 1000u), slot->normal_add_us);
         slow_mask |= (uint32_t)is_slow(slot, now_ns) << journal->first_slot;
         slot->state = FBK_SLOT_FREE;
         journal->first_slot = (journal->first_slot + 1) % journal->options.depth;
@@ -180,6 +183,7 @@ fbk_journal_publish(struct fbk_journal *journal)
     if (count == 0)
         return 0;
     journal->published = journal->order;
+    fbk_cursor_store(&journal->segment->add_wait, add_wait);
     fbk_cursor_publish(&journal->segment->published, journal->published);
     FBK_KILL_POINT("journal.after_publish");
     fbk_journal_show_ledgers(journal);

@@ -41,28 +41,30 @@ fbk_wire_put_add(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t e
 struct add_batch_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t request_vtable[5];
+    uint16_t request_vtable[6];
     uint16_t batch_vtable[9];
-    int32_t request_vtable_back; /* the Request table, at 36 */
+    uint16_t padding[3];
+    int32_t request_vtable_back; /* the Request table, at 44 */
     uint64_t request_id;
     uint32_t body;
     uint8_t body_type;
-    uint8_t padding[7];
-    int32_t batch_vtable_back; /* the AddBatch table, at 60 */
+    uint8_t padding2[3];
+    uint32_t creation_mark;
+    int32_t batch_vtable_back; /* the AddBatch table, at 68 */
     int64_t ledger_id;
     int64_t first_entry_id;
     uint32_t flags;
-    uint32_t entry_sizes; /* at 84 */
-    uint32_t entries;     /* at 88 */
+    uint32_t entry_sizes; /* at 92 */
+    uint32_t entries;     /* at 96 */
     uint8_t master_key[20];
     uint8_t digest_type;
-    uint8_t padding2[3];
-    uint32_t entry_count; /* at 116; then the sizes, then the vector of bytes */
+    uint8_t padding3[3];
+    uint32_t entry_count; /* at 124; then the sizes, then the vector of bytes */
 };
-#define ADD_BATCH_HEAD_BYTES 120u
+#define ADD_BATCH_HEAD_BYTES 128u
 _Static_assert(sizeof(struct add_batch_frame) == ADD_BATCH_HEAD_BYTES, "layout");
-_Static_assert(offsetof(struct add_batch_frame, request_vtable_back) == 36, "layout");
-_Static_assert(offsetof(struct add_batch_frame, batch_vtable_back) == 60, "layout");
+_Static_assert(offsetof(struct add_batch_frame, request_vtable_back) == 44, "layout");
+_Static_assert(offsetof(struct add_batch_frame, batch_vtable_back) == 68, "layout");
 
 uint32_t
 fbk_wire_add_batch_size(uint32_t entry_count, uint64_t entries_bytes)
@@ -72,25 +74,26 @@ fbk_wire_add_batch_size(uint32_t entry_count, uint64_t entries_bytes)
 
 uint32_t
 fbk_wire_put_add_batch(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t first_entry_id, uint32_t flags,
-                       uint32_t digest_type, const uint8_t *master_key, uint32_t entry_count, uint32_t entries_bytes,
-                       uint8_t **sizes_at, uint8_t **entries_at)
+                       uint32_t digest_type, const uint8_t *master_key, uint32_t creation_mark, uint32_t entry_count,
+                       uint32_t entries_bytes, uint8_t **sizes_at, uint8_t **entries_at)
 {
     uint32_t size_bytes = fbk_wire_add_batch_size(entry_count, entries_bytes);
     struct add_batch_frame frame = {
         .size_bytes = size_bytes - 4,
-        .root = 32,
-        .request_vtable = {10, 17, 4, 16, 12},
+        .root = 40,
+        .request_vtable = {12, 24, 4, 16, 12, 20},
         .batch_vtable = {18, 53, 4, 12, 20, 52, 32, 24, 28},
-        .request_vtable_back = 36 - 8,
+        .request_vtable_back = 44 - 8,
         .request_id = request_id,
-        .body = 60 - 48,
+        .body = 68 - 56,
         .body_type = FBK_REQUEST_BODY_ADD_BATCH,
-        .batch_vtable_back = 60 - 18,
+        .creation_mark = creation_mark,
+        .batch_vtable_back = 68 - 20,
         .ledger_id = ledger_id,
         .first_entry_id = first_entry_id,
         .flags = flags,
-        .entry_sizes = 116 - 84,
-        .entries = ADD_BATCH_HEAD_BYTES + 4 * entry_count - 88,
+        .entry_sizes = 124 - 92,
+        .entries = ADD_BATCH_HEAD_BYTES + 4 * entry_count - 96,
         .digest_type = (uint8_t)digest_type,
         .entry_count = entry_count,
     };
@@ -315,6 +318,7 @@ fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_re
     uint32_t root = fbk_frame_root(frame);
     response->request_id = fbk_table_u64(frame, root, FBK_RESPONSE_REQUEST_ID);
     response->status = fbk_table_u16(frame, root, FBK_RESPONSE_STATUS);
+    response->add_wait_us = fbk_table_u32(frame, root, FBK_RESPONSE_ADD_WAIT_US);
     uint32_t table = fbk_table_target(frame, root, FBK_RESPONSE_BODY);
     uint32_t body_type = fbk_table_u8(frame, root, FBK_RESPONSE_BODY_TYPE);
     if (table == 0 || body_type > FBK_RESPONSE_BODY_ERROR_REPLY)

@@ -8,7 +8,7 @@
 /* Encoders write a whole size-prefixed frame at `out` and return its bytes; room for the *_size result is the caller's.
  * master_key: 20 bytes. */
 
-/* Names the creation that a request means, in a frame of any encoder here but that of a batch add; without it, none. */
+/* Names the creation that a request means, in a frame of any encoder here but that of a batch add, which takes it; without it, none. */
 void fbk_wire_set_creation_mark(uint8_t *frame, uint32_t creation_mark);
 
 #define FBK_WIRE_ADD_HEAD_BYTES 116u
@@ -23,8 +23,8 @@ uint32_t fbk_wire_put_add(uint8_t *out, uint64_t request_id, int64_t ledger_id, 
 uint32_t fbk_wire_add_batch_size(uint32_t entry_count, uint64_t entries_bytes);
 /* *sizes_at (entry_count u32) and *entries_at (entries_bytes) are to be filled by the caller. */
 uint32_t fbk_wire_put_add_batch(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t first_entry_id, uint32_t flags,
-                                uint32_t digest_type, const uint8_t *master_key, uint32_t entry_count, uint32_t entries_bytes,
-                                uint8_t **sizes_at, uint8_t **entries_at);
+                                uint32_t digest_type, const uint8_t *master_key, uint32_t creation_mark, uint32_t entry_count,
+                                uint32_t entries_bytes, uint8_t **sizes_at, uint8_t **entries_at);
 
 #define FBK_WIRE_REQUEST_BYTES_MAX 128u /* of each of the following, but for bodies and names */
 /* master_key NULL: left out (a fencing read needs it). */
@@ -50,6 +50,7 @@ uint32_t fbk_wire_put_hello(uint8_t *out, uint64_t request_id, uint32_t version_
 struct fbk_response {
     uint64_t request_id;
     uint32_t status;
+    uint32_t add_wait_us;       /* 0: not said */
     uint32_t body_type;         /* FBK_RESPONSE_BODY_*; 0 = none, or a number that this schema does not know */
     int64_t lac;                /* ReadReply, ReadBatchReply, ReadLacReply */
     int64_t entry_id;           /* ReadReply: entry_id; ReadBatchReply, ListEntriesReply: next_entry_id; ReadLacReply: last_entry_id */

@@ -11,19 +11,23 @@
 #define FBK_RESPONSE_BODY_AT 12
 #define FBK_RESPONSE_STATUS_AT 16
 #define FBK_RESPONSE_BODY_TYPE_AT 18
+#define FBK_RESPONSE_ADD_WAIT_US_AT 20
 
-/* Response { request_id, status, body_type, body } as every response with a body has it. */
+/* Response { request_id, status, body_type, body, add_wait_us } as every response with a body has it. */
 struct fbk_response_table {
     int32_t vtable; /* from here back to the vtable */
     uint32_t request_id[2];
     uint32_t body;  /* from here on to the body's table */
     uint16_t status;
     uint8_t body_type;
-    uint8_t padding[5];
+    uint8_t padding;
+    uint32_t add_wait_us;
 };
 _Static_assert(sizeof(struct fbk_response_table) == 24, "no holes");
 
-#define FBK_RESPONSE_VTABLE {12, 19, FBK_RESPONSE_REQUEST_ID_AT, FBK_RESPONSE_STATUS_AT, FBK_RESPONSE_BODY_TYPE_AT, FBK_RESPONSE_BODY_AT}
+#define FBK_RESPONSE_VTABLE                                                                                            \
+    {14, 24, FBK_RESPONSE_REQUEST_ID_AT, FBK_RESPONSE_STATUS_AT, FBK_RESPONSE_BODY_TYPE_AT, FBK_RESPONSE_BODY_AT,      \
+     FBK_RESPONSE_ADD_WAIT_US_AT}
 
 struct fbk_status_frame {
     uint32_t size_bytes;
@@ -43,9 +47,9 @@ _Static_assert(FBK_STATUS_FRAME_BYTES == FBK_WIRE_STATUS_BYTES, "layout");
 struct fbk_read_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t response_vtable[6];
+    uint16_t response_vtable[7];
     uint16_t body_vtable[5];
-    uint16_t padding[3];
+    uint16_t padding[2];
     struct fbk_response_table response; /* at 36 */
     int32_t table_vtable;           /* the body's table starts here, at 60 */
     int64_t entry_id;
@@ -60,9 +64,9 @@ _Static_assert(sizeof(struct fbk_read_frame) == 88, "layout");
 struct fbk_read_batch_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t response_vtable[6];
+    uint16_t response_vtable[7];
     uint16_t body_vtable[6];
-    uint16_t padding[2];
+    uint16_t padding;
     struct fbk_response_table response; /* at 36 */
     int32_t table_vtable;           /* at 60 */
     int64_t lac;
@@ -81,9 +85,8 @@ _Static_assert(FBK_READ_BATCH_HEAD_BYTES + 4 + 4 + 3 <= FBK_ENTRY_ROOM_BYTES, "o
 struct fbk_read_lac_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t response_vtable[6];
+    uint16_t response_vtable[7];
     uint16_t body_vtable[7];
-    uint16_t padding;
     struct fbk_response_table response; /* at 36 */
     int32_t table_vtable;           /* at 60 */
     int64_t lac;
@@ -104,9 +107,9 @@ _Static_assert(FBK_READ_LAC_HEAD_BYTES + 4 + 3 <= FBK_ENTRY_ROOM_BYTES, "the vec
 struct fbk_list_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t response_vtable[6];
+    uint16_t response_vtable[7];
     uint16_t body_vtable[4];
-    uint16_t padding[4];
+    uint16_t padding[3];
     struct fbk_response_table response; /* at 36 */
     int32_t table_vtable;           /* at 60 */
     int64_t next_entry_id;
@@ -152,6 +155,38 @@ fbk_wire_put_status(uint8_t *out, uint64_t request_id, uint32_t status)
     return FBK_STATUS_FRAME_BYTES;
 }
 
+/* The same with add_wait_us. */
+struct fbk_waited_status_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t vtable[7];
+    uint16_t padding[3];
+    int32_t table_vtable; /* the table starts here, at 28 */
+    uint64_t request_id;
+    uint16_t status;
+    uint16_t padding2;
+    uint32_t add_wait_us;
+};
+#define FBK_WAITED_STATUS_VTABLE {14, 20, 4, 12, 0, 0, 16}
+_Static_assert(offsetof(struct fbk_waited_status_frame, table_vtable) == 28, "layout");
+_Static_assert(sizeof(struct fbk_waited_status_frame) == FBK_WIRE_WAITED_STATUS_BYTES, "layout");
+
+uint32_t
+fbk_wire_put_waited_status(uint8_t *out, uint64_t request_id, uint32_t status, uint32_t add_wait_us)
+{
+    const struct fbk_waited_status_frame frame = {
+        .size_bytes = FBK_WIRE_WAITED_STATUS_BYTES - 4,
+        .root = 24,
+        .vtable = FBK_WAITED_STATUS_VTABLE,
+        .table_vtable = 20,
+        .request_id = request_id,
+        .status = (uint16_t)status,
+        .add_wait_us = add_wait_us,
+    };
+    memcpy(out, &frame, sizeof frame);
+    return sizeof frame;
+}
+
 /* ------------------------------------------------------------------ ReadReply */
 
 static struct fbk_response_table
@@ -184,7 +219,7 @@ fbk_wire_put_read(uint8_t *out, uint64_t request_id, uint32_t status, int64_t en
         .response_vtable = FBK_RESPONSE_VTABLE,
         .body_vtable = {10, 24, 4, 12, 20},
         .response = response_of(request_id, status, FBK_RESPONSE_BODY_READ_REPLY),
-        .table_vtable = 60 - 20,
+        .table_vtable = 60 - 22,
         .entry_id = entry_id,
         .lac = lac,
         .entry = 4,
@@ -215,7 +250,7 @@ fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int6
         .response_vtable = FBK_RESPONSE_VTABLE,
         .body_vtable = {12, 28, 4, 12, 20, 24},
         .response = response_of(request_id, status, FBK_RESPONSE_BODY_READ_BATCH_REPLY),
-        .table_vtable = 60 - 20,
+        .table_vtable = 60 - 22,
         .lac = lac,
         .next_entry_id = next_entry_id,
         .entry_sizes = 8,
@@ -228,6 +263,12 @@ fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int6
     *sizes_at = out + FBK_READ_BATCH_HEAD_BYTES;
     *entries_at = out + entries_from + 4;
     return end_frame(out, entries_from + 4 + entries_bytes);
+}
+
+void
+fbk_wire_set_add_wait(uint8_t *frame, uint32_t add_wait_us)
+{
+    fbk_store_u32(frame + offsetof(struct fbk_read_batch_frame, response) + FBK_RESPONSE_ADD_WAIT_US_AT, add_wait_us);
 }
 
 /* ------------------------------------------------------------------ ReadLacReply */
@@ -257,7 +298,7 @@ fbk_wire_put_read_lac(uint8_t *out, uint64_t request_id, uint32_t status, int64_
         .response_vtable = FBK_RESPONSE_VTABLE,
         .body_vtable = {14, 29, 4, 28, body_bytes != 0 ? 20 : 0, entry_bytes != 0 ? 24 : 0, 12},
         .response = response_of(request_id, status, FBK_RESPONSE_BODY_READ_LAC_REPLY),
-        .table_vtable = 60 - 20,
+        .table_vtable = 60 - 22,
         .lac = lac,
         .last_entry_id = last_entry_id,
         .lac_body = body_bytes != 0 ? (uint32_t)(body_from - 80) : 0,
@@ -297,7 +338,7 @@ fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t ne
         .response_vtable = FBK_RESPONSE_VTABLE,
         .body_vtable = {8, 16, 4, 12},
         .response = response_of(request_id, status, FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY),
-        .table_vtable = 60 - 20,
+        .table_vtable = 60 - 22,
         .next_entry_id = next_entry_id,
         .ranges = 4,
         .range_count = range_count,
@@ -313,8 +354,8 @@ fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t ne
 struct info_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t response_vtable[6];
-    uint16_t padding[8];
+    uint16_t response_vtable[7];
+    uint16_t padding[7];
     struct fbk_response_table response; /* at 36 */
     uint16_t body_vtable[9];        /* at 60 */
     uint16_t padding2[3];
@@ -354,6 +395,7 @@ fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes,
 union head {
     uint8_t bytes[FBK_READ_BATCH_HEAD_BYTES + 4];
     struct fbk_status_frame status;
+    struct fbk_waited_status_frame waited;
     struct fbk_read_frame read;
     struct fbk_read_batch_frame batch;
     struct fbk_read_lac_frame lac;
@@ -447,6 +489,15 @@ fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fb
         response->status = head.status.status;
         return 0;
     }
+    if (head.waited.root == 24) {
+        static const uint16_t waited_vtable[] = FBK_WAITED_STATUS_VTABLE;
+        if (frame_bytes < sizeof head.waited || memcmp(head.waited.vtable, waited_vtable, sizeof waited_vtable) != 0)
+            return FBK_E_PROTOCOL;
+        response->request_id = head.waited.request_id;
+        response->status = head.waited.status;
+        response->add_wait_us = head.waited.add_wait_us;
+        return 0;
+    }
     const struct fbk_response_table *table = &head.read.response;
     if (head.status.root != 32 || memcmp(head.read.response_vtable, response_vtable, sizeof response_vtable) != 0 ||
         table->body != BODY_TABLE_AT - (36 + FBK_RESPONSE_BODY_AT))
@@ -454,6 +505,7 @@ fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fb
     memcpy(&response->request_id, table->request_id, 8);
     response->status = table->status;
     response->body_type = table->body_type;
+    response->add_wait_us = table->add_wait_us;
     bool is_good = false;
     switch (table->body_type) {
     case FBK_RESPONSE_BODY_READ_REPLY:

@@ -127,6 +127,7 @@
 #define FBK_RESPONSE_STATUS 6
 #define FBK_RESPONSE_BODY_TYPE 8
 #define FBK_RESPONSE_BODY 10
+#define FBK_RESPONSE_ADD_WAIT_US 12
 
 /* What wire/verify.c goes by. */
 #ifdef FBK_SCHEMA_TABLES
@@ -265,6 +266,7 @@ static const struct fbk_schema_field fbk_fields_of_Response[] = {
     {6, FBK_FIELD_INLINE, 0, 2, 2},
     {8, FBK_FIELD_INLINE, 0, 1, 1},
     {10, FBK_FIELD_UNION, 0, 1, 0},
+    {12, FBK_FIELD_INLINE, 0, 4, 4},
 };
 static const struct fbk_schema_table fbk_schema_tables[] = {
     {fbk_fields_of_Hello, 5}, /* Hello */
@@ -286,7 +288,7 @@ static const struct fbk_schema_table fbk_schema_tables[] = {
     {fbk_fields_of_ListEntriesReply, 2}, /* ListEntriesReply */
     {fbk_fields_of_InfoReply, 9}, /* InfoReply */
     {fbk_fields_of_ErrorReply, 3}, /* ErrorReply */
-    {fbk_fields_of_Response, 4}, /* Response */
+    {fbk_fields_of_Response, 5}, /* Response */
 };
 #define FBK_UNION_MEMBERS_MAX 12
 /* The table of each union member; -1 = none. */

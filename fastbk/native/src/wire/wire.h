@@ -37,6 +37,9 @@ int32_t fbk_wire_read_request(const uint8_t *frame, uint32_t frame_bytes, struct
 #define FBK_WIRE_STATUS_BYTES 36u
 #define FBK_WIRE_STATUS_BYTES_MAX 64u
 uint32_t fbk_wire_put_status(uint8_t *out, uint64_t request_id, uint32_t status);
+#define FBK_WIRE_WAITED_STATUS_BYTES 48u
+/* The same with add_wait_us. */
+uint32_t fbk_wire_put_waited_status(uint8_t *out, uint64_t request_id, uint32_t status, uint32_t add_wait_us);
 
 uint32_t fbk_wire_read_size(uint32_t entry_bytes);
 /* Entry may be NULL: the caller then copies it to *entry_at before the frame leaves. */
@@ -47,6 +50,9 @@ uint32_t fbk_wire_read_batch_size(uint32_t entry_count, uint64_t entries_bytes);
 /* Returns the frame's size; *sizes_at (entry_count u32) and *entries_at are to be filled by the caller. */
 uint32_t fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, int64_t next_entry_id,
                                  uint32_t entry_count, uint32_t entries_bytes, uint8_t **sizes_at, uint8_t **entries_at);
+
+/* In a frame of any encoder here that has a body; without it, 0. */
+void fbk_wire_set_add_wait(uint8_t *frame, uint32_t add_wait_us);
 
 uint32_t fbk_wire_read_lac_size(uint32_t body_bytes, uint32_t entry_bytes);
 uint32_t fbk_wire_put_read_lac(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, bool fenced,
