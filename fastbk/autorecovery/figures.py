@@ -61,7 +61,7 @@ class WorkerCounts:
     """Of repairs.
 
     Attributes:
-        lost_locks: repairs that ended without their lock: its session had expired.
+        lost_locks: repairs that ended because the session behind their lock had expired.
         faults: failed repairs by the name of their error.
     """
 

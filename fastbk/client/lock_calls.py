@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import ClientClosed, Error
@@ -14,8 +15,15 @@ from fastbk.meta.coordination import LedgerLock
 from fastbk.model.ids import LedgerId
 from fastbk.retry import Backoff, jittered
 
+T = TypeVar("T")
+LOOK_INTERVAL_S = 5.0
+"""How often work under a lock looks whether it has it still."""
 _RELEASE_PAUSE_MIN_S = 0.1
 _RELEASE_PAUSE_MAX_S = 10.0
+
+
+class LockLost(Error):
+    """The session behind a ledger's lock has ended: another process may have the lock."""
 
 
 class _Taking:
@@ -69,6 +77,30 @@ class LockCalls:
                 self._releasing.add(task)
                 task.add_done_callback(self._releasing.discard)
                 await tried.wait()
+
+    async def run(self, lock: LedgerLock, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns. Raises LockLost and cancels it once the lock is lost.
+
+        Else two processes would copy one ledger for as long as that takes (INV-H2). A store that does not answer says
+        nothing, so work goes on meanwhile.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            while not (await asyncio.wait([task], timeout=LOOK_INTERVAL_S))[0]:
+                if not await self._may_be_held(lock):
+                    what = f"the session that held the lock of ledger {lock.ledger_id} has ended"
+                    raise LockLost(what, ledger_id=lock.ledger_id, retryable=True)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _may_be_held(self, lock: LedgerLock) -> bool:
+        try:
+            return await self._store.call(lambda _: lock.is_held())
+        except Error:
+            return True
 
     async def _release(self, lock: LedgerLock, tried: asyncio.Event) -> None:
         """Release a lock, however long that takes; `tried` is set once it was tried.

@@ -51,7 +51,7 @@ class LedgerLock(Protocol):
     ledger_id: LedgerId
 
     def is_held(self) -> bool:
-        """Return whether the lock is still held; one read. Call it before each change of the ledger's metadata."""
+        """Return whether the lock is still held; one read. Ask now and then while work goes on."""
 
     def release(self) -> None:
         """Give the lock back if it is still held (INV-H2). A second call does nothing."""

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from fastbk.client import Client
-from fastbk.client.lock_calls import _Taking
+from fastbk.client import Client, lock_calls
+from fastbk.client.lock_calls import LockLost, _Taking
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.sqlite import MemoryStore
@@ -89,3 +89,23 @@ async def test_a_release_that_was_never_made_is_made_later(monkeypatch: pytest.M
                 monkeypatch.setattr(client.locks._store, "call", fails_twice)
             await wait_until_async(lambda: not store.records.children("autorecovery/locks"), "it is released")
         assert failed == 2
+
+
+async def test_work_ends_with_the_lock_that_it_is_done_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_calls, "LOOK_INTERVAL_S", 0.01)
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("it was cancelled")
+
+    with closing(MemoryStore("lost lock")) as store:
+        async with Client(store) as client, client.locks.hold(7, "host") as lock:
+            assert lock is not None
+            assert await client.locks.run(lock, client.locks.holder_of(7)) == "host"
+            store.coordination.sessions.close()
+            with pytest.raises(LockLost):
+                await client.locks.run(lock, work())
+    assert ended == ["it was cancelled"]
