@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
@@ -21,9 +21,9 @@ from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.named_copies import fragments_naming, share_bytes, verified_copies
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
+from fastbk.replication.repair_options import RepairOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,7 @@ class BookieRecovery:
         self._bookie_id = bookie_id
         self._plan = RecoveryPlan() if plan is None else plan
         self._on_progress = on_progress
-        share = self._plan.bytes_per_s / self._plan.ledgers_at_once
-        self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
+        self._patience = Patience(self._plan.repair.limited(self._plan.bytes_per_s))
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:

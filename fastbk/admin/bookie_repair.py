@@ -9,7 +9,7 @@ goes on behind the last one that was done.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
@@ -18,9 +18,9 @@ from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copy_check import Range
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 from fastbk.replication.named_copies import fragments_naming, share_bytes, verified_copies
+from fastbk.replication.repair_options import RepairOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,7 @@ class BookieRepair:
         self._bookie_id = bookie_id
         self._plan = RepairPlan() if plan is None else plan
         self._on_progress = on_progress
-        share = self._plan.bytes_per_s / self._plan.ledgers_at_once
-        self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
+        self._patience = Patience(self._plan.repair.limited(self._plan.bytes_per_s))
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:

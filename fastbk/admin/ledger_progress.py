@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, LedgerId
-from fastbk.replication.copying import RepairOptions
+from fastbk.replication.repair_options import RepairOptions
 
 FAILURES_LISTED_MAX = 1000
 ATTEMPTS_MAX = 2

@@ -25,6 +25,7 @@ from fastbk.autorecovery.state import (
 )
 from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
+from fastbk.client.lock_calls import LockLost
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.replica_marks import LedgerMark
@@ -32,13 +33,15 @@ from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
+from fastbk.replication.back_pressure import BackPressure
+from fastbk.replication.begun_copies import BegunCopies
 from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.marked_repair import (
     ClusterView,
     MarkedLedgerRepaired,
     RepairMarkedLedger,
 )
+from fastbk.replication.repair_options import RepairOptions
 
 PARKED_LISTED_MAX = 20
 LOCKED_RETRY_S = 10.0
@@ -68,12 +71,14 @@ class ReplicationWorker:
 
     Attributes:
         rate: the copy rate that its lease allows; verification in the same process counts against it, too.
+        pressure: what bookies say of the adds that wait there.
         refreshed_s: when it last read the marks, by the loop's clock; for liveness.
     """
 
     def __init__(self, client: Client, name: str, options: WorkerOptions | None = None) -> None:
         """`name`: of this process, in the cluster."""
         self.rate = CopyRate(0.0)
+        self.pressure = BackPressure()
         self.counts = WorkerCounts()
         self.refreshed_s = 0.0
         self.marks = MarkedLedgers(client)
@@ -88,6 +93,7 @@ class ReplicationWorker:
         self._order = RepairOrder(zlib.crc32(name.encode()))
         self._view = ClusterView()
         self._grace: dict[LedgerId, float] = {}
+        self._begun: dict[LedgerId, BegunCopies] = {}
         self._repairs: dict[LedgerId, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
@@ -262,9 +268,9 @@ class ReplicationWorker:
                     return
                 had_lock = True
                 self.counts.attempts += 1
-                await self._repair_locked(ledger_id)
-                self.counts.lost_locks += not await self._client.call_store(lambda _: lock.is_held())
+                await self._client.locks.run(lock, self._repair_locked(ledger_id))
         except Error as error:
+            self.counts.lost_locks += isinstance(error, LockLost)
             self._count_fault(error)
             self._failed(ledger_id, str(error))
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the other repairs
@@ -288,9 +294,14 @@ class ReplicationWorker:
         may_close = first_s is not None and loop.time() - first_s >= self._options.grace_s
         view = self._view_of(mark)
         options = RepairOptions(
-            rate=self.rate, request_timeout_s=5.0, patience_s=5.0, patience_after_s=1.0
+            rate=self.rate,
+            pressure=self.pressure,
+            request_timeout_s=5.0,
+            patience_s=5.0,
+            patience_after_s=1.0,
         )
-        procedure = RepairMarkedLedger(ledger_id, mark.missing, view, options, may_close=may_close)
+        begun = self._begun.setdefault(ledger_id, {})
+        procedure = RepairMarkedLedger(ledger_id, mark.missing, view, options, may_close=may_close, begun=begun)
         try:
             repaired = await self._client.run_procedure(ledger_id, metadata, procedure)
         finally:
@@ -300,6 +311,8 @@ class ReplicationWorker:
             self.counts.entries_lost += done.lost_count
             self.counts.ledgers_closed += done.closed
             log_replacements(ledger_id, "autorecovery", done.replacements)
+            if not begun:
+                self._begun.pop(ledger_id, None)
         await self._settle(ledger_id, mark, metadata, repaired)
 
     def _view_of(self, mark: LedgerMark) -> ClusterView:

@@ -14,8 +14,9 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
 from fastbk.replication.copy_check import CheckCopies, Range
-from fastbk.replication.copying import RepairOptions, share_of
+from fastbk.replication.copying import share_of
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.repair_options import RepairOptions
 
 PART_ENTRIES_MAX = 65_536
 LISTED_MAX = 100
@@ -86,7 +87,7 @@ class AuditPart(Procedure[PartAudited]):
         options: RepairOptions | None = None,
         away: Collection[BookieId] = (),
     ) -> None:
-        """`bytes_per_s` of the options is for each bookie. `away`: known to be down, not asked.
+        """`rate` of the options is for each bookie: each gets one like it. `away`: known to be down, not asked.
 
         At most PART_ENTRIES_MAX entries.
         """
@@ -117,10 +118,13 @@ class AuditPart(Procedure[PartAudited]):
                 copies.error = AWAY
             else:
                 self._left += 1
-                self._look(copies, iter(runs), now_s)
+                options = self._options.limited(self._options.rate.bytes_per_s)
+                self._look(copies, iter(runs), options, now_s)
         self._one_is_done(now_s)
 
-    def _look(self, copies: CopiesAudited, runs: Iterator[Range], now_s: float) -> None:
+    def _look(
+        self, copies: CopiesAudited, runs: Iterator[Range], options: RepairOptions, now_s: float
+    ) -> None:
         sums = self._sums[copies.bookie_id]
 
         def see(found: Found) -> None:
@@ -128,7 +132,7 @@ class AuditPart(Procedure[PartAudited]):
             copies.size_bytes += len(found.data)
 
         look = CheckCopies(
-            copies.bookie_id, runs, self._audited.last, self._options, see, is_exact=True
+            copies.bookie_id, runs, self._audited.last, options, see, is_exact=True
         )
 
         def looked(_: object, at_s: float) -> None:
@@ -140,7 +144,7 @@ class AuditPart(Procedure[PartAudited]):
             if look.error is not None:
                 copies.error = str(look.error)
             elif not look.is_done:
-                self._look(copies, look.rest(), at_s)
+                self._look(copies, look.rest(), options, at_s)
                 return
             self._one_is_done(at_s)
 

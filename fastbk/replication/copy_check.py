@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_text
@@ -59,6 +59,7 @@ class CheckCopies(Procedure[None]):
         self._stride = 1
         self._stride_max = 1 if is_exact else STRIDE_MAX
         self._backoff: Backoff | None = None
+        self._worked_from_s = 0.0
 
     def rest(self) -> Iterator[Range]:
         """Return the ranges that were not looked at."""
@@ -68,6 +69,7 @@ class CheckCopies(Procedure[None]):
 
     def begin(self, now_s: float) -> None:
         """Ask for the first range."""
+        self._worked_from_s = now_s
         self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> None:
@@ -77,14 +79,18 @@ class CheckCopies(Procedure[None]):
             self._finish(None, now_s)
             return
         options = self._options
-        wait_s = options.wait_s(now_s)
+        wait_s = options.wait_s((self._bookie_id,), now_s - self._worked_from_s, now_s)
         if wait_s > 0:
-            self._sleep(wait_s, self._go_on)
+            self._sleep(wait_s, self._rested)
             return
         # Shares of striped ledgers are many short ranges: one request may be about a lot of them.
         last = max(self._last, self._through)
         request = ReadEntries(self._at, last, options.read_entries_max, options.read_bytes_max)
         self._ask(self._bookie_id, request, options.request_timeout_s, self._answered)
+
+    def _rested(self, now_s: float) -> None:
+        self._worked_from_s = now_s
+        self._go_on(now_s)
 
     def _move(self) -> bool:
         """Go to the next range if this one is done; False: there is none."""
@@ -103,11 +109,9 @@ class CheckCopies(Procedure[None]):
         found = outcome.found if outcome.status == Status.OK else ()
         self._take({one.entry_id: one for one in found}, *self._told(outcome, found))
         size_bytes = sum(len(one.data) for one in found)
-        self._options.spend(size_bytes, now_s)
-        if self._options.bytes_per_s > 0 and size_bytes:
-            self._sleep(size_bytes / self._options.bytes_per_s, self._go_on)
-        else:
-            self._go_on(now_s)
+        self._options.rate.spend(size_bytes, now_s)
+        self._options.note(self._bookie_id, outcome, now_s)
+        self._go_on(now_s)
 
     def _told(self, outcome: Reply, found: Sequence[Found]) -> tuple[EntryId, str]:
         """Return up to which id an answer says what there is, and why nothing else is there."""

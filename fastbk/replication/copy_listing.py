@@ -19,8 +19,9 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import ListEntries, Outcome, Reply
 from fastbk.replication.copy_check import CheckCopies
-from fastbk.replication.copying import RepairOptions, share_of
+from fastbk.replication.copying import share_of
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import ABSENT_STATUSES
 from fastbk.wire.statuses import Status, status_text
 

@@ -4,76 +4,35 @@ Copies are written with the recovery flag, so fenced ledgers can be repaired, an
 on past entries that nobody has, and counts them. It stops at an entry that bookies may have that do not answer.
 
 The short runs of a striped ledger's share are read many at once (`ReadSpan`). What that does not get is read run by run
-(`ReadRange`), and so is every share of a ledger that is not striped.
+(`ReadRange`), and so is every share of a ledger that is not striped. Consecutive copies are added in one request, and
+one by one where a bookie does not take several: one of Apache's, or one that has some of them otherwise.
+
+Copying rests for the rate and for the bookies' back-pressure, at the source and at the target.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import share
-from fastbk.replication.actions import AddEntry, Found, Outcome, Reply
-from fastbk.replication.copy_rate import CopyRate
+from fastbk.replication.actions import AddEntries, AddEntry, Found, Outcome, Reply
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading import ReadOptions, ReadRange
-from fastbk.replication.replicas import PASSING_STATUSES, Pacing
+from fastbk.replication.repair_options import RepairOptions
+from fastbk.replication.replicas import PASSING_STATUSES
 from fastbk.replication.span_reading import ReadSpan, Run, SpanRead, choose_sources
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_name
 
 LOST_LISTED_MAX = 100
+PRESSED_SHARE = 0.5
+"""A bookie with which copying may work less than this is asked behind the others."""
 _ADD_TRIES_MAX = 5
-
-
-@dataclass(frozen=True, slots=True)
-class RepairOptions:
-    """Bounds of a repair. `bytes_per_s` 0: as fast as it goes. `rate`: shared with other repairs, None: with none."""
-
-    entries_in_flight_max: int = 256
-    bytes_in_flight_max: int = 8 * 1024 * 1024
-    read_entries_max: int = 1000
-    read_bytes_max: int = 1024 * 1024
-    bytes_per_s: float = 0.0
-    rate: CopyRate | None = None
-    request_timeout_s: float = 10.0
-    metadata_timeout_s: float = 30.0
-    patience_s: float = 20.0
-    """How long a ledger waits for holders that do not answer, once; then it is parked (`ShareCopied.unread`)."""
-    patience_after_s: float = 1.0
-    """The same from then on, for the ledger's other fragments."""
-    recheck_after_s: float = 3600.0
-    """A target that was given nothing for so long before it is named gets its share again: what nobody counts on may
-    have been dropped there meanwhile. Must be far shorter than any bookie's [gc] over_replicated_age.
-    """
-    backoff_min_s: float = 0.02
-    backoff_max_s: float = 1.0
-
-    def pacing(self, give_up_s: float) -> Pacing:
-        """Return the pacing of requests that are given up after so long."""
-        return Pacing(
-            request_timeout_s=self.request_timeout_s,
-            give_up_s=give_up_s,
-            pause_min_s=self.backoff_min_s,
-            pause_max_s=self.backoff_max_s,
-        )
-
-    def wait_s(self, now_s: float) -> float:
-        """Return how long the shared rate has the next read wait."""
-        return 0.0 if self.rate is None else self.rate.wait_s(now_s)
-
-    def spend(self, size_bytes: int, now_s: float) -> None:
-        """Count what was read in the shared rate."""
-        if self.rate is not None:
-            self.rate.spend(size_bytes, now_s)
-
-    def less_patient(self) -> RepairOptions:
-        """Return the options for what is left of a ledger of which something had to be parked."""
-        return replace(self, patience_s=min(self.patience_s, self.patience_after_s))
 
 
 @dataclass(slots=True)
@@ -187,14 +146,16 @@ class CopyShare(Procedure[ShareCopied]):
         self._is_resting = False
         self._is_read = False
         self._patience_s = options.patience_s
+        self._worked_with: set[BookieId] = set()
+        self._worked_from_s = 0.0
+        self._takes_batches = options.batch_entries_max > 1
         self._queue: deque[Found] = deque()
         self._entries_in_flight = 0
         self._bytes_in_flight = 0
-        self._next_read_s = 0.0
 
     def begin(self, now_s: float) -> None:
         """Read the first run."""
-        self._next_read_s = now_s
+        self._worked_from_s = now_s
         self._pump(now_s)
 
     def _pump(self, now_s: float) -> None:
@@ -206,7 +167,7 @@ class CopyShare(Procedure[ShareCopied]):
                 self._entries_in_flight == 0 or self._bytes_in_flight < options.bytes_in_flight_max
             )
         ):
-            self._write(self._queue.popleft())
+            self._write(self._next_batch())
         if not self._is_resting and not self._is_read and not self._queue:
             self._read(now_s)
         if self._is_read and not self._queue and not self._entries_in_flight:
@@ -216,7 +177,7 @@ class CopyShare(Procedure[ShareCopied]):
 
     def _read(self, now_s: float) -> None:
         """Take what was read, no faster than allowed, or begin with the next run."""
-        wait_s = max(self._next_read_s - now_s, self._options.wait_s(now_s))
+        wait_s = self._options.wait_s(self._worked_with, now_s - self._worked_from_s, now_s)
         if wait_s > 0:
             self._is_resting = True
             self._sleep(wait_s, self._woken)
@@ -247,7 +208,8 @@ class CopyShare(Procedure[ShareCopied]):
         metadata, options = self._metadata, self._read_options()
         self._spans += 1
         turn = self._ledger_id + self._spans
-        sources = choose_sources(metadata, self._fragment, self._lost, self._silent, turn)
+        pressed = set(filter(self._is_pressed, self._fragment.ensemble))
+        sources = choose_sources(metadata, self._fragment, self._lost, self._silent, turn, pressed)
         span = ReadSpan(self._ledger_id, metadata.ensemble_size, runs, sources, options)
         self._is_resting = True
         self._run_for(span, self._span_read, now_s)
@@ -273,19 +235,25 @@ class CopyShare(Procedure[ShareCopied]):
         self._run(reading, lambda _, at_s: self._pump(at_s), now_s)
 
     def _in_order(self, bookies: Sequence[BookieId]) -> list[BookieId]:
-        """Return whom to ask first: each ledger another one, so that not one bookie gives all; the lost one last."""
+        """Return whom to ask first: each ledger another one, so that not one bookie gives all.
+
+        Those whose writers wait for copying come behind the others, the lost one last.
+        """
         first = self._ledger_id % len(bookies)
-        return sorted((*bookies[first:], *bookies[:first]), key=self._lost.__eq__)
+        return sorted(
+            (*bookies[first:], *bookies[:first]),
+            key=lambda one: (one == self._lost, self._is_pressed(one)),
+        )
+
+    def _is_pressed(self, bookie_id: BookieId) -> bool:
+        return self._options.pressure.share(bookie_id) < PRESSED_SHARE
 
     def _read_options(self) -> ReadOptions:
-        options = self._options
-        # One answer is read ahead.
-        return ReadOptions(
-            batch_entries=options.read_entries_max,
-            batch_bytes=options.read_bytes_max,
-            size_bytes_max=1,
-            pacing=options.pacing(self._patience_s),
-        )
+        return self._options.reads(self._patience_s, self._note)
+
+    def _note(self, bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
+        self._worked_with.add(bookie_id)
+        self._options.note(bookie_id, outcome, now_s)
 
     def _take(self, reading: ReadRange, now_s: float) -> None:
         found = reading.take_found(now_s)
@@ -299,11 +267,7 @@ class CopyShare(Procedure[ShareCopied]):
         """Queue what was read; the rate counts what is copied."""
         self._queue.extend(found)
         size_bytes = sum(len(one.data) for one in found)
-        self._options.spend(size_bytes, now_s)
-        if self._options.bytes_per_s > 0:
-            self._next_read_s = (
-                max(self._next_read_s, now_s) + size_bytes / self._options.bytes_per_s
-            )
+        self._options.rate.spend(size_bytes, now_s)
         self._pump(now_s)
 
     def _run_over(self, reading: ReadRange, now_s: float) -> None:
@@ -336,58 +300,93 @@ class CopyShare(Procedure[ShareCopied]):
 
     def _woken(self, now_s: float) -> None:
         self._is_resting = False
+        self._worked_from_s = now_s
+        self._worked_with.clear()
         self._pump(now_s)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def _write(self, entry: Found, tries: int = 1, former: Backoff | None = None) -> None:
-        self._entries_in_flight += 1
-        self._bytes_in_flight += len(entry.data)
+    def _next_batch(self) -> list[Found]:
+        """Take consecutive entries from the queue, as many as go into one request."""
+        options, queue = self._options, self._queue
+        batch = [queue.popleft()]
+        size_bytes = len(batch[0].data)
+        most = min(options.batch_entries_max, options.entries_in_flight_max) if self._takes_batches else 1
+        while (
+            queue
+            and len(batch) < most
+            and queue[0].entry_id == batch[-1].entry_id + 1
+            and size_bytes + len(queue[0].data) <= options.batch_bytes_max
+        ):
+            size_bytes += len(queue[0].data)
+            batch.append(queue.popleft())
+        return batch
+
+    def _write(self, batch: list[Found], tries: int = 1, former: Backoff | None = None) -> None:
+        size_bytes = sum(len(one.data) for one in batch)
+        self._entries_in_flight += len(batch)
+        self._bytes_in_flight += size_bytes
         options = self._options
         backoff = former or Backoff(2 * options.backoff_min_s, options.backoff_max_s)
 
         def answered(outcome: Outcome, now_s: float) -> None:
-            copied = self.copied
+            self._note(self._target, outcome, now_s)
             status = outcome.status if isinstance(outcome, Reply) else None
-            if status == Status.OK:
-                if copied.entries:
-                    copied.silence_s = max(copied.silence_s, now_s - copied.last_taken_s)
-                copied.last_taken_s = now_s
-                copied.entries += 1
-                copied.last_entry_id = max(copied.last_entry_id, entry.entry_id)
-                copied.size_bytes += len(entry.data)
-                settled()
-                self._pump(now_s)
-                return
-            if self._passes_conflicts and status == Status.CONFLICT:
-                copied.refused_count += 1
-                if len(copied.refused) < LOST_LISTED_MAX:
-                    copied.refused.append(entry.entry_id)
-                settled()
-                self._pump(now_s)
-                return
             if (status is None or status in PASSING_STATUSES) and tries < _ADD_TRIES_MAX:
                 self._retry_in(backoff.next_s(), again)
                 return
-            said = str(outcome) if status is None else status_name(status)
-            self._fail(
-                NotEnoughBookies(
-                    f"ledger {self._ledger_id}: bookie {self._target} did not take entry {entry.entry_id}",
-                    ledger_id=self._ledger_id,
-                    entry_id=entry.entry_id,
-                    replicas={self._target: said},
-                ),
-                now_s,
-            )
+            settled()
+            if status == Status.OK:
+                self._taken(batch, size_bytes, now_s)
+            elif len(batch) > 1 and status is not None:
+                # One of Apache's, one with other limits, or one that has some of them otherwise.
+                self._takes_batches = self._takes_batches and status == Status.CONFLICT
+                for one in batch:
+                    self._write([one])
+                return
+            elif self._passes_conflicts and status == Status.CONFLICT:
+                self._refused(batch[0].entry_id)
+            else:
+                said = str(outcome) if status is None else status_name(status)
+                self._fail(self._not_taken(batch[0].entry_id, said), now_s)
+                return
+            self._pump(now_s)
 
         def settled() -> None:
-            self._entries_in_flight -= 1
-            self._bytes_in_flight -= len(entry.data)
+            self._entries_in_flight -= len(batch)
+            self._bytes_in_flight -= size_bytes
 
         def again(_: float) -> None:
             settled()
-            self._write(entry, tries + 1, backoff)
+            self._write(batch, tries + 1, backoff)
 
-        # The copy says what the original said: LAC and length are those it was written with.
-        request = AddEntry(entry.entry_id, entry.lac, entry.length, entry.data, recovery=True)
+        # The copies say what the originals said: LACs and lengths are those that they were written with.
+        first = batch[0]
+        request = (
+            AddEntries(batch)
+            if len(batch) > 1
+            else AddEntry(first.entry_id, first.lac, first.length, first.data, recovery=True)
+        )
         self._ask(self._target, request, options.request_timeout_s, answered)
+
+    def _taken(self, batch: Sequence[Found], size_bytes: int, now_s: float) -> None:
+        copied = self.copied
+        if copied.entries:
+            copied.silence_s = max(copied.silence_s, now_s - copied.last_taken_s)
+        copied.last_taken_s = now_s
+        copied.entries += len(batch)
+        copied.last_entry_id = max(copied.last_entry_id, batch[-1].entry_id)
+        copied.size_bytes += size_bytes
+
+    def _refused(self, entry_id: EntryId) -> None:
+        self.copied.refused_count += 1
+        if len(self.copied.refused) < LOST_LISTED_MAX:
+            self.copied.refused.append(entry_id)
+
+    def _not_taken(self, entry_id: EntryId, said: str) -> NotEnoughBookies:
+        return NotEnoughBookies(
+            f"ledger {self._ledger_id}: bookie {self._target} did not take entry {entry_id}",
+            ledger_id=self._ledger_id,
+            entry_id=entry_id,
+            replicas={self._target: said},
+        )

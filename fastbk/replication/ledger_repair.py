@@ -21,10 +21,10 @@ from fastbk.replication.copying import (
     LOST_LISTED_MAX,
     CopyShare,
     LedgerCopied,
-    RepairOptions,
     share_of,
 )
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.repair_options import RepairOptions
 
 
 @dataclass

@@ -26,7 +26,8 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged
 from fastbk.replication.actions import MarkReplicas, Outcome
-from fastbk.replication.copying import LedgerCopied, RepairOptions
+from fastbk.replication.begun_copies import BegunCopies
+from fastbk.replication.copying import LedgerCopied
 from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.ledger_repair import RepairLedger
 from fastbk.replication.named_copies import is_expected, verified_copies
@@ -34,6 +35,7 @@ from fastbk.replication.procedure import Procedure
 from fastbk.replication.re_replication import ReReplicateLedger
 from fastbk.replication.recovered_copies import CheckRecoveredCopies
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.repair_options import RepairOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
         options: RepairOptions | None = None,
         *,
         may_close: bool = False,
+        begun: BegunCopies | None = None,
     ) -> None:
         """Begin.
 
@@ -109,6 +112,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
             view: which bookies are there now.
             options: bounds of the copying.
             may_close: the grace period of an open ledger is over.
+            begun: copies that an earlier attempt began and did not end; it is kept for the next one.
         """
         super().__init__()
         self.repaired = MarkedLedgerRepaired(ledger_id)
@@ -116,6 +120,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
         self._view = view
         self._options = RepairOptions() if options is None else options
         self._may_close = may_close
+        self._begun = begun
         self._marked: dict[BookieId, list[MissingReplica]] = {}
         for one in merged(missing):
             self._marked.setdefault(one.bookie_id, []).append(one)
@@ -256,7 +261,7 @@ class RepairMarkedLedger(Procedure[MarkedLedgerRepaired]):
 
     def _replace(self, bookie_id: BookieId, metadata: LedgerMetadata, now_s: float) -> None:
         """Copy a gone bookie's share of all finished fragments to others, and name these."""
-        repair = ReReplicateLedger(self._ledger_id, bookie_id, self._options)
+        repair = ReReplicateLedger(self._ledger_id, bookie_id, self._options, self._begun)
 
         def replaced(_: object, at_s: float) -> None:
             copied = repair.repaired

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId
+from fastbk.replication.actions import Outcome
 from fastbk.replication.replicas import Pacing
 from fastbk.retry import exact
 
@@ -67,6 +68,10 @@ def unordered(bookies: Sequence[BookieId]) -> Sequence[BookieId]:
     return bookies
 
 
+def unnoted(bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
+    """Take no note of an answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """How a range is read.
@@ -78,6 +83,7 @@ class ReadOptions:
         parallel: ask all replicas at once.
         is_unconfirmed: end before the first entry that is missing instead of failing.
         pacing: `give_up_s` is the limit of one step over all replicas; no single one gets more than its share of it.
+        noted: is shown what each bookie answered, and when.
     """
 
     batch_entries: int = 2_000
@@ -87,6 +93,7 @@ class ReadOptions:
     parallel: bool = False
     is_unconfirmed: bool = False
     pacing: Pacing = field(default_factory=Pacing)
+    noted: Callable[[BookieId, Outcome, float], None] = unnoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

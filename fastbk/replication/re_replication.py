@@ -1,7 +1,8 @@
 """Bringing back the copies of one ledger that a lost bookie held.
 
 The metadata names the new bookie only after that has every entry of the share. Everything is repeatable: what is left
-to do is what metadata still names, so a repair that was cut off is simply run again.
+to do is what metadata still names, so a repair that was cut off is simply run again. It goes on with the same new
+bookie, if it is told of it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Choose, Outcome, ReadEntry, Replaced
-from fastbk.replication.copying import CopyShare, LedgerCopied, RepairOptions, ShareCopied
+from fastbk.replication.begun_copies import BegunCopies, BegunCopy, HeldEntries, ListHeld
+from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
 from fastbk.replication.ensemble_change_result import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import entry_in
 
 COPIES_MAX = 3
@@ -51,14 +54,20 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
     """
 
     def __init__(
-        self, ledger_id: LedgerId, lost: BookieId, options: RepairOptions | None = None
+        self,
+        ledger_id: LedgerId,
+        lost: BookieId,
+        options: RepairOptions | None = None,
+        begun: BegunCopies | None = None,
     ) -> None:
+        """`begun`: copies that an earlier attempt began; it is kept for the next one."""
         super().__init__()
         self.repaired = LedgerReReplicated(ledger_id)
         self._ledger_id = ledger_id
         self._lost = lost
         self._options = RepairOptions() if options is None else options
         self._refusing: dict[BookieId, str] = {}
+        self._begun: BegunCopies = {} if begun is None else begun
 
     def begin(self, now_s: float) -> None:
         """Read the metadata."""
@@ -99,7 +108,37 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float
     ) -> None:
         index = fragment.ensemble.index(self._lost)
+        begun = self._begun.pop((self._lost, fragment.first_entry_id), None)
+        if (
+            begun is not None
+            and begun.target not in (*fragment.ensemble, *self._refusing)
+            and now_s - begun.taken_s < self._options.recheck_after_s
+        ):
+            self._go_on(known, fragment, index, begun.target, last, now_s)
+        else:
+            self._choose(known, fragment, index, last)
 
+    def _go_on(
+        self,
+        known: VersionedLedger,
+        fragment: Fragment,
+        index: int,
+        target: BookieId,
+        last: EntryId,
+        now_s: float,
+    ) -> None:
+        """Copy what a bookie does not list that an earlier attempt gave some of the share."""
+        listing = ListHeld(target, fragment.first_entry_id, last, self._options.request_timeout_s)
+
+        def listed(held: HeldEntries, at_s: float) -> None:
+            if held.error:
+                self._choose(known, fragment, index, last)
+            else:
+                self._copy(known, fragment, index, target, last, at_s, COPIES_MAX, held)
+
+        self._run_for(listing, listed, now_s)
+
+    def _choose(self, known: VersionedLedger, fragment: Fragment, index: int, last: EntryId) -> None:
         def chosen(outcome: Outcome, at_s: float) -> None:
             found = outcome if isinstance(outcome, Replaced) else Replaced()
             target = found.chosen.get(index)
@@ -125,9 +164,18 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         last: EntryId,
         now_s: float,
         tries: int,
+        held: HeldEntries | None = None,
     ) -> None:
+        runs = share_of(index, known.metadata, fragment.first_entry_id, last)
         copy = CopyShare(
-            self._ledger_id, known.metadata, fragment, index, last, target, self._options
+            self._ledger_id,
+            known.metadata,
+            fragment,
+            index,
+            last,
+            target,
+            self._options,
+            runs=runs if held is None else held.without(runs),
         )
 
         def copied(_: Procedure[ShareCopied], then_s: float) -> None:
@@ -170,6 +218,9 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         repaired.count_lost(copied)
         if copied.unread:
             repaired.park(fragment.first_entry_id, copied)
+            if copied.entries:
+                begun = BegunCopy(target, copied.last_taken_s)
+                self._begun[self._lost, fragment.first_entry_id] = begun
             # The other fragments do not wait as long again for bookies that do not answer.
             self._options = self._options.less_patient()
             self._next(known, now_s)

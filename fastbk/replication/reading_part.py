@@ -172,6 +172,7 @@ class ReadPart(Procedure[None]):
         self, bookie_id: BookieId, request: ReadEntries, outcome: Outcome, now_s: float
     ) -> None:
         del self._asked[bookie_id]
+        self._whole.options.noted(bookie_id, outcome, now_s)
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             found = _consecutive(outcome.found, request.first, request.last)
             self._replied(bookie_id, request, outcome, found, now_s)

@@ -9,9 +9,9 @@ from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import MarkReplicas, Outcome
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.retry import Backoff
 
 LEDGERS_MAX = 1000

@@ -41,11 +41,16 @@ class SpanRead:
 
 
 def choose_sources(
-    metadata: LedgerMetadata, fragment: Fragment, lost: BookieId, away: Collection[BookieId], turn: int
+    metadata: LedgerMetadata,
+    fragment: Fragment,
+    lost: BookieId,
+    away: Collection[BookieId],
+    turn: int,
+    pressed: Collection[BookieId] = (),
 ) -> dict[int, BookieId]:
     """Return who is asked for which ids of the share, by id modulo E: few holders, and not the same ones each `turn`.
 
-    Ids that only `lost` and those that are `away` hold are not in it.
+    Ids that only `lost` and those that are `away` hold are not in it. `pressed`: asked only for what others lack.
     """
     size, ensemble = metadata.ensemble_size, fragment.ensemble
     lost_index = ensemble.index(lost)
@@ -56,15 +61,17 @@ def choose_sources(
         for offset in range(size)
         if ensemble[(lost_index + turn + offset) % size] not in {lost, *away}
     ]
+    candidates.sort(key=lambda index: ensemble[index] in pressed)
     chosen: dict[int, BookieId] = {}
     while due and candidates:
-        best = max(candidates, key=lambda index: sum(index in holders[one] for one in due))
+        best = max(
+            candidates,
+            key=lambda index: (ensemble[index] not in pressed, sum(index in holders[one] for one in due)),
+        )
         covered = {one for one in due if best in holders[one]}
-        if not covered:
-            break
+        candidates.remove(best)
         chosen.update(dict.fromkeys(covered, ensemble[best]))
         due -= covered
-        candidates.remove(best)
     return chosen
 
 
@@ -112,6 +119,7 @@ class ReadSpan(Procedure[SpanRead]):
 
     def _answered(self, source: BookieId, asked: ReadEntries, outcome: Outcome, now_s: float) -> None:
         self._waiting -= 1
+        self._options.noted(source, outcome, now_s)
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             wanted = self._wanted[source]
             self._found += [one for one in outcome.found if one.entry_id in wanted]

@@ -16,7 +16,7 @@ from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
 from fastbk.errors import LedgerFenced
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.copying import RepairOptions
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down

@@ -21,7 +21,7 @@ from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.records import Change
 from fastbk.model.ledger import Fragment
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.copying import RepairOptions
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.registrations import until_down

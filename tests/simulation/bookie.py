@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState
-from fastbk.replication.actions import AddEntry, BookieRequest, ForceLedger, ReadEntry, Reply
+from fastbk.replication.actions import (
+    AddEntries,
+    AddEntry,
+    BookieRequest,
+    ForceLedger,
+    ReadEntry,
+    Reply,
+)
 from fastbk.server.identity import ledgers_of
 from fastbk.wire.statuses import Status
 from tests.fixtures.decide import NO_KEY, RECOVERY, Kind, LedgerTable, Limit, Take
@@ -125,6 +132,9 @@ class Bookie(Node):
             flags = RECOVERY if request.recovery else 0
             record = (ledger_id, Kind.ADD, flags, key, request.entry_id, stored)
             self._decide(record, connection, request_id, request)
+        elif isinstance(request, AddEntries):
+            # As one of Apache's: copies come one by one then. The healing simulator's bookies take them together.
+            self.answer(connection, request_id, Reply(Status.UNSUPPORTED))
         elif isinstance(request, ForceLedger):
             self._decide((ledger_id, Kind.FORCE, 0, key, 0, None), connection, request_id, request)
         elif isinstance(request, ReadEntry) and request.fence:

@@ -379,8 +379,8 @@ _ALL = [
         "metadata names a bookie to which the copies did not get",
         (
             f"{_REPAIR}._copy",
-            "index, last, target, self",
-            "index, fragment.first_entry_id - 1, target, self",
+            "fragment.first_entry_id, last)",
+            "fragment.first_entry_id, fragment.first_entry_id - 1)",
         ),
     ),
     fault(

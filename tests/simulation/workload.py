@@ -12,11 +12,11 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import AddEntry, ReadEntry
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.re_replication import ReReplicateLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.replication.under_replication import owed_by
 from tests.simulation.client import Client

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fastbk.admin.bookie_repair import RepairProgress
     from fastbk.admin.ledger_progress import Progress
     from fastbk.replication.copy_check import Range
-    from fastbk.replication.copying import RepairOptions
+    from fastbk.replication.repair_options import RepairOptions
 
 LISTED_MAX = 20
 
@@ -88,7 +88,7 @@ def _add_work(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _repair_options(options: argparse.Namespace) -> RepairOptions:
     """Return the bounds that the options set. Raises ConfigError."""
-    from fastbk.replication.copying import RepairOptions
+    from fastbk.replication.repair_options import RepairOptions
 
     if options.patience < 0:
         raise ConfigError(f"--patience {options.patience:g}: must not be negative")

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def run(client: Client, options: argparse.Namespace) -> int:
     """Audit; 0 only if every copy that was looked for is there, good, and like the others."""
     from fastbk.admin.copy_audit import audit_all
-    from fastbk.replication.copying import RepairOptions
+    from fastbk.replication.repair_options import RepairOptions
 
     if not 1 <= options.at_once <= UNITS_AT_ONCE_MAX:
         raise ConfigError(f"--at-once {options.at_once}: must be 1..{UNITS_AT_ONCE_MAX}")
@@ -52,7 +52,7 @@ async def run(client: Client, options: argparse.Namespace) -> int:
         audited = await audit_all(
             client,
             options.ledger_id or None,
-            RepairOptions(bytes_per_s=rate_of(options.rate) / options.at_once),
+            RepairOptions().limited(rate_of(options.rate) / options.at_once),
             units_at_once=options.at_once,
             on_progress=lambda so_far: line.at(lambda: progress_of(so_far)),
         )

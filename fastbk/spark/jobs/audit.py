@@ -30,7 +30,7 @@ from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.replication.auditing import PartAudited
-from fastbk.replication.copying import RepairOptions
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.spark.jobs.folders import check_place, delete, names_in
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _shared_out(
         return []
     context = spark.sparkContext
     tasks = min(len(units), 4 * context.defaultParallelism)
-    options = RepairOptions(bytes_per_s=plan.bytes_per_s)
+    options = RepairOptions().limited(plan.bytes_per_s)
     shared = context.parallelize(units, tasks)
     found: list[PartAudited] = shared.mapPartitions(
         lambda some: audit_units(uri, options, some)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from fastbk.autorecovery.lost_bookies import LostBookies
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, LEASE_S
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import AddEntry
 from tests.simulation.healing.places import holders
 from tests.simulation.streams.facts import demand
 
@@ -49,23 +48,24 @@ class Judge:
     # --- effects -----------------------------------------------------------------------------------------------
 
     def copied(
-        self, process: SimulatedProcess, ledger_id: LedgerId, target: BookieId, request: AddEntry
+        self, process: SimulatedProcess, ledger_id: LedgerId, target: BookieId, entry_id: EntryId
     ) -> None:
         """An entry arrives at a bookie."""
         world, cluster = self._world, self._world.cluster
         world.copies += 1
         metadata = cluster.metadata(ledger_id)
-        if metadata.is_closed and request.entry_id > metadata.last_entry_id:
+        if metadata.is_closed and entry_id > metadata.last_entry_id:
             return  # of a recovery that another one overtook
-        named = metadata.fragment_of(request.entry_id).ensemble
+        named = metadata.fragment_of(entry_id).ensemble
         if target in named:
             return
-        if world.now_s - self._overtaken_s.get(ledger_id, -math.inf) < COPY_GOES_ON_S:
-            self.double_copies += 1  # another process named other bookies meanwhile, in a session that had ended
+        was_overtaken = world.now_s - self._overtaken_s.get(ledger_id, -math.inf) < COPY_GOES_ON_S
+        if was_overtaken or world.now_s - process.lost_session_s < SESSION_DOUBT_S:
+            self.double_copies += 1  # of two processes one went on in a session that had ended
             return
         demand(
             any(self._is_due(cluster.bookies[one].name) for one in named),
-            f"H3: {process.name} copies entry {request.entry_id} of ledger {ledger_id} to {target}, and no bookie of"
+            f"H3: {process.name} copies entry {entry_id} of ledger {ledger_id} to {target}, and no bookie of"
             f" {named} is due",
         )
 

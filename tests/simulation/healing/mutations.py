@@ -41,12 +41,12 @@ MUTATIONS = (
         "lock_is_not_needed",
         "H2: a worker repairs a ledger that another one has locked",
         (_WORKER + "._repair", "if lock is None:", "if False:"),
-        (_WORKER + "._repair", "self.counts.lost_locks += not await", "_ = lock and await"),
+        (_WORKER + "._repair", "self._client.locks.run(lock, self._repair", "(self._repair"),
     ),
     fault(
         "lock_is_kept",
         "H2: a lock is not given back",
-        ("fastbk.client.lock_calls:LockCalls._release", "lock.release()", "None"),
+        ("fastbk.client.lock_calls:LockCalls._is_released", "lock.release()", "None"),
     ),
     fault(
         "vote_is_for_ever",
@@ -75,10 +75,9 @@ MUTATIONS = (
     ),
     fault(
         "mark_is_dropped_unverified",
-        "a bookie that does not take its entries is counted as whole until the next check of all ledgers",
-        (_MARKED + "._take_left", "self.repaired.left.append", "str"),
+        "the mark of a gone bookie goes though a fragment names it still",
+        (_MARKED + "._replace", "elif copied.left:", "elif False:"),
         ("fastbk.autorecovery.verification:Verification._list", "if lost:", "if False:"),
-        seed=203,
     ),
     fault(
         "holes_are_not_confirmed",

@@ -20,7 +20,6 @@ from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import (
     Action,
-    AddEntry,
     Choose,
     MarkReplicas,
     Outcome,
@@ -32,6 +31,7 @@ from fastbk.replication.actions import (
     Withdraw,
 )
 from fastbk.replication.procedure import Procedure
+from tests.fixtures.fake_quorum import copied_by
 from tests.simulation.healing.places import LEASE_S, SimulatedStore
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ class _Run:
         try:
             await self._ended
         finally:
-            for one in self._under_way.values():
+            under_way, self._under_way = self._under_way, {}  # an answer that comes later is dropped
+            for one in under_way.values():
                 one.cancel()
 
     def _step(self) -> None:
@@ -224,8 +225,8 @@ class _Run:
         if not bookie.is_up:
             outcome = NotEnoughBookies("not reached")
         else:
-            if isinstance(action.request, AddEntry):
-                world.judge.copied(process, self._ledger_id, action.bookie_id, action.request)
+            for entry_id in copied_by(action.request):
+                world.judge.copied(process, self._ledger_id, action.bookie_id, entry_id)
             outcome = bookie.of(self._ledger_id).answer(action.request)
         self._loop.call_later(world.rng.uniform(0.0002, world.latency_s), self._answer, action.tag, outcome)
 

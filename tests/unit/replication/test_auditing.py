@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.replication.actions import Found
 from fastbk.replication.auditing import AWAY, AuditPart, PartAudited
-from fastbk.replication.copying import RepairOptions
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
     LEDGER,

@@ -10,16 +10,16 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import AddEntry, ReadEntry, SendRequest
+from fastbk.replication.actions import ReadEntry, SendRequest
 from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.copying import RepairOptions
 from fastbk.replication.marked_repair import (
     ClusterView,
     MarkedLedgerRepaired,
     RepairMarkedLedger,
 )
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, length_at, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, copied_by, length_at, metadata_of
 
 WHOLE = MissingReplica("b0", 0, None, "lost", 5)
 OPTIONS = RepairOptions(patience_s=2.0, patience_after_s=0.1)
@@ -236,7 +236,7 @@ def test_a_change_meanwhile_is_not_overwritten() -> None:
     client = Client(harness, procedure)  # type: ignore[arg-type]
     client.run(
         until=lambda: any(
-            isinstance(one, SendRequest) and isinstance(one.request, AddEntry) for one in client.log
+            isinstance(one, SendRequest) and copied_by(one.request) for one in client.log
         )
     )
     harness.edit(custom={"key": b"value"})
@@ -275,7 +275,7 @@ def test_a_repair_waits_for_its_rate() -> None:
     procedure = RepairMarkedLedger(LEDGER, harness.marked, view_of(harness, "b0"), options)
     client = Client(harness, procedure)  # type: ignore[arg-type]
     client.run(until=lambda: client.now_s > 30)
-    assert not client.asks(AddEntry)
+    assert not [one for one in client.asks(object) if copied_by(one.request)]
     assert harness.marked
     rate.bytes_per_s = 100.0
     client.run()

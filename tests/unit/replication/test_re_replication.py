@@ -10,15 +10,17 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Action, AddEntry, Outcome, SendRequest, UpdateMetadata
-from fastbk.replication.copying import RepairOptions, share_of
+from fastbk.replication.actions import Action, Outcome, SendRequest, UpdateMetadata
+from fastbk.replication.copying import share_of
 from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
+from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
     LEDGER,
     Bookie,
     Client,
     FakeQuorum,
+    copied_by,
     entry_of,
     holders,
     length_at,
@@ -84,7 +86,7 @@ def test_all_fragments_are_whole_again_and_name_the_lost_bookie_no_more(
     # Each share was whole on its new bookie before the metadata said so; nothing but a look at it came afterwards.
     last = max(at for at, one in enumerate(client.log) if isinstance(one, UpdateMetadata))
     assert not any(
-        isinstance(one, SendRequest) and isinstance(one.request, AddEntry) for one in client.log[last:]
+        isinstance(one, SendRequest) and copied_by(one.request) for one in client.log[last:]
     )
 
 
@@ -232,7 +234,7 @@ class Standing(FakeQuorum):
         if (
             isinstance(action, SendRequest)
             and action.bookie_id == "d"
-            and isinstance(action.request, AddEntry)
+            and copied_by(action.request)
         ):
             self.answered += 1
             if self.answered == self.stops_at:
@@ -299,13 +301,13 @@ def test_copies_pass_a_fence_and_stay_within_the_window(rng: random.Random) -> N
     harness = world_of(closed(3, 3, [(0, "abc")], 99))
     harness.bookies["d"].fenced = True
     harness.bookies["a"] = Bookie(away=True)
-    procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2, bytes_per_s=100.0))
+    procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2).limited(100.0))
     client = Client(harness, procedure)  # type: ignore[arg-type]
     most = 0
 
     def is_over() -> bool:
         nonlocal most
-        most = max(most, len(client.asks(AddEntry)))
+        most = max(most, sum(len(copied_by(one.request)) for one in client.asks(object)))
         return False
 
     client.run(rng, until=is_over)
