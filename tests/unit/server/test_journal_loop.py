@@ -299,6 +299,7 @@ def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
     service: Service, capfd: pytest.CaptureFixture[str]
 ) -> None:
     harness = service.harness
+    service.loop._late_s = float("inf")  # else a slow machine's step logs them, and they are taken
     puts = [harness.add(2, 0, b"x"), harness.add(3, 7, b"x"), harness.add(3, 8, b"x")]
     puts += [harness.add(4, 5, b"x", flags=RECOVERY)]
     assert [service.verdict(put) for put in puts] == [0, 0, 0, 0]
