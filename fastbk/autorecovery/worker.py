@@ -62,7 +62,7 @@ class WorkerOptions:
     """
 
     ledgers_at_once: int = 4
-    refresh_interval_s: float = 5.0
+    refresh_interval_s: float = 2.0
     grace_s: float = 30.0
 
 

@@ -21,6 +21,7 @@ from tests.compat.recover import recover_cells
 from tests.compat.results import Result
 from tests.compat.rig import Rig
 from tests.compat.rolling import rolling_cells
+from tests.compat.shared_healing import shared_healing
 from tests.compat.shell import shell_cells
 from tests.compat.suite import suite_tests
 from tests.compat.unconfirmed import unconfirmed_cells
@@ -59,6 +60,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         all_parts["python-mixed"] = lambda rig: python_cells(rig, only, kind="mixed")
         all_parts["autorecovery"] = lambda rig: autorecovery_cells(rig, only, kind="ours")
         all_parts["autorecovery-mixed"] = lambda rig: autorecovery_cells(rig, only, kind="mixed")
+        all_parts["autorecovery-shared"] = lambda rig: shared_healing(rig, rounds, seed)
         all_parts["recover"] = lambda rig: recover_cells(rig, only)
         all_parts["marks"] = lambda rig: mark_cells(rig, only)
         all_parts["rolling"] = lambda rig: rolling_cells(rig, only)
