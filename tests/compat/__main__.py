@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from tests.compat.bench import bench
+from tests.compat.heal_bench import heal_bench
 from tests.compat.jars import BUILD, NotAvailable, programs
 from tests.compat.results import Result, Results
 from tests.compat.rig import Rig
@@ -29,6 +30,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="fastbk-compat-"))
     try:
         with Rig(folder, ours) as rig:
+            if os.environ.get("BENCH") == "heal":
+                return heal_bench(rig, os.environ)
             if os.environ.get("BENCH"):
                 return bench(rig, os.environ)
             for name, section in chosen_sections(os.environ):

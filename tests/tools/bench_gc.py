@@ -67,6 +67,8 @@ def counted() -> Iterator[Counter[str]]:
 
     def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Call, argument: Any, *rest: Any) -> Any:
+            if name == "get_all":
+                argument = list(argument)
             found = original(self, argument, *rest)
             counts[name] += len(argument) if name == "get_all" else 1
             counts["names"] += len(found or ()) if name == "children" else 0
