@@ -62,6 +62,7 @@ class WorkerCounts:
 
     Attributes:
         lost_locks: repairs that ended because the session behind their lock had expired.
+        read_ms, write_ms: requests for copies, of many entries where bookies take that.
         faults: failed repairs by the name of their error.
     """
 
@@ -74,7 +75,17 @@ class WorkerCounts:
     entries_lost: int = 0
     ledgers_closed: int = 0
     repair_ms: OpStats = field(default_factory=OpStats)
+    read_ms: OpStats = field(default_factory=OpStats)
+    write_ms: OpStats = field(default_factory=OpStats)
     faults: dict[str, int] = field(default_factory=dict)
+
+    def read_took(self, took_s: float, is_ok: bool) -> None:
+        """Count a read for a copy."""
+        self.read_ms.add(took_s * 1000, is_ok)
+
+    def write_took(self, took_s: float, is_ok: bool) -> None:
+        """Count a write of copies."""
+        self.write_ms.add(took_s * 1000, is_ok)
 
 
 @dataclass(slots=True)

@@ -33,7 +33,6 @@ from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.back_pressure import BackPressure
 from fastbk.replication.begun_copies import BegunCopies
 from fastbk.replication.copy_rate import CopyRate
 from fastbk.replication.marked_repair import (
@@ -71,15 +70,20 @@ class ReplicationWorker:
 
     Attributes:
         rate: the copy rate that its lease allows; verification in the same process counts against it, too.
-        pressure: what bookies say of the adds that wait there.
         refreshed_s: when it last read the marks, by the loop's clock; for liveness.
     """
 
     def __init__(self, client: Client, name: str, options: WorkerOptions | None = None) -> None:
         """`name`: of this process, in the cluster."""
         self.rate = CopyRate(0.0)
-        self.pressure = BackPressure()
-        self.counts = WorkerCounts()
+        self.counts = counts = WorkerCounts()
+        self._copying = RepairOptions(
+            rate=self.rate,
+            read_took=counts.read_took,
+            write_took=counts.write_took,
+            request_timeout_s=5.0,
+            patience_s=5.0,
+        )
         self.refreshed_s = 0.0
         self.marks = MarkedLedgers(client)
         self._client = client
@@ -293,15 +297,10 @@ class ReplicationWorker:
         first_s = self._grace.get(ledger_id)
         may_close = first_s is not None and loop.time() - first_s >= self._options.grace_s
         view = self._view_of(mark)
-        options = RepairOptions(
-            rate=self.rate,
-            pressure=self.pressure,
-            request_timeout_s=5.0,
-            patience_s=5.0,
-            patience_after_s=1.0,
-        )
         begun = self._begun.setdefault(ledger_id, {})
-        procedure = RepairMarkedLedger(ledger_id, mark.missing, view, options, may_close=may_close, begun=begun)
+        procedure = RepairMarkedLedger(
+            ledger_id, mark.missing, view, self._copying, may_close=may_close, begun=begun
+        )
         try:
             repaired = await self._client.run_procedure(ledger_id, metadata, procedure)
         finally:

@@ -144,6 +144,8 @@ def _worker_lines(counts: WorkerCounts) -> list[str]:
         *((f"exceptions_{name}", count, "Repairs that failed so.") for name, count in sorted(counts.faults.items())),
     ]  # fmt: skip
     lines = counts.repair_ms.lines("replication_worker_rereplicate", "Milliseconds of an attempt to repair a ledger.")
+    lines += counts.read_ms.lines("replication_worker_READ_DATA_LATENCY", "Milliseconds of a read for copies.")
+    lines += counts.write_ms.lines("replication_worker_WRITE_DATA_LATENCY", "Milliseconds of a write of copies.")
     for what in ("READ", "WRITTEN"):
         lines += [
             f"# HELP replication_worker_NUM_BYTES_{what} Bytes of entries that were copied; without quantiles.",

@@ -167,7 +167,7 @@ class CopyShare(Procedure[ShareCopied]):
                 self._entries_in_flight == 0 or self._bytes_in_flight < options.bytes_in_flight_max
             )
         ):
-            self._write(self._next_batch())
+            self._write(self._next_batch(), now_s)
         if not self._is_resting and not self._is_read and not self._queue:
             self._read(now_s)
         if self._is_read and not self._queue and not self._entries_in_flight:
@@ -249,11 +249,11 @@ class CopyShare(Procedure[ShareCopied]):
         return self._options.pressure.share(bookie_id) < PRESSED_SHARE
 
     def _read_options(self) -> ReadOptions:
-        return self._options.reads(self._patience_s, self._note)
+        return self._options.reads(self._patience_s, self._was_asked)
 
-    def _note(self, bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
+    def _was_asked(self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
         self._worked_with.add(bookie_id)
-        self._options.note(bookie_id, outcome, now_s)
+        self._options.note_read(bookie_id, outcome, asked_s, now_s)
 
     def _take(self, reading: ReadRange, now_s: float) -> None:
         found = reading.take_found(now_s)
@@ -322,7 +322,9 @@ class CopyShare(Procedure[ShareCopied]):
             batch.append(queue.popleft())
         return batch
 
-    def _write(self, batch: list[Found], tries: int = 1, former: Backoff | None = None) -> None:
+    def _write(
+        self, batch: list[Found], asked_s: float, tries: int = 1, former: Backoff | None = None
+    ) -> None:
         size_bytes = sum(len(one.data) for one in batch)
         self._entries_in_flight += len(batch)
         self._bytes_in_flight += size_bytes
@@ -330,7 +332,8 @@ class CopyShare(Procedure[ShareCopied]):
         backoff = former or Backoff(2 * options.backoff_min_s, options.backoff_max_s)
 
         def answered(outcome: Outcome, now_s: float) -> None:
-            self._note(self._target, outcome, now_s)
+            self._worked_with.add(self._target)
+            options.note_write(self._target, outcome, asked_s, now_s)
             status = outcome.status if isinstance(outcome, Reply) else None
             if (status is None or status in PASSING_STATUSES) and tries < _ADD_TRIES_MAX:
                 self._retry_in(backoff.next_s(), again)
@@ -342,7 +345,7 @@ class CopyShare(Procedure[ShareCopied]):
                 # One of Apache's, one with other limits, or one that has some of them otherwise.
                 self._takes_batches = self._takes_batches and status == Status.CONFLICT
                 for one in batch:
-                    self._write([one])
+                    self._write([one], now_s)
                 return
             elif self._passes_conflicts and status == Status.CONFLICT:
                 self._refused(batch[0].entry_id)
@@ -356,9 +359,9 @@ class CopyShare(Procedure[ShareCopied]):
             self._entries_in_flight -= len(batch)
             self._bytes_in_flight -= size_bytes
 
-        def again(_: float) -> None:
+        def again(at_s: float) -> None:
             settled()
-            self._write(batch, tries + 1, backoff)
+            self._write(batch, at_s, tries + 1, backoff)
 
         # The copies say what the originals said: LACs and lengths are those that they were written with.
         first = batch[0]

@@ -68,7 +68,10 @@ def unordered(bookies: Sequence[BookieId]) -> Sequence[BookieId]:
     return bookies
 
 
-def unnoted(bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
+Noted: TypeAlias = Callable[[BookieId, Outcome, float, float], None]
+
+
+def unnoted(bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
     """Take no note of an answer."""
 
 
@@ -83,7 +86,7 @@ class ReadOptions:
         parallel: ask all replicas at once.
         is_unconfirmed: end before the first entry that is missing instead of failing.
         pacing: `give_up_s` is the limit of one step over all replicas; no single one gets more than its share of it.
-        noted: is shown what each bookie answered, and when.
+        noted: is shown what each bookie answered, when it was asked, and the time of now.
     """
 
     batch_entries: int = 2_000
@@ -93,7 +96,7 @@ class ReadOptions:
     parallel: bool = False
     is_unconfirmed: bool = False
     pacing: Pacing = field(default_factory=Pacing)
-    noted: Callable[[BookieId, Outcome, float], None] = unnoted
+    noted: Noted = unnoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

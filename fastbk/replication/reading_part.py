@@ -137,7 +137,7 @@ class ReadPart(Procedure[None]):
         left_s = self._give_up_at_s - now_s
         share_s = max(TRY_S_MIN, left_s / (self._whole.metadata.write_quorum + 1))
         timeout_s = min(options.pacing.request_timeout_s, share_s)
-        answered = partial(self._answered, bookie_id, request)
+        answered = partial(self._answered, bookie_id, request, now_s)
         self._asked[bookie_id] = self._ask(bookie_id, request, timeout_s, answered)
 
     def _members(self) -> tuple[list[BookieId], EntryId]:
@@ -169,10 +169,15 @@ class ReadPart(Procedure[None]):
     # --- answers -----------------------------------------------------------------------------------------------
 
     def _answered(
-        self, bookie_id: BookieId, request: ReadEntries, outcome: Outcome, now_s: float
+        self,
+        bookie_id: BookieId,
+        request: ReadEntries,
+        asked_s: float,
+        outcome: Outcome,
+        now_s: float,
     ) -> None:
         del self._asked[bookie_id]
-        self._whole.options.noted(bookie_id, outcome, now_s)
+        self._whole.options.noted(bookie_id, outcome, asked_s, now_s)
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             found = _consecutive(outcome.found, request.first, request.last)
             self._replied(bookie_id, request, outcome, found, now_s)

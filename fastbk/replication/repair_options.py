@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from fastbk.model.ids import BookieId
 from fastbk.replication.actions import Outcome, Reply
 from fastbk.replication.back_pressure import BackPressure
 from fastbk.replication.copy_rate import CopyRate
-from fastbk.replication.options import ReadOptions
+from fastbk.replication.options import Noted, ReadOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
+
+Took: TypeAlias = Callable[[float, bool], None]
+"""Is told how many seconds a request took, and whether its answer was OK."""
+
+
+def uncounted(took_s: float, is_ok: bool) -> None:
+    """Take no note of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,9 @@ class RepairOptions:
     """So that a writer's add waits for the journal behind one of them no longer than behind its own batch."""
     rate: CopyRate = field(default_factory=CopyRate)
     pressure: BackPressure = field(default_factory=BackPressure)
+    read_took: Took = uncounted
+    write_took: Took = uncounted
+    """Are told of each request of a copy."""
     request_timeout_s: float = 10.0
     metadata_timeout_s: float = 30.0
     patience_s: float = 20.0
@@ -50,7 +61,7 @@ class RepairOptions:
             pause_max_s=self.backoff_max_s,
         )
 
-    def reads(self, patience_s: float, noted: Callable[[BookieId, Outcome, float], None]) -> ReadOptions:
+    def reads(self, patience_s: float, noted: Noted) -> ReadOptions:
         """Return how the copies are read: one answer ahead. `noted` sees each answer."""
         return ReadOptions(
             batch_entries=self.read_entries_max,
@@ -64,6 +75,16 @@ class RepairOptions:
         """Take the back-pressure that came with an answer."""
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             self.pressure.note(bookie_id, outcome.add_wait_s, now_s)
+
+    def note_read(self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
+        """Take an answer to a read for a copy."""
+        self.read_took(now_s - asked_s, isinstance(outcome, Reply) and outcome.status == Status.OK)
+        self.note(bookie_id, outcome, now_s)
+
+    def note_write(self, bookie_id: BookieId, outcome: Outcome, asked_s: float, now_s: float) -> None:
+        """Take an answer to the write of copies."""
+        self.write_took(now_s - asked_s, isinstance(outcome, Reply) and outcome.status == Status.OK)
+        self.note(bookie_id, outcome, now_s)
 
     def wait_s(self, bookies: Collection[BookieId], worked_s: float, now_s: float) -> float:
         """Return how long rate and back-pressure have the next read wait, after work with `bookies` for so long."""

@@ -100,10 +100,12 @@ class ReadSpan(Procedure[SpanRead]):
         self._span = SpanRead()
         self._last = runs[-1][1]
         self._waiting = len(self._wanted)
+        self._asked_s = 0.0
 
     def begin(self, now_s: float) -> None:
         """Ask all at once."""
         options = self._options
+        self._asked_s = now_s
         for bookie_id, wanted in self._wanted.items():
             first, last = min(wanted), max(wanted)
             request = ReadEntries(first, last, options.batch_entries, options.batch_bytes)
@@ -119,7 +121,7 @@ class ReadSpan(Procedure[SpanRead]):
 
     def _answered(self, source: BookieId, asked: ReadEntries, outcome: Outcome, now_s: float) -> None:
         self._waiting -= 1
-        self._options.noted(source, outcome, now_s)
+        self._options.noted(source, outcome, self._asked_s, now_s)
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             wanted = self._wanted[source]
             self._found += [one for one in outcome.found if one.entry_id in wanted]

@@ -40,7 +40,7 @@ LEDGER_ENTRIES = 1024
 """64 MiB of data."""
 APPENDS_PER_S = 400
 APPEND_BYTES = 1024
-BASELINE_S = 15.0
+BASELINE_APPENDS = 15 * APPENDS_PER_S
 DELAY_S = 1
 HEALED_S_MAX = 3600.0
 UNLIMITED = float(1 << 40)
@@ -93,20 +93,16 @@ async def _heal(cluster: Cluster, system: str, gib: float) -> Healed:
         with _daemons(cluster, system):
             async with _appends(client) as latencies:
                 began_s = time.monotonic()
-                await asyncio.sleep(BASELINE_S)
+                await wait_until_async(lambda: len(latencies) >= BASELINE_APPENDS, "a baseline", HEALED_S_MAX)
                 killed_s = time.monotonic()
                 lost.kill()
                 total = await _named(client, lost.bookie_id)
                 await wait_until_async(lambda: _is_marked(client), "the loss is noticed", HEALED_S_MAX)
                 first_s, cpu_s = time.monotonic(), _cpu_s(cluster)
-
-                async def is_healed() -> bool:
-                    left = await _named(client, lost.bookie_id)
+                while left := await _named(client, lost.bookie_id):
+                    assert time.monotonic() < first_s + HEALED_S_MAX, f"{left} of {total} fragments are left"
                     print(f"{system}: {total - left} of {total} fragments", end="\r", flush=True)
                     await asyncio.sleep(0.5)
-                    return not left
-
-                await wait_until_async(is_healed, "it is healed", HEALED_S_MAX)
                 healed_s = time.monotonic()
                 spent_s = _cpu_s(cluster) - cpu_s
     seconds = healed_s - first_s

@@ -38,7 +38,7 @@ ENTRIES = 300
 DELAY_S = 1
 HEALERS = 2
 HEALED_S_MAX = 120.0
-SESSION_S = 12.0
+EXPIRES_S = 12.0, 15.0
 """Longer than any session here lasts."""
 DUPLICATES = re.compile(r"^fastbk_index_duplicates_total(?:\{[^}]*\})? (\d+)", re.MULTILINE)
 KEY = "count"
@@ -164,10 +164,11 @@ class Rounds:
             return any([await client.locks.holder_of(one) for one in ledgers])
 
         await wait_until_async(is_begun, "somebody repairs", HEALED_S_MAX)
-        pid = self._rng.choice([*self._apaches, *(one.pid for one in self._ours)])
+        rng = self._rng
+        pid = rng.choice([*self._apaches, *(one.pid for one in self._ours)])
         send_signal([pid], signal.SIGSTOP)
         try:
-            await asyncio.sleep(SESSION_S * self._rng.uniform(1.0, 1.2))
+            await asyncio.sleep(rng.uniform(*EXPIRES_S))
         finally:
             send_signal([pid], signal.SIGCONT)
 

@@ -36,6 +36,8 @@ APACHES = {
     "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED": "counter",
     "replication_worker_NUM_ENTRIES_READ": "counter",
     "replication_worker_NUM_ENTRIES_WRITTEN": "counter",
+    "replication_worker_READ_DATA_LATENCY": "summary",
+    "replication_worker_WRITE_DATA_LATENCY": "summary",
     "replication_worker_NUM_BYTES_READ": "summary",
     "replication_worker_NUM_BYTES_WRITTEN": "summary",
     "replication_worker_NUM_DEFER_LEDGER_LOCK_RELEASE_OF_FAILED_LEDGER": "counter",
