@@ -79,6 +79,11 @@ class WorkerCounts:
     write_ms: OpStats = field(default_factory=OpStats)
     faults: dict[str, int] = field(default_factory=dict)
 
+    def copied(self, entries: int, size_bytes: int) -> None:
+        """Count copies, as they are made: a ledger may have many."""
+        self.entries_copied += entries
+        self.bytes_copied += size_bytes
+
     def read_took(self, took_s: float, is_ok: bool) -> None:
         """Count a read for a copy."""
         self.read_ms.add(took_s * 1000, is_ok)

@@ -81,6 +81,7 @@ class ReplicationWorker:
             rate=self.rate,
             read_took=counts.read_took,
             write_took=counts.write_took,
+            copied=counts.copied,
             request_timeout_s=5.0,
             patience_s=5.0,
         )
@@ -305,8 +306,6 @@ class ReplicationWorker:
             repaired = await self._client.run_procedure(ledger_id, metadata, procedure)
         finally:
             done = procedure.repaired
-            self.counts.entries_copied += done.entries
-            self.counts.bytes_copied += done.size_bytes
             self.counts.entries_lost += done.lost_count
             self.counts.ledgers_closed += done.closed
             log_replacements(ledger_id, "autorecovery", done.replacements)

@@ -23,7 +23,7 @@ CHANGE_INTERVAL_S = 0.1
 GROWTH = 1.25
 LEAST_AGE_S = 60.0
 """The least wait is that of the last one to two times so long: disks and loads change."""
-REST_MAX_S = 1.0
+REST_MAX_S = 0.5
 
 
 class _Bookie:

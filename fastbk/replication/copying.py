@@ -380,6 +380,7 @@ class CopyShare(Procedure[ShareCopied]):
         copied.entries += len(batch)
         copied.last_entry_id = max(copied.last_entry_id, batch[-1].entry_id)
         copied.size_bytes += size_bytes
+        self._options.copied(len(batch), size_bytes)
 
     def _refused(self, entry_id: EntryId) -> None:
         self.copied.refused_count += 1

@@ -22,6 +22,10 @@ def uncounted(took_s: float, is_ok: bool) -> None:
     """Take no note of it."""
 
 
+def uncounted_copies(entries: int, size_bytes: int) -> None:
+    """Take no note of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
     """Bounds of a repair. Repairs that have the same `rate` and `pressure` share them."""
@@ -38,7 +42,9 @@ class RepairOptions:
     pressure: BackPressure = field(default_factory=BackPressure)
     read_took: Took = uncounted
     write_took: Took = uncounted
-    """Are told of each request of a copy."""
+    """Are told of each request for copies."""
+    copied: Callable[[int, int], None] = uncounted_copies
+    """Is told of entries and bytes that a bookie took."""
     request_timeout_s: float = 10.0
     metadata_timeout_s: float = 30.0
     patience_s: float = 20.0
