@@ -3,9 +3,9 @@
 A bookie tells with each answer how long normal adds wait there for the journal. Say they wait 2 ms while nothing is
 copied, and 5 ms once copying has begun: then copying rests, until they wait 4 ms again.
 
-So copying works a share of the time with each bookie. It begins with a sixteenth, which shows how long adds wait
-without it. While they wait less than twice as long as that, the share grows; when they wait longer, it is halved. It
-never falls below the sixteenth: copies that are missing have to come back at last.
+So copying works a share of the time with each bookie. It begins with a quarter, which shows how long adds wait with
+little of it. While they wait less than twice as long as that, the share grows; when they wait longer, it is halved. It
+never falls below the quarter: copies that are missing have to come back soon, and the rate limits them, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from fastbk.model.ids import BookieId
 
-SHARE_MIN = 1 / 16
+SHARE_MIN = 1 / 4
 LATE_FACTOR = 2.0
 WAIT_S_MIN = 0.001
 """Shorter waits are never late: a scheduler's turn is as long."""

@@ -138,12 +138,13 @@ async def _held_gib(client: Client, bookie_id: BookieId) -> float:
 
 async def _named(client: Client, bookie_id: BookieId) -> int:
     """Return in how many fragments of closed ledgers it is."""
-    return sum(
-        bookie_id in fragment.ensemble
+    fragments = [
+        fragment
         async for info in client.list_ledgers()
         if info.metadata.is_closed
         for fragment in info.metadata.fragments
-    )
+    ]
+    return sum(bookie_id in one.ensemble for one in fragments)
 
 
 async def _is_marked(client: Client) -> bool:

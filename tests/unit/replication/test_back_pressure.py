@@ -26,7 +26,7 @@ def test_copying_begins_gently_and_grows_while_adds_do_not_wait_longer() -> None
     pressure = BackPressure()
     pressure.note("a", 0.002, 0.0)
     assert pressure.share("a") == SHARE_MIN
-    assert pressure.rest_s(["a"], 0.01) == pytest.approx(0.15)
+    assert pressure.rest_s(["a"], 0.01) == pytest.approx(0.03)
     assert pressure.rest_s(["b"], 0.01) == 0
     told(pressure, 0.003, 3.0, 0.1)
     assert pressure.share("a") == 1
