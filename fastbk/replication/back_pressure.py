@@ -1,7 +1,7 @@
 """How much copying makes way for the adds of writers, by what bookies say with their answers. Pure.
 
-A bookie tells with each answer how long normal adds wait there for the journal. Say they wait 2 ms while nothing is
-copied, and 5 ms once copying has begun: then copying rests, until they wait 4 ms again.
+A bookie tells with each answer how long normal adds wait there for the journal. Say they wait 5 ms while nothing is
+copied, and 12 ms once copying has begun: then copying rests, until they wait 10 ms again.
 
 So copying works a share of the time with each bookie. It begins with a quarter, which shows how long adds wait with
 little of it. While they wait less than twice as long as that, the share grows; when they wait longer, it is halved. It
@@ -16,8 +16,8 @@ from fastbk.model.ids import BookieId
 
 SHARE_MIN = 1 / 4
 LATE_FACTOR = 2.0
-WAIT_S_MIN = 0.001
-"""Shorter waits are never late: a scheduler's turn is as long."""
+WAIT_S_MIN = 0.005
+"""Shorter waits are never late, on however quick a disk: copying has to go on, too."""
 CHANGE_INTERVAL_S = 0.1
 """A share changes once in so long: what the last change did has to be seen first."""
 GROWTH = 1.25
