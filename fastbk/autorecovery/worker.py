@@ -331,6 +331,7 @@ class ReplicationWorker:
         await self._client.marks.update(ledger_id, remove=mark.missing)
         self._order.done(ledger_id)
         self._grace.pop(ledger_id, None)
+        self._begun.pop(ledger_id, None)
 
     async def _settle(
         self,

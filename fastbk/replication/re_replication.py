@@ -108,7 +108,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float
     ) -> None:
         index = fragment.ensemble.index(self._lost)
-        begun = self._begun.pop((self._lost, fragment.first_entry_id), None)
+        begun = self._begun.get((self._lost, fragment.first_entry_id))
         if (
             begun is not None
             and begun.target not in (*fragment.ensemble, *self._refusing)
@@ -132,6 +132,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
 
         def listed(held: HeldEntries, at_s: float) -> None:
             if held.error:
+                del self._begun[self._lost, fragment.first_entry_id]
                 self._choose(known, fragment, index, last)
             else:
                 self._copy(known, fragment, index, target, last, at_s, COPIES_MAX, held)
@@ -211,6 +212,11 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         now_s: float,
     ) -> None:
         repaired, copied = self.repaired, copy.copied
+        share = self._lost, fragment.first_entry_id
+        if copy.error is not None:
+            self._begun.pop(share, None)
+        elif copied.entries:
+            self._begun[share] = BegunCopy(target, copied.last_taken_s)
         if copy.error is not None:
             self._refusing[target] = str(copy.error)
             self._next(known, now_s)  # the same fragment, another target
@@ -218,9 +224,6 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         repaired.count_lost(copied)
         if copied.unread:
             repaired.park(fragment.first_entry_id, copied)
-            if copied.entries:
-                begun = BegunCopy(target, copied.last_taken_s)
-                self._begun[self._lost, fragment.first_entry_id] = begun
             # The other fragments do not wait as long again for bookies that do not answer.
             self._options = self._options.less_patient()
             self._next(known, now_s)
@@ -267,6 +270,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
                 current = update.value()
                 now = current.metadata.fragment_of(fragment.first_entry_id)
                 if target in now.ensemble:
+                    self._begun.pop((self._lost, fragment.first_entry_id), None)
                     first, reason = fragment.first_entry_id, "it is being recovered"
                     change = Replacement(first, index, self._lost, target, reason)
                     self.repaired.replacements.append(change)

@@ -18,6 +18,7 @@ from fastbk.replication.actions import (
     ReadEntries,
     Reply,
     SendRequest,
+    UpdateMetadata,
 )
 from fastbk.replication.begun_copies import BegunCopies, HeldEntries
 from fastbk.replication.copying import CopyShare
@@ -176,10 +177,28 @@ def test_a_retry_goes_on_with_the_same_bookie_and_copies_what_that_lacks(seed: i
     assert attempt(harness, begun, seed).parked
     (kept,) = begun.values()
     assert len(harness.bookies[kept.target].entries) == 200
+    assert attempt(harness, begun, seed + 2).parked  # one that copies nothing forgets nothing
+    assert begun["b0", 0].target == kept.target
     harness.silent_from = None
     again = attempt(harness, begun, seed + 1)
     assert again.is_whole
     assert again.entries == LAST + 1 - 200
+    assert harness.metadata.fragments[0].ensemble == (kept.target, "b1", "b2")
+    assert not begun
+
+
+def test_a_bookie_that_could_not_be_named_is_gone_on_with() -> None:
+    harness = quorum()
+    begun: BegunCopies = {}
+    procedure = ReReplicateLedger(LEDGER, "b0", OPTIONS, begun)
+    client = Client(harness, procedure)  # type: ignore[arg-type]
+    client.run(until=lambda: any(isinstance(one, UpdateMetadata) for one in client.pending.values()))
+    (kept,) = begun.values()
+    assert len(harness.bookies[kept.target].entries) == LAST + 1
+    again = ReReplicateLedger(LEDGER, "b0", OPTIONS, begun)
+    Client(harness, again).run(random.Random(1))  # type: ignore[arg-type]
+    assert again.repaired.is_whole
+    assert again.repaired.entries == 1  # the last one, which shows that it is there
     assert harness.metadata.fragments[0].ensemble == (kept.target, "b1", "b2")
     assert not begun
 

@@ -318,9 +318,9 @@ fbk_index_unread_bytes(const struct fbk_index_worker *worker)
 /* Where to encode a frame of up to frame_bytes; NULL when the worker's reply ring has no room now. */
 uint8_t *fbk_index_reply_begin(struct fbk_index *index, uint32_t worker, uint64_t frame_bytes);
 void fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status);
-/* A frame without a body.  False: no room. */
 /* How long normal adds wait for the journal now: goes with the answers that copying gets. */
 uint32_t fbk_index_add_wait_us(const struct fbk_index *index);
+/* A frame without a body.  False: no room. */
 bool fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, uint32_t status);
 
 /* ------------------------------------------------------------------ jobs' tickets */
