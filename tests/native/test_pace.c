@@ -104,8 +104,8 @@ test_floor_and_debt(void)
     run(&world, 1000, false, 200, 0);
     run(&world, 5000, true, 200, FBK_MIB);
     run(&world, 10000, true, 200, FBK_MIB);
-    CHECK(world.sent_bytes > 10 * 12 * FBK_MIB && world.sent_bytes < 10 * 24 * FBK_MIB);
-    fbk_pace_used(&world.pace, 16 * FBK_MIB); /* a second at the floor */
+    CHECK(world.sent_bytes > 10 * FBK_PACE_FLOOR_BYTES * 3 / 4 && world.sent_bytes < 10 * FBK_PACE_FLOOR_BYTES * 3 / 2);
+    fbk_pace_used(&world.pace, FBK_PACE_FLOOR_BYTES); /* a second of it */
     uint32_t waited = 0;
     while (fbk_pace_allows(&world.pace, world.now_ns += STEP_NS, true) == 0 && waited < 5000) {
         fbk_pace_observe(&world.pace, FBK_PACE_ADD, 5000);
@@ -122,7 +122,7 @@ test_the_limit_ends_with_the_foreground(void)
     begin(&world);
     run(&world, 1000, false, 200, 0);
     run(&world, 5000, true, 200, FBK_MIB);
-    CHECK(world.pace.rate_bytes < 40 * FBK_MIB);
+    CHECK(world.pace.rate_bytes < 2 * FBK_PACE_FLOOR_BYTES);
     run(&world, 2000, true, 0, 0);
     CHECK_EQUAL(world.pace.rate_bytes, FBK_PACE_CEILING_BYTES);
 }
@@ -142,7 +142,7 @@ test_the_limit_ends_a_moment_behind_the_last_add(void)
     /* They come again: what was found out still holds. */
     run(&world, 200, true, 200, FBK_MIB);
     CHECK(fbk_pace_is_held(&world.pace));
-    CHECK(world.sent_bytes < 12 * FBK_MIB);
+    CHECK(world.sent_bytes < FBK_PACE_FLOOR_BYTES / 2);
 }
 
 /* Adds that nothing is felt of yet are there all the same: the disk stands still. */
@@ -160,7 +160,7 @@ test_adds_on_their_way_hold_the_limit(void)
         fbk_pace_used(&world.pace, bytes);
         sent_bytes += bytes;
     }
-    CHECK(sent_bytes < 12 * FBK_MIB);
+    CHECK(sent_bytes < FBK_PACE_FLOOR_BYTES / 2);
 }
 
 /* A reader that is answered by a write cache, and nobody who adds: not a tail. */

@@ -8,7 +8,6 @@
 #define SETTLE_NS 20000000ull     /* what was sent before a pause is still felt for so long */
 #define SAMPLES_MIN 16u           /* fewer say nothing: the interval goes on */
 #define BURST_NS 20000000ull      /* tokens are saved up for so long */
-#define START_BYTES (64ull * FBK_MIB) /* a second, when the two meet: more would be felt before it is measured */
 #define LONG_NS 1000000000ull
 #define SLACK_US 30u              /* timers and wakes alone differ by that */
 #define PERCENT 95u
@@ -93,8 +92,8 @@ end_interval(struct fbk_pace *pace, uint64_t now_ns)
     pace->has_foreground = any;
     if (!any)
         pace->rate_bytes = FBK_PACE_CEILING_BYTES;
-    else if (meets && pace->rate_bytes > START_BYTES)
-        pace->rate_bytes = START_BYTES;
+    else if (meets)
+        pace->rate_bytes = FBK_PACE_FLOOR_BYTES; /* more would be felt before it is measured */
     else if (pace->used_bytes > 0)
         pace->rate_bytes = disturbed ? pace->rate_bytes / 2 : pace->rate_bytes + pace->rate_bytes / 16;
     if (pace->rate_bytes > FBK_PACE_CEILING_BYTES)

@@ -3,8 +3,8 @@
  * What they feel is measured where it shows: for an add the time from its arrival to its commit, for a read that a write
  * cache answers the time to its answer.  Every interval the 95th percentile of each is held against what it is while no
  * history is read; that is found out in short pauses every few seconds.  Beyond one and a half times that the rate is
- * halved, else it grows by a sixteenth (as congestion control does, with delay for the signal).  It begins low when the two
- * meet.  There is a floor, so that history is never starved.
+ * halved, else it grows by a sixteenth (as congestion control does, with delay for the signal).  There is a floor, so that
+ * history is never starved: a lost bookie's copies are history, too.  When the two meet, the rate begins there.
  *
  * The limit holds while adds are on their way, and for a moment behind the last one; in between, history gets all.  Reads
  * that a write cache answers count only beside adds: what was just written and is read from its beginning comes out of
@@ -15,7 +15,7 @@
 
 #include "base/base.h"
 
-#define FBK_PACE_FLOOR_BYTES (16ull * FBK_MIB) /* a second */
+#define FBK_PACE_FLOOR_BYTES (64ull * FBK_MIB) /* a second */
 #define FBK_PACE_CEILING_BYTES (4096ull * FBK_MIB) /* more than a bookie can send: no limit */
 #define FBK_PACE_BUCKETS 128u
 
