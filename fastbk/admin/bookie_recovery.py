@@ -107,13 +107,12 @@ class BookieRecovery:
             )
 
     async def _one(self, ledger_id: LedgerId) -> Attempt:
-        async with self._locks.hold(ledger_id) as refusal:
-            if not refusal:
-                return await self._recovered(ledger_id)
-            # Whoever holds the lock may have named another bookie by now.
-            metadata = (await self._client.ledger_info(ledger_id)).metadata
-            is_named = bool(fragments_naming(metadata, self._bookie_id))
-            return Attempt(refusal, is_parked=True) if is_named else Attempt()
+        attempt = await self._locks.run(ledger_id, self._recovered)
+        if not attempt.is_parked:
+            return attempt
+        # Whoever holds the lock may have named another bookie by now.
+        metadata = (await self._client.ledger_info(ledger_id)).metadata
+        return attempt if fragments_naming(metadata, self._bookie_id) else Attempt()
 
     async def _recovered(self, ledger_id: LedgerId) -> Attempt:
         repaired = await self._repaired(ledger_id)

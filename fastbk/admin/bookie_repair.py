@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastbk.admin.ledger_locks import LedgerLocks
 from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
@@ -105,18 +106,12 @@ class BookieRepair:
             self.progress,
             await self.find(),
             self._plan.ledgers_at_once,
-            self._one,
+            partial(self._locks.run, work=self._repaired),
             self._on_progress,
         )
         if self._plan.ranges is None:
             await remove_outdated_marks(self._client, self._bookie_id)
         return progress
-
-    async def _one(self, ledger_id: LedgerId) -> Attempt:
-        async with self._locks.hold(ledger_id) as refusal:
-            if refusal:
-                return Attempt(refusal, is_parked=True)
-            return await self._repaired(ledger_id)
 
     async def _repaired(self, ledger_id: LedgerId) -> Attempt:
         healed = await self._healed(ledger_id)

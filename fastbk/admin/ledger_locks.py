@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from fastbk.admin.ledger_progress import Attempt
 from fastbk.client import Client
 from fastbk.model.ids import LedgerId
 from fastbk.retry import jittered
@@ -23,20 +24,24 @@ class LedgerLocks:
         self._patience_s = patience_s
         self._tried: set[LedgerId] = set()
 
-    @asynccontextmanager
-    async def hold(self, ledger_id: LedgerId) -> AsyncIterator[str]:
-        """Hold the lock of a ledger during the block, and yield ""; or yield why it cannot be had."""
+    async def run(
+        self, ledger_id: LedgerId, work: Callable[[LedgerId], Coroutine[Any, Any, Attempt]]
+    ) -> Attempt:
+        """Work on a ledger under its lock; one whose lock cannot be had is parked.
+
+        Raises LockLost, and what `work` raises.
+        """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (self._patience_s if ledger_id in self._tried else 0.0)
         while True:
             async with self._client.locks.hold(ledger_id, socket.gethostname()) as lock:
                 if lock is not None:
                     self._tried.discard(ledger_id)
-                    yield ""
-                    return
+                    return await self._client.locks.run(lock, work(ledger_id))
             if loop.time() >= end_s:
                 break
             await asyncio.sleep(jittered(_POLL_S))
         self._tried.add(ledger_id)
         holder = await self._client.locks.holder_of(ledger_id)
-        yield f"{holder or 'another process'} holds its lock and may be copying it: run this again later"
+        reason = f"{holder or 'another process'} holds its lock and may be copying it: run this again later"
+        return Attempt(reason, is_parked=True)

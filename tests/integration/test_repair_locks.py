@@ -15,9 +15,10 @@ import pytest
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
 from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
-from fastbk.client import Client
+from fastbk.client import Client, lock_calls
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
+from fastbk.meta.record_coordination import RecordCoordination
 from fastbk.meta.records import Change
 from fastbk.model.ledger import Fragment
 from fastbk.model.missing_replica import MissingReplica
@@ -35,6 +36,11 @@ async def fill(client: Client, write_quorum: int = 3) -> int:
     async with await client.create_ledger(3, write_quorum, 2) as writer:
         await writer.append_many([b"x" * 10] * 20)
     return writer.ledger_id
+
+
+def end_session(store: MetadataStore) -> None:
+    assert isinstance(store.coordination, RecordCoordination)
+    store.coordination.sessions.close()
 
 
 def left_locks(store: MetadataStore) -> list[tuple[int, str]]:
@@ -151,6 +157,29 @@ async def test_a_run_that_fails_or_is_cancelled_leaves_no_lock(
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 assert left_locks(store) == []
+
+
+async def test_a_run_leaves_a_ledger_whose_lock_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session ended in the middle: another process may be copying that ledger now."""
+    async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        ledger_id = await fill(client)
+        bookie_id = (await client.ledger_info(ledger_id)).metadata.fragments[0].ensemble[0]
+        ended: list[int] = []
+
+        async def copies(run: BookieRecovery, one: int) -> None:
+            await client.call_store(end_session)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(one)
+
+        monkeypatch.setattr(lock_calls, "LOOK_INTERVAL_S", 0.01)
+        monkeypatch.setattr(BookieRecovery, "_repaired", copies)
+        plan = RecoveryPlan(even_if_alive=True, repair=SHORT)
+        progress = await BookieRecovery(client, bookie_id, plan).run()
+        assert list(progress.parked) == [ledger_id]
+        assert "has ended" in progress.parked[ledger_id]
+        assert ended == [ledger_id] * 2
 
 
 async def test_decommission_ends_though_unrelated_ledgers_cannot_be_repaired() -> None:
