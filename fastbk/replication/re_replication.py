@@ -215,12 +215,11 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         share = self._lost, fragment.first_entry_id
         if copy.error is not None:
             self._begun.pop(share, None)
-        elif copied.entries:
-            self._begun[share] = BegunCopy(target, copied.last_taken_s)
-        if copy.error is not None:
             self._refusing[target] = str(copy.error)
             self._next(known, now_s)  # the same fragment, another target
             return
+        if copied.entries:
+            self._begun[share] = BegunCopy(target, copied.last_taken_s)
         repaired.count_lost(copied)
         if copied.unread:
             repaired.park(fragment.first_entry_id, copied)
