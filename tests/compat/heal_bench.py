@@ -3,7 +3,7 @@
 Four bookies, ledgers with E = 3 and Qw = 2 of 64 KiB entries, until each bookie holds GIB of copies. One is killed
 while a client of ours appends at a fixed rate. Apache's daemon has its default settings; ours runs at its default rate,
 and once more without a limit. Told: bytes a second from the first mark to the last copy, processor time a GiB, and the
-p99 of the appends before the loss and while copies are made.
+p99 of the appends before the loss, once the disk has digested the ledgers, and while copies are made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LEDGER_ENTRIES = 1024
 APPENDS_PER_S = 400
 APPEND_BYTES = 1024
 CALM_APPENDS = 20 * APPENDS_PER_S
-"""Appends before the baseline: some ten seconds after a fill this machine's disk takes 0.2 s for a commit."""
+"""Appends before the baseline: some ten seconds after a fill, commits took 0.2 s for some seconds (a virtual disk)."""
 BASELINE_APPENDS = 15 * APPENDS_PER_S
 DELAY_S = 1
 HEALED_S_MAX = 3600.0
