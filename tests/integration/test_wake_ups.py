@@ -37,7 +37,9 @@ def test_an_add_wakes_each_process_as_often_as_it_has_to(tmp_path: Path) -> None
     assert many["journal sleeps"] <= many["batches"] * 2.5
     # Its bytes to the journal: the entry, its header, at most a block of padding for each batch.
     assert many["journal bytes"] - many["of them padding"] <= 1200
-    # Over a connection each: a receive and a send, and waiting is shared by those that are ready together.
+    # Over a connection each: a receive and a send. Whoever is ready together shares a wait; without that, an add
+    # makes a poll (1.0). How many are ready together is the client's and the scheduler's timing: 4 to 7 here.
     assert apart["receives"] <= 1.02
     assert apart["sends"] <= 1.02
-    assert network_calls(apart) <= 2.5
+    assert apart["polls"] <= 0.5
+    assert apart["worker wakes"] <= 0.1
