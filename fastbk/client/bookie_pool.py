@@ -15,12 +15,8 @@ from typing import Protocol
 
 from fastbk.client.apache_translation import Use, translation_of, use_of
 from fastbk.client.config import ClientConfig
-from fastbk.client.connection import (
-    AddListener,
-    Answer,
-    Connection,
-    open_connection,
-)
+from fastbk.client.connecting import open_connection
+from fastbk.client.connection import AddListener, Answer, Connection
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.pending_request import Build, PendingRequest
 from fastbk.client.request_ids import next_slot
@@ -131,6 +127,7 @@ class Channel:
             slots=pool.slots,
             on_lost=self._lost,
             on_drained=self._drained,
+            tls=pool.tls,
             apache=translation_of(pool.config, pool.known, self.bookie_id, endpoint, self.use),
         )
 
@@ -265,6 +262,7 @@ class BookiePool:
         report: Callable[[BaseException], None],
     ) -> None:
         self.config = config
+        self.tls = config.tls.context() if config.tls is not None else None
         self.slots: dict[int, AddListener] = {}
         self.report = report
         self.is_closed = False

@@ -9,6 +9,7 @@ from typing import TypedDict
 from fastbk.errors import ConfigError
 from fastbk.option_checks import check_fields, check_options
 from fastbk.placement.values import PlacementConfig
+from fastbk.tls.options import TlsOptions
 
 UNLIMITED_S = 1e9
 """An explicit "no deadline" for `timeout=`: 31 years. Infinity is refused, event loops cannot count to it."""
@@ -28,6 +29,9 @@ class ClientConfig:
 
     client_name: str = "fastbk"
     """Named to bookies, for their logs."""
+    tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
+    """TLS to bookies; None: in the clear. Left out, the environment says it: FASTBK_TLS, FASTBK_TLS_CA_FILE and so on
+    (`fastbk.tls.options`)."""
     connect_timeout: float = 10.0
     """Reaching a bookie, magic and hello included."""
     append_timeout: float = 10.0
@@ -110,6 +114,7 @@ class ClientOptions(TypedDict, total=False):
     """What `connect(uri, **options)` takes, by name; `ClientConfig` has their meanings and defaults."""
 
     client_name: str
+    tls: TlsOptions | None
     connect_timeout: float
     append_timeout: float
     read_timeout: float

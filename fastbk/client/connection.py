@@ -8,7 +8,6 @@ requests have ids of slot 0, counted for the whole client.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
@@ -221,6 +220,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is pending and tell the owner."""
+        was_made = self._transport is not None
         self.is_open = False
         self._transport = None
         if exc is not None:
@@ -232,7 +232,8 @@ class Connection(asyncio.BufferedProtocol):
             tell(NotEnoughBookies(self._reason))
         if not self.closed.done():
             self.closed.set_result(None)
-        self._on_lost(self._reason)
+        if was_made:  # a handshake that fails behind START_TLS ends here, too
+            self._on_lost(self._reason)
 
     # --- called by the client ----------------------------------------------------------------------------------
 
@@ -345,42 +346,3 @@ class Connection(asyncio.BufferedProtocol):
         self.hello = decode_hello_reply(answer.frame)
         self._answers.frame_size_bytes_max = self.hello.frame_size_bytes_max
         return self.hello
-
-
-async def open_connection(
-    host: str,
-    port: int,
-    *,
-    bookie_id: str,
-    client_name: str,
-    timeout_s: float,
-    slots: dict[int, AddListener],
-    on_lost: Callable[[str], None],
-    on_drained: Callable[[], None],
-    apache: ApacheTranslation | None = None,
-) -> Connection:
-    """Connect and say hello. Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    connection = Connection(slots, on_lost, on_drained, apache)
-    connection.bookie_id = bookie_id
-    try:
-        async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: connection, host, port)
-    except TimeoutError:
-        raise QuorumTimeout(f"{host}:{port} did not answer within {timeout_s:g} s") from None
-    except OSError as error:
-        raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from error
-    try:
-        hello = await connection.send_hello(
-            client_name, max(0.001, timeout_s - (loop.time() - started))
-        )
-        if hello.bookie_id != bookie_id:
-            raise ProtocolError(f"{host}:{port} is bookie {hello.bookie_id!r}, not {bookie_id!r}")
-    except BaseException as error:
-        reason = str(error) if isinstance(error, Error) else "the hello was given up"
-        connection.abort(reason)
-        with contextlib.suppress(asyncio.CancelledError):
-            await connection.closed
-        raise
-    return connection

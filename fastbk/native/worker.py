@@ -37,9 +37,12 @@ COLLECT = lib.FBK_DO_COLLECT
 TIGHT = lib.FBK_DO_TIGHT
 DIGESTS = lib.FBK_DO_DIGESTS
 END = lib.FBK_DO_END
+OPEN = lib.FBK_DO_OPEN
 
 CONNECTIONS_REFUSED = SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"]
 BAD_VERSION = SLOTS["FBK_C_WORKER_BAD_VERSION"]
+TLS_HANDSHAKES, TLS_FAILED = SLOTS["FBK_C_WORKER_TLS_HANDSHAKES"], SLOTS["FBK_C_WORKER_TLS_FAILED"]
+TLS_REFUSED = SLOTS["FBK_C_WORKER_TLS_REFUSED"]
 PLACED_MAX = lib.FBK_PLACED_MAX
 """Adds, fences and forces of one worker and pair that the journal has not answered, at most."""
 
@@ -114,6 +117,8 @@ class WorkerOptions:
     """`poll` polls for so long while an add is under way; 0: not at all."""
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
+    is_tls_required: bool = False
+    """Requests of Apache's clients in the clear are refused with EUA, but for AUTH and START_TLS."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
     """Where the ledgers of each shard live (`fastbk.storage.identity`)."""
 
@@ -160,6 +165,14 @@ class Worker(NativeObject):
     def watch(self, slot: int) -> int:
         """Have `poll` receive from a connection from now on; return bits."""
         return lib.fbk_worker_watch(self.handle, slot)
+
+    def await_first_byte(self, slot: int) -> int:
+        """Have OPEN come once a connection's first byte lies in its socket, and leave it there; return bits."""
+        return lib.fbk_worker_await(self.handle, slot)
+
+    def secure(self, slot: int) -> int:
+        """Leave the bytes to a transport that encrypts; return ABORT if a request in the clear is under way."""
+        return lib.fbk_worker_secure(self.handle, slot)
 
     @property
     def poll_fd(self) -> int:

@@ -28,11 +28,6 @@ BY_TYPES = [
         "fastbk.meta.replica_marks",
     },
     {"fastbk.meta.zookeeper_calls", "fastbk.meta.zookeeper_session"},
-    {
-        "fastbk.server.network.connection",
-        "fastbk.server.network.idle_connections",
-        "fastbk.server.network.network",
-    },
     {"fastbk.stream.writer.engine", "fastbk.stream.writer.rolling"},
 ]
 

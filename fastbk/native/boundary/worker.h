@@ -15,6 +15,7 @@
 #define FBK_DO_COLLECT 128 /* other connections have events: call fbk_worker_collect soon */
 #define FBK_DO_DIGESTS 512 /* digest types are wanted: fbk_worker_digests_wanted; lost with its connection, so look at each sweep, too */
 #define FBK_DO_END 1024   /* its peer has ended: close it */
+#define FBK_DO_OPEN 2048  /* its first byte lies in the socket, of TLS or of a protocol: give it a transport */
 #define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
 #define FBK_TIGHT_RECEIVE_BYTES 8192
 
@@ -50,6 +51,7 @@ struct fbk_worker_options {
     uint32_t turn_bytes_max;
     uint32_t spin_us;       /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
+    uint32_t is_tls_required; /* 1: what Apache's clients want in the clear is EUA, but for AUTH and START_TLS */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
     uint32_t apache_batch_bytes_max;      /* a batch read's reply, as Apache counts it */
@@ -108,6 +110,12 @@ int32_t fbk_worker_collect(struct fbk_worker *worker);
 /* From now on fbk_worker_poll receives from this connection: FBK_DO_PAUSE, FBK_DO_RESUME and FBK_DO_BUFFER do not come, and
  * FBK_DO_END does.  Returns 0, or FBK_DO_ABORT. */
 int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
+/* FBK_DO_OPEN comes, once, when the connection's first byte can be received; that stays in the socket.  Returns 0, or
+ * FBK_DO_ABORT. */
+int32_t fbk_worker_await(struct fbk_worker *worker, uint32_t connection);
+/* From now on a transport encrypts: bytes come by fbk_worker_receive and leave by FBK_DO_WRITE (INV-N1).  Returns 0, or
+ * FBK_DO_ABORT if anything but the request that Python has is under way in the clear. */
+int32_t fbk_worker_secure(struct fbk_worker *worker, uint32_t connection);
 /* Readable while one of those is. */
 int32_t fbk_worker_poll_fd(struct fbk_worker *worker);
 /* Receives once from each of them that is readable, and shows others what came in one go.  With spin_us it then polls until the

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import fastbk
 from fastbk.native.segment import Segment
 from fastbk.native.stats import Histogram, Stats, bucket_from
-from fastbk.observe.names import NAMES, SLOTS, Name
+from fastbk.observe.metric_name import Name
+from fastbk.observe.names import NAMES, SLOTS
 from fastbk.observe.prometheus import family, heading, single
 from fastbk.server.supervision.lifecycle import State
 

@@ -25,6 +25,7 @@ from fastbk.server.configuration.settings import (
     NetworkSettings,
     ScrubSettings,
 )
+from fastbk.server.configuration.tls import TlsSettings
 from fastbk.storage.disk_health import Thresholds
 
 PAGE_BYTES = 4096
@@ -43,6 +44,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
     network: NetworkSettings = msgspec.field(default_factory=NetworkSettings)
+    tls: TlsSettings = msgspec.field(default_factory=TlsSettings)
     journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
     ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
     disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
@@ -142,6 +144,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The pair of each shard: where a ledger's requests go."""
     limits: LimitSettings
     settings: NetworkSettings
+    tls: TlsSettings
     drain_timeout_ms: int
     processors: tuple[int, ...] = ()
     spin_us: int = 0

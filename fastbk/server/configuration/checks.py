@@ -9,6 +9,7 @@ from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
+from fastbk.server.configuration.tls import authenticates, server_tls
 from fastbk.server.disks import space_thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
@@ -43,17 +44,26 @@ def check_processors(config: BookieConfig) -> None:
         )
 
 
+def check_certificate(config: BookieConfig) -> None:
+    """Refuse TLS files that make no server. Raises ConfigError."""
+    if config.tls.mode != "off":
+        server_tls(config.tls)
+
+
 def _problems(config: BookieConfig) -> Iterator[str]:
     if not config.metadata.uri:
         yield "[metadata] uri is missing: the bookie needs it"
     yield from _directory_problems(config)
     host, port = split_address(config.bookie.listen, "[bookie] listen")
-    if not is_loopback(host) and not config.bookie.allow_unauthenticated_remote:
+    is_allowed = config.bookie.allow_unauthenticated_remote
+    if not is_loopback(host) and not is_allowed and not authenticates(config.tls):
         yield (
-            f"[bookie] listen = {config.bookie.listen} is reachable from other machines and"
-            " there is no authentication yet: listen on 127.0.0.1, or set"
-            " allow_unauthenticated_remote = true"
+            f"[bookie] listen = {config.bookie.listen} is reachable from other machines and strangers are"
+            " not kept out: listen on 127.0.0.1, or set [tls] mode and client_certificates to \"require\", or"
+            " [bookie] allow_unauthenticated_remote = true"
         )
+    if config.tls.mode == "off" and config.tls.certificate_file:
+        yield '[tls] names a certificate and is off: set mode = "prefer" or "require"'
     if not port and not config.bookie.id:
         yield "[bookie] listen has port 0: give the bookie an id, which must not change"
     if len(config.bookie.id.encode()) > 127:
@@ -61,7 +71,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     yield from _place_problems(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
-        if not is_loopback(http_host) and not config.bookie.allow_unauthenticated_remote:
+        if not is_loopback(http_host) and not is_allowed:
             yield (
                 f"[http] listen = {config.http.listen} is reachable from other machines: listen on"
                 " 127.0.0.1, or set [bookie] allow_unauthenticated_remote = true"

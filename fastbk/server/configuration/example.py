@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import textwrap
 
 import msgspec
 
 from fastbk.config import key_of
-from fastbk.server.configuration import settings
 from fastbk.server.configuration.bookie_config import BookieConfig
 
 _UNITS: dict[str, list[tuple[str, int]]] = {
@@ -22,7 +22,7 @@ _UNITS: dict[str, list[tuple[str, int]]] = {
 
 def example() -> str:
     """Return the text of a file that says what holds without it; keys that must be given are empty."""
-    texts = _texts(inspect.getsource(settings))
+    texts = _all_texts()
     lines: list[str] = []
     for section in msgspec.structs.fields(BookieConfig):
         kind = section.type
@@ -39,7 +39,7 @@ def example() -> str:
 
 def setting_texts() -> dict[str, str]:
     """Return the text of each setting, by `section.field`; empty where it has none."""
-    texts = _texts(inspect.getsource(settings))
+    texts = _all_texts()
     return {
         f"{section.name}.{field.name}": texts.get((section.type.__name__, field.name), "")
         for section in msgspec.structs.fields(BookieConfig)
@@ -55,6 +55,14 @@ def value_text(value: object, unit: str | None) -> str:
         name, factor = next((n, f) for n, f in _UNITS[unit] if value % f == 0)
         return f'"{value // factor}{name}"'
     return msgspec.json.encode(value).decode()
+
+
+def _all_texts() -> dict[tuple[str, str], str]:
+    modules = {section.type.__module__ for section in msgspec.structs.fields(BookieConfig)}
+    texts: dict[tuple[str, str], str] = {}
+    for name in sorted(modules):
+        texts |= _texts(inspect.getsource(sys.modules[name]))
+    return texts
 
 
 def _texts(source: str) -> dict[tuple[str, str], str]:

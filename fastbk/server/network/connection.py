@@ -3,7 +3,7 @@
 There is no state of the protocol here: C has it. The transport receives the first bytes; then C does, from all
 connections in one call. Replies are sent by C straight to the socket as long as the transport
 holds nothing; what the socket does not take goes through the transport, and then nothing is read from this client
-until that is written (INV-B1).
+until that is written (INV-B1). With TLS all bytes go through the transport, in both directions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fastbk.native.worker import (
     ABORT,
@@ -26,16 +26,21 @@ from fastbk.native.worker import (
     INFOS_DONE_US,
     INFOS_FAILED,
     INFOS_FAILED_US,
+    OPEN,
     PAUSE,
     RESUME,
     WRITE,
 )
 
 if TYPE_CHECKING:
-    from fastbk.server.network.network import Network
+    from fastbk.native.worker import Worker
+    from fastbk.server.network.digest_requests import DigestRequests
+    from fastbk.server.network.handlers import ApacheHandlers, Handlers
 
 COLD_REQUESTS_A_TURN = 32
 """A client that sends only these lets the others have their turn after so many."""
+SECURE_WRITE_BYTES = 64 * 1024
+"""Encrypted at once: what lies below TLS on its way to the socket is not counted as unread (INV-B1)."""
 
 
 def merged(first: int, then: int) -> int:
@@ -46,47 +51,134 @@ def merged(first: int, then: int) -> int:
     return both
 
 
-def _address(transport: asyncio.BaseTransport) -> str:
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else ""
+class Owner(Protocol):
+    """What a connection needs of its network."""
+
+    worker: Worker
+    loop: asyncio.AbstractEventLoop
+    handlers: Handlers
+    apache: ApacheHandlers
+    digests: DigestRequests
+    keep_alive: tuple[tuple[int, int], ...]
+
+    def came(self, connection: Connection) -> None:
+        """It has a slot."""
+
+    def left(self, connection: Connection) -> None:
+        """It gives its slot back."""
+
+    def connection_is_gone(self) -> None:
+        """A connection was closed."""
+
+    def collect_soon(self) -> None:
+        """Have `Worker.collect` called in the next turn of the loop."""
+
+    def open(self, connection: Connection, sock: socket.socket) -> None:
+        """Give a connection whose first byte is there its transport."""
+
+    def upgrade(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Have it go on with TLS."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """Feeds a worker's C with one socket's bytes and does what it asks for."""
 
-    __slots__ = ("_network", "_own_buffer", "_transport", "_worker", "slot")
+    __slots__ = (
+        "_has_transport",
+        "_held",
+        "_is_secure",
+        "_network",
+        "_own_buffer",
+        "_rest",
+        "_transport",
+        "_was_lost",
+        "_worker",
+        "address",
+        "opening",
+        "slot",
+        "waiting_socket",
+    )
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Owner) -> None:
         self._network = network
         self._worker = network.worker
         self._transport = cast("asyncio.Transport", None)
         self._own_buffer: memoryview | None = None
+        self._has_transport = self._is_secure = self._was_lost = False
+        self._rest = memoryview(b"")
+        self._held = 0
         self.slot = -1
+        self.address = ""
+        self.waiting_socket: socket.socket | None = None
+        """Until there is a transport, where TLS is on."""
+        self.opening: asyncio.Task[None] | None = None
+        """What makes a transport, or makes it a secure one."""
+
+    def await_first_byte(self, sock: socket.socket, address: object) -> None:
+        """Take a slot for a socket that has no transport until its first byte is there, or close it."""
+        if not self._take_slot(sock, address):
+            sock.close()
+            return
+        self.waiting_socket = sock
+        self.act(self._worker.await_first_byte(self.slot))
+
+    def secure(self) -> bool:
+        """Say that the transport encrypts from now on; False: it may not, and the connection is closed."""
+        self._is_secure = True
+        refusal = self._worker.secure(self.slot)
+        self.act(refusal)
+        return not refusal
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a slot, or refuse."""
         self._transport = cast("asyncio.Transport", transport)
-        sock: socket.socket = transport.get_extra_info("socket")
+        self._has_transport, self.waiting_socket, self.opening = True, None, None
+        if self._was_lost:
+            self._transport.abort()
+            return
+        if self.slot < 0:
+            sock: socket.socket = transport.get_extra_info("socket")
+            if not self._take_slot(sock, transport.get_extra_info("peername")):
+                self._transport.write(self._network.handlers.too_many_connections())
+                self._transport.close()
+                return
+        if self._is_secure:
+            self._limit_secure_writes()
+            return
+        # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
+        self._transport.set_write_buffer_limits(high=0)
+        self._network.loop.call_soon(self._watch)  # the transport begins to read when this call returns
+
+    def upgraded(self, transport: asyncio.Transport) -> None:
+        """Go on with TLS, where the client asked for it in the clear."""
+        self._transport = transport
+        self._limit_secure_writes()
+        self.opening = None
+        held, self._held = self._held, 0
+        self.act(merged(held, self._worker.proceed(self.slot)))
+
+    def _limit_secure_writes(self) -> None:
+        # With 0 it would pause at nothing.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+
+    def _take_slot(self, sock: socket.socket, peer: object) -> bool:
         slot = self._worker.connect(sock.fileno())
         if slot is None:
             self._worker.count(CONNECTIONS_REFUSED)
-            self._transport.write(self._network.handlers.too_many_connections())
-            self._transport.close()
-            return
+            return False
         self.slot = slot
-        self._network.came(self, _address(transport))
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._network.came(self)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for option, value in self._network.keep_alive:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
-        self._transport.set_write_buffer_limits(high=0)
-        self._network.loop.call_soon(self._watch)  # the transport begins to read when this call returns
+        return True
 
     def _watch(self) -> None:
         """From now on C receives, from all connections in one call: one for each takes half as long as TCP itself."""
-        if self.slot >= 0 and not self._transport.is_closing():
+        if self.slot >= 0 and not self._is_secure and not self._transport.is_closing():
             self._transport.pause_reading()
             self._own_buffer = None
             self.act(self._worker.watch(self.slot))
@@ -98,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._worker.disconnect(self.slot):
                 self._network.collect_soon()
             self.slot = -1
+        self._was_lost = True
         self._own_buffer = None
         self._network.connection_is_gone()
 
@@ -120,11 +213,17 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The transport has written everything: C may send again."""
         if self.slot >= 0:
-            self.act(self._worker.writable(self.slot))
+            self._write_rest()
 
     def act(self, todo: int) -> None:
         """Do what C asks for."""
+        if not self._has_transport:
+            self._act_without_transport(todo)
+            return
         if self.slot < 0 or self._transport.is_closing():
+            return
+        if self.opening is not None and not todo & (ABORT | END):
+            self._held = merged(self._held, todo)  # it is for the transport that is being made
             return
         if todo & COLD:
             todo = self._answer(todo)
@@ -146,26 +245,53 @@ class Connection(asyncio.BufferedProtocol):
         if todo & WRITE:
             self._write()
         if todo & FINISH:
-            self._transport.write_eof()
+            if self._is_secure:
+                self.close()  # TLS has no half-closed connection; it says the end to both sides
+            else:
+                self._transport.write_eof()
 
     def close(self) -> None:
         """Close once everything answered so far is written."""
+        if not self._has_transport:
+            self.abort()
+            return
         if self.slot >= 0 and not self._transport.is_closing():
             rest = self._worker.take_output(self.slot)
-            if rest:
-                self._transport.write(rest)
+            if self._rest or rest:
+                self._transport.write(b"".join((self._rest, rest)))
+                self._rest = memoryview(b"")
         self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
-        self._transport.abort()
+        if self.opening is not None:
+            self.opening.cancel()
+        if self._has_transport:
+            self._transport.abort()
+            return
+        sock, self.waiting_socket = self.waiting_socket, None
+        self.connection_lost(None)
+        if sock is not None:
+            sock.close()
+
+    def _act_without_transport(self, todo: int) -> None:
+        if todo & COLLECT:
+            self._network.collect_soon()
+        if todo & (ABORT | END):
+            self.abort()
+        elif todo & OPEN and self.waiting_socket is not None:
+            self._network.open(self, self.waiting_socket)
 
     def _answer(self, todo: int) -> int:
         is_apache = self._worker.is_apache(self.slot)
         handlers = self._network.apache if is_apache else self._network.handlers
         for left in reversed(range(COLD_REQUESTS_A_TURN)):
             began_ns = time.monotonic_ns()
-            answer = handlers.answer(self._worker.cold_frame(self.slot))
+            answer = handlers.answer(
+                self._worker.cold_frame(self.slot), is_secure=self._is_secure
+            )
+            if answer.is_upgrade:
+                return self._upgrade(answer.frame)
             if answer.info:
                 self._count_info(answer.info == "done", (time.monotonic_ns() - began_ns) // 1000)
             todo = merged(
@@ -193,6 +319,24 @@ class Connection(asyncio.BufferedProtocol):
         output = self._worker.take_output(self.slot)
         if not output:
             return  # it was cut since, because another one needed the room, and is aborted next
-        self._transport.write(output)
-        if self._transport.get_write_buffer_size() == 0:
-            self.act(self._worker.writable(self.slot))
+        if self._is_secure:
+            self._rest = memoryview(output)
+        else:
+            self._transport.write(output)
+        self._write_rest()
+
+    def _write_rest(self) -> None:
+        """Write on as long as the transport holds nothing; then C may send again."""
+        while self._transport.get_write_buffer_size() == 0:
+            if not self._rest:
+                self.act(self._worker.writable(self.slot))
+                return
+            piece, self._rest = self._rest[:SECURE_WRITE_BYTES], self._rest[SECURE_WRITE_BYTES:]
+            self._transport.write(piece)
+
+    def _upgrade(self, answer: bytes) -> int:
+        """Answer START_TLS in the clear, and go on with TLS. Returns bits."""
+        if self.secure():
+            self._transport.write(answer)
+            self._network.upgrade(self, self._transport)
+        return 0

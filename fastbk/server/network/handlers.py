@@ -11,7 +11,7 @@ from typing import Literal
 from fastbk import __version__
 from fastbk.native import apache
 from fastbk.native.apache import ApacheReply, ApacheRequest, ApacheStatus, Operation
-from fastbk.native.worker import BAD_VERSION
+from fastbk.native.worker import BAD_VERSION, TLS_REFUSED
 from fastbk.server.directories import disk_bytes
 from fastbk.wire.messages import (
     VERSION_MAX,
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A frame to send. `is_last`: the connection is refused with it; `is_open`: its hello is accepted; `info`: it says
-    what room there is, or fails to.
+    what room there is, or fails to; `is_upgrade`: what follows it is TLS.
     """
 
     frame: bytes
     is_last: bool = False
     is_open: bool = True
     info: Literal["", "done", "failed"] = ""
+    is_upgrade: bool = False
 
 
 class Handlers:
@@ -54,11 +55,16 @@ class Handlers:
         self.frozen = ""
         """Which processes of this bookie stand still, by the supervisor's watchdog."""
 
-    def answer(self, frame: bytes) -> Answer:
-        """Return the answer to a verified cold request."""
+    def answer(self, frame: bytes, *, is_secure: bool) -> Answer:
+        """Return the answer to a verified cold request; `is_secure`: it came by TLS."""
         request = decode_cold_request(frame)
         if request.hello is None:
             return Answer(encode_reply(request.request_id, Status.OK, self._info()), info="done")
+        if self._config.tls.mode == "require" and not is_secure:
+            self._worker.count(TLS_REFUSED)
+            reason = "this bookie serves TLS only: set FASTBK_TLS_CA_FILE, or connect(uri, tls=TlsOptions(...))"
+            refusal = encode_reply(request.request_id, Status.UNAUTHORIZED, ErrorReply(message=reason))
+            return Answer(refusal, is_last=True, is_open=False)
         return self._hello(request, request.hello)
 
     def too_many_connections(self) -> bytes:
@@ -130,7 +136,7 @@ class ApacheHandlers:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
 
-    def answer(self, frame: bytes) -> Answer:
+    def answer(self, frame: bytes, *, is_secure: bool) -> Answer:
         """Return the answer to a request that C found good; to one that is not after all, the end."""
         verdict, _, request = apache.read_request(frame[4:])
         if verdict != apache.GOOD:
@@ -141,8 +147,10 @@ class ApacheHandlers:
             return Answer(apache.put_reply(reply), info="done" if is_done else "failed")
         if request.operation == Operation.AUTH:
             reply = _reply(request, ApacheStatus.EOK, plugin=NO_AUTH, blob=b"")
+        elif self._config.tls.mode == "off" or is_secure:
+            reply = _reply(request, ApacheStatus.EBADREQ)  # there is no TLS, or it is spoken already
         else:
-            reply = _reply(request, ApacheStatus.EBADREQ)  # there is no TLS
+            return Answer(apache.put_reply(_reply(request, ApacheStatus.EOK)), is_upgrade=True)
         return Answer(apache.put_reply(reply))
 
     def _info(self, request: ApacheRequest) -> ApacheReply:

@@ -8,13 +8,14 @@ what a lost wake-up may have left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
+from fastbk.server.network.acceptor import Acceptor
 from fastbk.server.network.connection import Connection
+from fastbk.server.network.digest_requests import DigestRequests
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
 from fastbk.server.network.idle_connections import IdleConnections, keep_alive
 
@@ -40,6 +41,10 @@ class Network:
         self.loop = loop
         self.handlers = Handlers(config, worker)
         self.apache = ApacheHandlers(config)
+        hello_timeout_s = config.settings.hello_timeout_ms / 1000
+        self._acceptor = (
+            None if config.tls.mode == "off" else Acceptor(self, config.tls, hello_timeout_s)
+        )
         self.digests = DigestRequests(worker, loop)
         self.connections: dict[int, Connection] = {}
         self._idle = IdleConnections(worker, self.connections)
@@ -61,10 +66,13 @@ class Network:
         self.loop.add_reader(self._poll_fd, self._on_input)
         self._on_bell()  # from here on the others know that this worker sleeps
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
-        self._server = await self.loop.create_server(
-            lambda: Connection(self), sock=listener, backlog=BACKLOG
-        )
         address = listener.getsockname()
+        if self._acceptor is not None:
+            self._acceptor.start(listener, BACKLOG)
+        else:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), sock=listener, backlog=BACKLOG
+            )
         return int(address[1]) if isinstance(address, tuple) else 0
 
     async def failed(self) -> None:
@@ -80,6 +88,8 @@ class Network:
         """Stop accepting and reading, answer what is under way, close. Return the requests left unanswered."""
         if self._server is not None:
             self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._act(self.worker.drain())
         self._drained = self.loop.create_future()
         self._on_bell()
@@ -114,10 +124,20 @@ class Network:
             self._is_collect_due = True
             self.loop.call_soon(self._collect_later)
 
-    def came(self, connection: Connection, address: str) -> None:
+    def open(self, connection: Connection, sock: socket.socket) -> None:
+        """Give a connection whose first byte is there its transport."""
+        assert self._acceptor is not None
+        self._acceptor.opened(connection, sock)
+
+    def upgrade(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Have a connection go on with TLS."""
+        assert self._acceptor is not None
+        self._acceptor.upgrade(connection, transport)
+
+    def came(self, connection: Connection) -> None:
         """Keep a connection that has a slot, and have silent ones make room for the next."""
         self.connections[connection.slot] = connection
-        self._idle.opened(connection.slot, address)
+        self._idle.opened(connection.slot, connection.address)
         self._idle.make_room(self.loop.time())
 
     def left(self, connection: Connection) -> None:
@@ -181,46 +201,3 @@ class Network:
             self.fail(error)
         else:
             logs.warning("loop.complained", message=str(context.get("message")))
-
-DIGEST_REQUEST_INTERVAL_S = 0.05
-"""Between two questions; the first after a pause goes out at once."""
-
-
-class DigestRequests:
-    """Requests the digests of ledgers of Apache's clients from the supervisor (`supervision/digest_service.py`).
-
-    No add waits for this: an entry whose digest is not known yet is stored unverified, and counted.
-    """
-
-    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
-        self._worker = worker
-        self._loop = loop
-        self._due: asyncio.TimerHandle | None = None
-        self._next_s = 0.0
-        self.send: Callable[[dict[str, Any]], bool] | None = None
-        """Hands a message to the supervisor; never waits. What does not get there C wants again in some seconds."""
-
-    def request_soon(self) -> None:
-        """Ask for what C wants to know, unless a question is about to go out anyway."""
-        if self._due is None:
-            self._due = self._loop.call_at(self._next_s, self._request)
-
-    def known(self, message: dict[str, Any]) -> None:
-        """Hand over what the supervisor said."""
-        self._worker.digests_known(
-            [(int(ledger_id), digest_type) for ledger_id, digest_type in message["digests"]]
-        )
-
-    def stop(self) -> None:
-        """Ask nothing more."""
-        if self._due is not None:
-            self._due.cancel()
-
-    def _request(self) -> None:
-        self._due = None
-        ledgers = self._worker.digests_wanted()
-        if not ledgers:
-            return
-        self._next_s = self._loop.time() + DIGEST_REQUEST_INTERVAL_S
-        if self.send is not None:
-            self.send({"type": "digests_wanted", "ledgers": ledgers})

@@ -67,6 +67,7 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
         spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
+        is_tls_required=config.tls.mode == "require",
     )
 
 

@@ -288,6 +288,7 @@ class BootOrder:
             shards=self._facts.shards,
             limits=self._config.limits,
             settings=self._config.network,
+            tls=self._config.tls,
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
             processors=() if self._config.bookie.spin_us else self._config.bookie.processors,
             spin_us=self._config.bookie.spin_us,

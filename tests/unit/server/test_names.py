@@ -3,7 +3,8 @@ import re
 import pytest
 
 from fastbk.native.stats import COUNTERS_MAX, HISTOGRAMS_MAX
-from fastbk.observe.names import NAMES, describe
+from fastbk.observe.metric_name import describe
+from fastbk.observe.names import NAMES
 
 
 def test_no_two_counters_of_a_role_share_a_slot() -> None:

@@ -861,6 +861,14 @@ get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *asked
     return FBK_DONE;
 }
 
+/* INV-N2 */
+static bool
+may_not_in_the_clear(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation)
+{
+    return worker->options.is_tls_required && !connection->is_secure && operation != FBK_APACHE_AUTH &&
+           operation != FBK_APACHE_START_TLS;
+}
+
 enum fbk_outcome
 fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body, uint32_t body_bytes)
 {
@@ -870,9 +878,12 @@ fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *con
     case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_CLOSE;
     case FBK_APACHE_REFUSE: break;
     case FBK_APACHE_GOOD:
-        if (is_for_python(asked.operation))
+        if (may_not_in_the_clear(worker, connection, asked.operation))
+            status = FBK_APACHE_EUA;
+        else if (is_for_python(asked.operation))
             return FBK_FOR_PYTHON;
-        status = judge(worker, &asked);
+        else
+            status = judge(worker, &asked);
         break;
     }
     if (status != FBK_APACHE_EOK) {

@@ -418,7 +418,8 @@ void
 fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t size_bytes)
 {
     uint64_t sent = 0;
-    if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && !connection->is_busy && connection->state == FBK_CONNECTION_OPEN) {
+    bool is_direct = !connection->is_busy && !connection->is_secure && connection->state == FBK_CONNECTION_OPEN;
+    if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && is_direct) {
         fbk_output_flush(worker, connection);
         if (connection->output_used == 0 && connection->state == FBK_CONNECTION_OPEN) {
             int64_t result = try_send(worker, connection, frame, size_bytes);
@@ -439,7 +440,9 @@ fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     if (connection->output_used == 0 || connection->fd < 0)
         return;
-    if (!connection->is_busy) {
+    if (!connection->is_busy && connection->is_secure) {
+        fbk_connection_todo(worker, connection, FBK_DO_WRITE);
+    } else if (!connection->is_busy) {
         FBK_KILL_POINT("worker.before_send");
         int64_t sent = try_send(worker, connection, connection->output, connection->output_used);
         if (sent < 0)

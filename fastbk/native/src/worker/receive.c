@@ -331,15 +331,32 @@ cold_bytes(const struct fbk_connection *connection)
     return is_there ? 4 + length_of(connection, connection->input + connection->input_from) : 0;
 }
 
+/* INV-N1: nothing that came or goes in the clear is taken for a part of what is encrypted.  Who can write into a connection
+ * could else have its own requests, sent before the handshake, answered as its client's. */
+int32_t
+fbk_worker_secure(struct fbk_worker *worker, uint32_t slot)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    bool is_alone = connection->input_used - connection->input_from == cold_bytes(connection);
+    if (!is_alone || connection->pending > 0 || connection->output_used > 0 || connection->is_busy)
+        return FBK_DO_ABORT;
+    connection->is_secure = true;
+    fbk_connection_watch(worker, connection, false);
+    connection->is_polled = connection->is_paused = false;
+    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
+    return 0;
+}
+
 int32_t
 fbk_worker_continue(struct fbk_worker *worker, uint32_t slot, int32_t is_open)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
-    if (is_open && connection->state == FBK_CONNECTION_HELLO) {
+    if (is_open && connection->state == FBK_CONNECTION_HELLO)
         connection->state = FBK_CONNECTION_OPEN;
-        connection->has_deadline = false;
-    }
+    if (connection->state == FBK_CONNECTION_OPEN)
+        connection->has_deadline = false; /* of its hello, or of its handshake */
     connection->input_from += cold_bytes(connection);
     connection->blocked &= (uint16_t)~FBK_BLOCKED_COLD;
     fbk_count(worker->stats, FBK_C_WORKER_FRAMES, 1);

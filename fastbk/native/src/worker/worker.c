@@ -684,6 +684,24 @@ fbk_worker_watch(struct fbk_worker *worker, uint32_t slot)
 }
 
 int32_t
+fbk_worker_await(struct fbk_worker *worker, uint32_t slot)
+{
+    fbk_connection_at(worker, slot)->is_awaited = true;
+    return fbk_worker_watch(worker, slot);
+}
+
+/* Its first byte is there.  It may rest as long as it likes before that, and not behind it. */
+static void
+open_awaited(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    connection->is_awaited = connection->is_polled = false;
+    connection->heard_sweep = worker->sweeps;
+    fbk_connection_watch(worker, connection, false);
+    fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
+    fbk_connection_todo(worker, connection, FBK_DO_OPEN);
+}
+
+int32_t
 fbk_worker_poll_fd(struct fbk_worker *worker)
 {
     return worker->poll_fd;
@@ -693,6 +711,10 @@ fbk_worker_poll_fd(struct fbk_worker *worker)
 static uint32_t
 receive_from(struct fbk_worker *worker, struct fbk_connection *connection)
 {
+    if (FBK_UNLIKELY(connection->is_awaited)) {
+        open_awaited(worker, connection);
+        return 0;
+    }
     bool is_tight = worker->input_bytes > worker->options.partial_frames_bytes_max / 2;
     uint32_t room = is_tight ? FBK_TIGHT_RECEIVE_BYTES : worker->options.receive_size_bytes;
     uint8_t *to = worker->receive_memory + FBK_SMALL_FRAME_BYTES;

@@ -1,0 +1,168 @@
+"""Opens connections to bookies: in the clear, with TLS from the first byte, or upgraded as Apache's bookies want it.
+
+With TLS configured nothing but the request to upgrade is ever sent in the clear, and nobody who has not shown a
+certificate for the host is spoken to: what somebody between the two answers or takes away can only end the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Any, cast
+
+from fastbk.client.connection import AddListener, Connection
+from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.client.apache_translation import ApacheTranslation
+    from fastbk.tls.contexts import RefreshedContext
+
+SHUTDOWN_TIMEOUT_S = 2.0
+"""How long a bookie may take to say that it has read all before TLS ends."""
+START_TLS_REQUEST = bytes.fromhex("0000000b 0a06 080310091800 d20600")
+"""Version 3's request of that name, in its transaction 0: header and an empty body. Version 2 has none of its own."""
+START_TLS_DONE = bytes.fromhex("0a06 080310091800 1000")
+"""A reply begins with that, behind its length, when TLS is what follows it."""
+START_TLS_REPLY_BYTES_MAX = 1024
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    *,
+    bookie_id: str,
+    client_name: str,
+    timeout_s: float,
+    slots: dict[int, AddListener],
+    on_lost: Callable[[str], None],
+    on_drained: Callable[[], None],
+    tls: RefreshedContext | None = None,
+    apache: ApacheTranslation | None = None,
+) -> Connection:
+    """Connect, encrypted if there is `tls`, and say hello.
+
+    Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason.
+    """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    connection = Connection(slots, on_lost, on_drained, apache)
+    connection.bookie_id = bookie_id
+    try:
+        async with asyncio.timeout(timeout_s):
+            if tls is None:
+                await loop.create_connection(lambda: connection, host, port)
+            elif apache is None:
+                await _connect_secure(connection, host, port, tls.current(), timeout_s)
+            else:
+                await _upgrade(connection, host, port, tls.current(), timeout_s)
+    except TimeoutError:
+        raise QuorumTimeout(f"{host}:{port} did not answer within {timeout_s:g} s") from None
+    except ssl.SSLError as error:
+        raise NotEnoughBookies(f"{host}:{port}: TLS: {_tls_reason(error)}") from error
+    except OSError as error:
+        raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from error
+    try:
+        hello = await connection.send_hello(
+            client_name, max(0.001, timeout_s - (loop.time() - started))
+        )
+        if hello.bookie_id != bookie_id:
+            raise ProtocolError(f"{host}:{port} is bookie {hello.bookie_id!r}, not {bookie_id!r}")
+    except BaseException as error:
+        reason = str(error) if isinstance(error, Error) else "the hello was given up"
+        connection.abort(reason)
+        with contextlib.suppress(asyncio.CancelledError):
+            await connection.closed
+        raise
+    return connection
+
+
+def _tls_arguments(host: str, timeout_s: float) -> dict[str, Any]:
+    return {
+        "server_hostname": host,
+        "ssl_handshake_timeout": timeout_s,
+        "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+    }
+
+
+async def _connect_secure(
+    connection: Connection, host: str, port: int, context: ssl.SSLContext, timeout_s: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.create_connection(
+            lambda: connection, host, port, ssl=context, **_tls_arguments(host, timeout_s)
+        )
+    except ConnectionRefusedError:
+        raise
+    except ConnectionError as error:
+        raise _ended_handshake() from error
+
+
+async def _upgrade(
+    connection: Connection, host: str, port: int, context: ssl.SSLContext, timeout_s: float
+) -> None:
+    """Begin in the clear, as Apache's bookies want it. They say nothing more until the handshake has begun."""
+    loop = asyncio.get_running_loop()
+    transport, starting = await loop.create_connection(_StartTls, host, port)
+    try:
+        transport.write(START_TLS_REQUEST)
+        await starting.answered
+        secure = await loop.start_tls(
+            transport, connection, context, **_tls_arguments(host, timeout_s)
+        )
+        if secure is None or secure.is_closing():
+            raise _ended_handshake()
+    except ConnectionError as error:
+        transport.abort()
+        raise _ended_handshake() from error
+    except BaseException:
+        transport.abort()
+        raise
+    connection.connection_made(secure)
+
+
+class _StartTls(asyncio.Protocol):
+    """Waits for the answer to START_TLS."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._received = b""
+        self._transport = cast("asyncio.Transport", None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        size_bytes = int.from_bytes(self._received[:4], "big")
+        body = self._received[4:]
+        if len(self._received) < 4 or len(body) < size_bytes <= START_TLS_REPLY_BYTES_MAX:
+            return
+        if len(body) == size_bytes and body.startswith(START_TLS_DONE):
+            self._end(None)
+        else:  # a refusal, another protocol, or bytes that somebody wants to be taken for encrypted ones
+            self._end(ConnectionError(0, "it does not upgrade to TLS: has it a certificate?"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc or ConnectionError(0, "it ended the connection when asked for TLS"))
+
+    def _end(self, error: Exception | None) -> None:
+        if self.answered.done():
+            return
+        if error is None:
+            self.answered.set_result(None)
+        else:
+            self.answered.set_exception(error)
+
+
+def _ended_handshake() -> ConnectionError:
+    return ConnectionError(0, "it ended the TLS handshake: does it serve TLS ([tls] mode)?")
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not good: {error.verify_message}"
+    return error.reason or str(error)

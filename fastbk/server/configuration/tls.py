@@ -1,0 +1,68 @@
+"""Section [tls] of a server's configuration, and the context that it makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    import ssl
+
+    from fastbk.tls.contexts import RefreshedContext
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [tls]: encryption on the one port. Files that change are read anew, for connections from then on."""
+
+    mode: Literal["off", "prefer", "require"] = "off"
+    """`prefer` serves clients with TLS and without; `require` refuses those without. Apache's clients may begin in the
+    clear and upgrade (START_TLS) in both.
+    """
+
+    certificate_file: str = ""
+    """PEM file of the bookie's certificate and those between it and its authority. It has to name the host that
+    clients reach the bookie by.
+    """
+
+    key_file: str = ""
+    """PEM file of its key; others than owner and group must not be able to read it."""
+
+    key_password_file: str = ""
+    """A file with the key's password."""
+
+    ca_file: str = ""
+    """PEM file of the authorities that sign clients' certificates."""
+
+    client_certificates: Literal["none", "request", "require"] = "none"
+    """Whether clients have to show a certificate. `request`: they need none, but one that is shown must be good."""
+
+    handshakes_rate: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200
+    """Handshakes that a worker begins in a second; each takes a millisecond of its processor. More wait."""
+
+    refresh_interval_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 10
+    """A new connection looks whether the files have changed, at most once in this time."""
+
+
+def server_tls(settings: TlsSettings) -> RefreshedContext:
+    """Return the context for connections from clients. Raises ConfigError if the files make none."""
+    # 10 ms that a start without TLS does not pay.
+    from fastbk.tls.contexts import RefreshedContext, server_context
+    from fastbk.tls.files import TlsFiles
+
+    files = TlsFiles(
+        ca_file=settings.ca_file,
+        certificate_file=settings.certificate_file,
+        key_file=settings.key_file,
+        key_password_file=settings.key_password_file,
+    )
+
+    def make() -> ssl.SSLContext:
+        return server_context(files, settings.client_certificates, "[tls]")
+
+    return RefreshedContext(files, make, refresh_s=settings.refresh_interval_s)
+
+
+def authenticates(settings: TlsSettings) -> bool:
+    """Return whether nobody is served without a certificate that the authorities of `ca_file` have signed."""
+    return settings.mode == "require" and settings.client_certificates == "require"

@@ -1,0 +1,120 @@
+"""TLS contexts of clients and servers, and their policy.
+
+The policy: TLS 1.2 and 1.3. Of 1.2 only suites with forward secrecy and authenticated encryption (ECDHE with AES-GCM or
+ChaCha20-Poly1305); of 1.3 all, since all are. No compression, no renegotiation, no session tickets: nobody resumes.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from fastbk.errors import ConfigError
+from fastbk.tls.files import TlsFiles
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+REFRESH_S = 10.0
+"""Files are looked at once in so long, and only when a connection is made."""
+
+ClientCertificates = Literal["none", "request", "require"]
+"""What a server wants of its clients: no certificate; one if they have it; one. One that is shown must be good."""
+_VERIFY = {"none": ssl.CERT_NONE, "request": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
+
+
+def client_context(files: TlsFiles, *, verify_name: bool) -> ssl.SSLContext:
+    """Return the context of connections to servers, whose certificates are always verified.
+
+    Without `ca_file` the system's authorities count. Raises ConfigError.
+    """
+    files.check("tls")
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, files, "tls")
+    context.check_hostname = verify_name
+    if not files.ca_file:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def server_context(
+    files: TlsFiles, client_certificates: ClientCertificates, where: str
+) -> ssl.SSLContext:
+    """Return the context of connections from clients. Raises ConfigError, beginning with `where`."""
+    if not files.certificate_file:
+        raise ConfigError(f"{where}: a server needs a certificate and its key")
+    if client_certificates != "none" and not files.ca_file:
+        raise ConfigError(f"{where}: client certificates are wanted, and there is no ca to verify them by")
+    files.check(where)
+    context = _context(ssl.PROTOCOL_TLS_SERVER, files, where)
+    context.verify_mode = _VERIFY[client_certificates]
+    context.num_tickets = 0
+    return context
+
+
+def _context(protocol: int, files: TlsFiles, where: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    try:
+        if files.ca_file:
+            context.load_verify_locations(files.ca_file)
+        if files.certificate_file:
+            context.load_cert_chain(files.certificate_file, files.key_file, files.password)
+    except (OSError, ValueError) as error:
+        names = ", ".join(one for one in (files.ca_file, files.certificate_file, files.key_file) if one)
+        raise ConfigError(f"{where}: {names}: {_reason_of(error)}") from error
+    return context
+
+
+def _reason_of(error: OSError | ValueError) -> str:
+    reason = getattr(error, "reason", None) or str(error)
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key is not the certificate's"
+    return str(reason)
+
+
+class RefreshedContext:
+    """A context that is made anew when its files have changed. One thread.
+
+    Attributes:
+        failed: gets the reason when changed files make no context; the one before stays in use.
+    """
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        make: Callable[[], ssl.SSLContext],
+        *,
+        refresh_s: float = REFRESH_S,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make the first one. Raises ConfigError, as `make` does."""
+        self.failed: Callable[[str], None] = _ignored
+        self._files = files
+        self._make = make
+        self._refresh_s = refresh_s
+        self._clock_s = clock_s
+        self._stamp = files.stamp()
+        self._context = make()
+        self._looked_s = clock_s()
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context for the next connection; those that are open keep theirs."""
+        now_s = self._clock_s()
+        if now_s - self._looked_s < self._refresh_s:
+            return self._context
+        self._looked_s = now_s
+        stamp = self._files.stamp()
+        if stamp != self._stamp:
+            try:
+                self._context = self._make()
+            except ConfigError as error:
+                self.failed(str(error))  # perhaps only the first of two files was replaced yet
+            else:
+                self._stamp = stamp
+        return self._context
+
+
+def _ignored(reason: str) -> None:
+    del reason
