@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.configuration.settings import GcSettings
+    from fastbk.server.configuration.storage_settings import GcSettings
 
 REOPEN_DELAY_S = 5.0
 LOOKUPS_OF_NEW = 5

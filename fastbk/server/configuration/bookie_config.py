@@ -14,15 +14,17 @@ import msgspec
 
 from fastbk.server.configuration.settings import (
     BookieSettings,
-    DiskSettings,
-    GcSettings,
     HttpSettings,
-    JournalSettings,
-    LedgerSettings,
     LimitSettings,
     MetadataSettings,
     MetricsSettings,
     NetworkSettings,
+)
+from fastbk.server.configuration.storage_settings import (
+    DiskSettings,
+    GcSettings,
+    JournalSettings,
+    LedgerSettings,
     ScrubSettings,
 )
 from fastbk.server.configuration.tls import TlsSettings

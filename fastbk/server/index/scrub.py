@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.native.store import Store
-    from fastbk.server.configuration.settings import ScrubSettings
+    from fastbk.server.configuration.storage_settings import ScrubSettings
     from fastbk.server.index.background import Background, DirectBackground
     from fastbk.storage.checkpoint import Checkpoint
     from fastbk.storage.digest_check import DigestSource

@@ -25,7 +25,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.flush import FlushContents
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.directories import log_path

@@ -11,7 +11,8 @@ from fastbk.doctor.disks import Disks
 from fastbk.doctor.interrupts import disk_of, interrupts_of
 from fastbk.doctor.report import Status
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings
+from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 
 TEXT = """\
            CPU0       CPU1       CPU4

@@ -15,7 +15,8 @@ from fastbk.server.configuration.bookie_config import (
     JournalConfig,
     WorkerConfig,
 )
-from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
+from fastbk.server.configuration.settings import BookieSettings
+from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 from fastbk.server.process_table import (
     GC,
     INDEX,

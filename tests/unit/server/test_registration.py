@@ -9,12 +9,8 @@ from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
-from fastbk.server.configuration.settings import (
-    BookieSettings,
-    JournalSettings,
-    LedgerSettings,
-    MetadataSettings,
-)
+from fastbk.server.configuration.settings import BookieSettings, MetadataSettings
+from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 from fastbk.server.directories import lock_all
 from fastbk.server.supervision import registration
 from fastbk.server.supervision.registration import Membership

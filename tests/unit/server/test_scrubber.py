@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastbk.native.store import Store
-from fastbk.server.configuration.settings import ScrubSettings
+from fastbk.server.configuration.storage_settings import ScrubSettings
 from fastbk.server.index.background import DirectBackground, Task
 from fastbk.server.index.scrub import SAVE_INTERVAL_S, Scrubber
 from fastbk.storage.directories import log_path
