@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from fastbk.stream.stream import Stream
     from fastbk.stream.writer.options import StreamWriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
+    from fastbk.tls.options import TlsOptions
 
 __version__ = "0.1.0"
 __all__ = [
@@ -139,6 +140,7 @@ __all__ = [
     "StreamSealed",
     "StreamWriter",
     "StreamWriterOptions",
+    "TlsOptions",
     "TxidOutOfOrder",
     "Unauthorized",
     "WeakQuorumWarning",
@@ -173,6 +175,7 @@ _HOMES = {
     "stream.stream": "Stream",
     "stream.writer.options": "StreamWriterOptions",
     "stream.writer.stream_writer": "StreamWriter",
+    "tls.options": "TlsOptions",
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""
 

@@ -17,12 +17,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.devcluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Bookie, DevCluster
+from fastbk.devcluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Bookie, DevCluster, DevTls
 from fastbk.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
+
+    from fastbk.tls.options import TlsOptions
 
 try:
     import pytest
@@ -46,6 +48,7 @@ class LocalCluster:
         data: Path | str | None = None,
         settings: Mapping[str, Mapping[str, object]] | None = None,
         metadata_uri: str | None = None,
+        tls: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         """Nothing runs yet.
@@ -55,12 +58,15 @@ class LocalCluster:
             data: a folder, which is kept; None: a temporary one, which is removed at the end.
             settings: section → key → value of the bookies' configuration files.
             metadata_uri: of a store that is there already, as one in ZooKeeper; None: sqlite in the folder.
+            tls: encrypt, and refuse clients without a certificate; `tls_options` has one.
             start_timeout_s: longest wait for all to take writes.
         """
         self._bookie_count = bookies
         self._given = None if data is None else Path(data)
         self._settings = settings
         self._given_metadata_uri = metadata_uri
+        self._has_tls = tls
+        self._tls: DevTls | None = None
         self._start_timeout_s = start_timeout_s
         self._cluster: DevCluster | None = None
         self._temporary: Path | None = None
@@ -69,6 +75,11 @@ class LocalCluster:
     def metadata_uri(self) -> str:
         """What `fastbk.connect` takes."""
         return self._running.metadata_uri
+
+    @property
+    def tls_options(self) -> TlsOptions | None:
+        """What `fastbk.connect(..., tls=...)` takes; None: the cluster has no TLS."""
+        return None if self._tls is None else self._tls.options
 
     @property
     def data(self) -> Path:
@@ -86,11 +97,13 @@ class LocalCluster:
         folder = self._given
         if folder is None:
             folder = self._temporary = Path(tempfile.mkdtemp(prefix="fastbk-"))
+        self._tls = DevTls(folder / "tls") if self._has_tls else None
         self._cluster = DevCluster(
             folder,
             self._bookie_count,
             settings=self._settings,
             metadata_uri=self._given_metadata_uri,
+            tls=self._tls,
         )
         try:
             self._cluster.start(self._start_timeout_s)

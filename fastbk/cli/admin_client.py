@@ -16,6 +16,7 @@ from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.units import format_names
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
     from fastbk.meta.api import BookieRegistration
@@ -42,10 +43,13 @@ class BookieRefused(StorageError):
 class AdminClient:
     """One bookie's HTTP page. A connection a call; blocking."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, host: str, port: int, *, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
+        self._tls = tls
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the object that a GET gives. Raises BookieSilent, BookieRefused."""
@@ -65,7 +69,12 @@ class AdminClient:
     def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
         import http.client  # of no use to a bookie that is started by a command
 
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        else:
+            connection = http.client.HTTPSConnection(
+                self.host, self.port, timeout=self._timeout_s, context=self._tls
+            )
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:
             connection.request(method, target, data, headers)
@@ -80,7 +89,7 @@ class AdminClient:
             connection.close()
 
     def _decoded(self, target: str, status: int, data: bytes) -> dict[str, Any]:
-        where = f"http://{self.host}:{self.port}{target}"
+        where = f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}{target}"
         try:
             answer = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -105,7 +114,9 @@ def add_bookie(parser: argparse.ArgumentParser) -> None:
         help="the bookie's id, as `fastbk bookie list` shows it; may be left out where there is only one",
     )
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="where it listens for HTTP, instead of its id"
+        "--http",
+        metavar="HOST:PORT",
+        help="where it listens for HTTP, instead of its id; https://HOST:PORT with TLS",
     )
     # How the id was given before it was an argument; deprecated, to be removed with version 0.3.
     parser.add_argument("--bookie", metavar="ID", help=argparse.SUPPRESS)
@@ -116,9 +127,13 @@ def admin_client(options: argparse.Namespace) -> AdminClient:
     """Return the client of the bookie that the options name. Raises ConfigError, Error."""
     if options.http:
         from fastbk.config import split_address
+        from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL
 
-        host, port = split_address(options.http.removeprefix("http://").rstrip("/"), "--http")
-        return AdminClient(host, port)
+        scheme, separator, address = options.http.rpartition("://")
+        if separator and scheme not in (HTTP_PROTOCOL, HTTPS_PROTOCOL):
+            raise ConfigError(f"--http {options.http}: neither http:// nor https://")
+        host, port = split_address(address.rstrip("/"), "--http")
+        return AdminClient(host, port, tls=_tls() if scheme == HTTPS_PROTOCOL else None)
     return find_bookie(metadata_uri(options), options.bookie_id or options.bookie)
 
 
@@ -142,12 +157,20 @@ def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> B
 
 
 def _client_of(registration: BookieRegistration, uri: str) -> AdminClient:
-    from fastbk.meta.api import HTTP_PROTOCOL
+    from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL
 
     service = registration.service
-    endpoint = service.endpoint(HTTP_PROTOCOL)
+    endpoint = service.endpoint(HTTPS_PROTOCOL) or service.endpoint(HTTP_PROTOCOL)
     if endpoint is None:
         raise ConfigError(
             f"bookie {service.bookie_id} in {uri} has no HTTP page: give its [http] section a `listen`"
         )
-    return AdminClient(endpoint.host, endpoint.port)
+    tls = _tls() if endpoint.protocol == HTTPS_PROTOCOL else None
+    return AdminClient(endpoint.host, endpoint.port, tls=tls)
+
+
+def _tls() -> ssl.SSLContext:
+    """Return the context of the environment, else one that trusts the system's authorities. Raises ConfigError."""
+    from fastbk.tls.options import TlsOptions
+
+    return (TlsOptions.from_environment() or TlsOptions()).context().current()

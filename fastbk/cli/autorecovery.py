@@ -8,7 +8,15 @@ import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_http, add_lifeline, add_metadata, end_with_lifeline, metadata_uri
+from fastbk.cli.options import (
+    add_http,
+    add_lifeline,
+    add_metadata,
+    end_with_lifeline,
+    http_tls,
+    metadata_uri,
+    own_certificate_lines,
+)
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
@@ -93,10 +101,10 @@ async def _pages(
     host, port = split_address(options.http, "--http")
     server = PageServer((*options.http_host, host))
     metadata = StoreThreads(uri)
-    add_pages(server, healer, recoveries)
+    add_pages(server, healer, recoveries, own_certificate_lines())
     add_auto_recovery_pages(server, AutoRecoveryPages(metadata, recoveries))
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
-        await server.open(host, port)
+        await server.open(host, port, http_tls(options))
     try:
         yield server.port
     finally:

@@ -13,6 +13,8 @@ from fastbk.observe.prometheus import family, number, single
 from fastbk.server.admin.http import METRICS, TEXT, refused_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.figures import AuditorCounts, WorkerCounts
     from fastbk.autorecovery.healer import Healer
@@ -20,8 +22,16 @@ if TYPE_CHECKING:
     from fastbk.server.admin.http import PageServer, Request, Response
 
 
-def add_pages(server: PageServer, healer: Healer, recoveries: RequestedRecoveries) -> None:
-    """Have `server` answer `/metrics`, and `/livez`: 503 once a pass did not end for too long."""
+def add_pages(
+    server: PageServer,
+    healer: Healer,
+    recoveries: RequestedRecoveries,
+    more_lines: Callable[[], list[str]] = list,
+) -> None:
+    """Have `server` answer `/metrics`, and `/livez`: 503 once a pass did not end for too long.
+
+    `more_lines`: of the process, for `/metrics`.
+    """
 
     async def alive(request: Request) -> Response:
         del request
@@ -34,8 +44,8 @@ def add_pages(server: PageServer, healer: Healer, recoveries: RequestedRecoverie
     async def metrics(request: Request) -> Response:
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
-        refused = refused_lines("fastbk_autorecovery_http_refused", server.refused())
-        text = text_of(healer, recoveries) + "".join(f"{one}\n" for one in refused)
+        lines = refused_lines("fastbk_autorecovery_http_refused", server.refused()) + more_lines()
+        text = text_of(healer, recoveries) + "".join(f"{one}\n" for one in lines)
         return 200, METRICS, text.encode()
 
     server.add_page("/metrics", metrics, is_quick=True)

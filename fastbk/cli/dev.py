@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metadata in ZooKeeper instead of a file: in the one at URI, else in one that is started here;"
         " a folder keeps what it began with",
     )
+    parser.add_argument(
+        "--tls",
+        action="store_true",
+        help="encrypt and authenticate: a trial authority in DIR/tls signs for bookies and clients, and bookies"
+        " refuse whom it has not signed for",
+    )
     add_json(parser)
 
 
@@ -72,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.ready_file is not None:
         # First of all: a file of an earlier run must not be taken for this one's.
         options.ready_file.unlink(missing_ok=True)
-    from fastbk.devcluster import DevCluster, DevMetadata, dev_services
+    from fastbk.devcluster import DevCluster, DevMetadata, DevTls, dev_services
 
     for name in ("port_base", "http_port_base"):
         base = getattr(options, name)
@@ -84,14 +90,16 @@ def run(options: argparse.Namespace) -> int:
     os.umask(0o077)  # also for what ZooKeeper makes
     stopping = _catch_signals()
     try:
+        tls = DevTls(options.data / "tls") if options.tls else None
         cluster = DevCluster(
             options.data,
             options.bookies,
             port_base=options.port_base,
             http_port_base=options.http_port_base,
             metadata_uri=metadata.start(),
+            tls=tls,
         )
-        services = dev_services(options.data, cluster.metadata_uri)
+        services = dev_services(options.data, cluster.metadata_uri, tls)
         try:
             return _run(options, cluster, metadata, services, stopping, began_s)
         finally:
@@ -259,6 +267,10 @@ def _tell_of_reads_only(bookie: Bookie, known: set[str]) -> None:
 def _announce(
     options: argparse.Namespace, cluster: DevCluster, services: Sequence[DevService], seconds: float
 ) -> None:
+    from fastbk.devcluster.tls import ENVIRONMENT_NAME
+
+    scheme = "https" if options.tls else "http"
+    environment_file = cluster.data / "tls" / ENVIRONMENT_NAME if options.tls else None
     if options.json:
         print_json(
             {
@@ -266,12 +278,13 @@ def _announce(
                 "data": str(cluster.data),
                 "seconds": round(seconds, 3),
                 **{one.name: one.pid for one in services},
-                **{f"{one.name}_http": f"http://127.0.0.1:{one.http_port}" for one in services},
+                **{f"{one.name}_http": f"{scheme}://127.0.0.1:{one.http_port}" for one in services},
+                **({"environment_file": str(environment_file)} if environment_file else {}),
                 "bookies": [
                     {
                         "id": bookie.name,
                         "address": f"127.0.0.1:{bookie.port}",
-                        "http": f"http://127.0.0.1:{bookie.http_port}",
+                        "http": f"{scheme}://127.0.0.1:{bookie.http_port}",
                         "pid": bookie.pids["supervisor"],
                         "state": f"reads only: {bookie.reads_only}"
                         if bookie.reads_only
@@ -287,14 +300,16 @@ def _announce(
         for bookie in cluster.bookies:
             print(
                 f"  {bookie.name}  127.0.0.1:{bookie.port}"
-                f"  http://127.0.0.1:{bookie.http_port}/metrics"
+                f"  {scheme}://127.0.0.1:{bookie.http_port}/metrics"
                 + ("  READS ONLY" if bookie.reads_only else "")
             )
         for one in services:
-            print(f"  {one.name}  http://127.0.0.1:{one.http_port}/metrics")
+            print(f"  {one.name}  {scheme}://127.0.0.1:{one.http_port}/metrics")
         print(f"metadata: {cluster.metadata_uri}")
         print("in another terminal:")
         print(f"  {_export(cluster.metadata_uri)}")
+        if environment_file:
+            print(f"  . {shlex.quote(str(environment_file))}")
         print(f"  seq 1000 | {_program()} ledger write")
         print("Ctrl-C stops it; the data stays.")
     sys.stdout.flush()

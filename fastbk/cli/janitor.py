@@ -14,7 +14,9 @@ from fastbk.cli.options import (
     add_lifeline,
     add_metadata,
     end_with_lifeline,
+    http_tls,
     metadata_uri,
+    own_certificate_lines,
     print_answer,
 )
 from fastbk.errors import ConfigError, StorageError, os_errors_as
@@ -93,7 +95,7 @@ async def _run(options: argparse.Namespace) -> int:
             counts = await janitor.pass_once(thorough=True)
             print_answer(options, counts.as_dict(), *_lines(counts))
             return 1 if counts.errors else 0
-        async with _pages(janitor, options.http, options.http_host) as port:
+        async with _pages(janitor, options) as port:
             await _run_until_stopped(options.interval, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
@@ -101,18 +103,18 @@ async def _run(options: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _pages(
-    janitor: Janitor, address: str | None, allowed_hosts: list[str]
+    janitor: Janitor, options: argparse.Namespace
 ) -> AsyncGenerator[int | None, None]:
     """Serve its page while the block runs; yield the port."""
-    if address is None:
+    if options.http is None:
         yield None
         return
     from fastbk.cli.janitor_page import serve
     from fastbk.config import split_address
 
-    host, port = split_address(address, "--http")
-    with os_errors_as(ConfigError, f"--http {address}: cannot listen"):
-        server = await serve(janitor, host, port, allowed_hosts)
+    host, port = split_address(options.http, "--http")
+    with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
+        server = await serve(janitor, host, port, options.http_host, http_tls(options), own_certificate_lines())
     try:
         yield server.port
     finally:

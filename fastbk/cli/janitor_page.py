@@ -12,6 +12,7 @@ from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Respons
 if TYPE_CHECKING:
     from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
     from fastbk.stream.janitor.janitor import Janitor
+    from fastbk.tls.contexts import RefreshedContext
 
 TEXTS = {
     "passes": "passes over all streams, those that were ended early too",
@@ -86,19 +87,24 @@ def _seconds(value: float | None) -> str:
 
 
 async def serve(
-    janitor: Janitor, host: str, port: int, allowed_hosts: Sequence[str] = ()
+    janitor: Janitor,
+    host: str,
+    port: int,
+    allowed_hosts: Sequence[str] = (),
+    tls: RefreshedContext | None = None,
+    more_lines: Callable[[], list[str]] = list,
 ) -> PageServer:
     """Listen, and answer `/metrics` and `/livez` until it is closed. Raises OSError.
 
-    `allowed_hosts`: further names that clients call this machine by.
+    `allowed_hosts`: further names that clients call this machine by. `more_lines`: of the process, for `/metrics`.
     """
     server = PageServer((*allowed_hosts, host))
 
     async def metrics(request: Request) -> Response:
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
-        refused = refused_lines("fastbk_janitor_http_refused", server.refused())
-        return 200, METRICS, (text_of(janitor) + "".join(f"{r}\n" for r in refused)).encode()
+        lines = refused_lines("fastbk_janitor_http_refused", server.refused()) + more_lines()
+        return 200, METRICS, (text_of(janitor) + "".join(f"{one}\n" for one in lines)).encode()
 
     async def alive(request: Request) -> Response:
         del request
@@ -106,5 +112,5 @@ async def serve(
 
     server.add_page("/metrics", metrics, is_quick=True)
     server.add_page("/livez", alive, is_quick=True)
-    await server.open(host, port)
+    await server.open(host, port, tls)
     return server

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
+    from fastbk.tls.contexts import RefreshedContext
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
 ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
@@ -90,6 +91,40 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
         metavar="NAME",
         help="a name that clients of --http call this machine by, beside localhost and its own",
     )
+    parser.add_argument(
+        "--http-tls",
+        nargs="?",
+        const="none",
+        choices=("none", "request", "require"),
+        metavar="CLIENTS",
+        help="serve --http with TLS, by FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE; CLIENTS: whether they"
+        " have to show a certificate of FASTBK_TLS_CA_FILE's: none (default), request, require",
+    )
+
+
+def http_tls(options: argparse.Namespace) -> RefreshedContext | None:
+    """Return the context for the pages of `--http`, None: in the clear. Raises ConfigError."""
+    if options.http_tls is None:
+        return None
+    from fastbk.tls.contexts import RefreshedContext, server_context
+    from fastbk.tls.options import TlsOptions
+
+    files = TlsOptions.from_environment()
+    if files is None:
+        raise ConfigError("--http-tls: FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE are not set")
+    return RefreshedContext(files, lambda: server_context(files, options.http_tls, "--http-tls"))
+
+
+def own_certificate_lines() -> Callable[[], list[str]]:
+    """Return what makes the lines of `/metrics` about the certificates of this process."""
+    from fastbk.tls.options import TlsOptions
+
+    files = TlsOptions.from_environment()
+    if files is None:
+        return list
+    from fastbk.server.admin.certificate_metrics import certificate_lines
+
+    return certificate_lines(files)
 
 
 def add_lifeline(parser: argparse.ArgumentParser) -> None:

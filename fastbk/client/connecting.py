@@ -75,6 +75,12 @@ async def open_connection(
         connection.abort(reason)
         with contextlib.suppress(asyncio.CancelledError):
             await connection.closed
+        if tls is not None and isinstance(error, NotEnoughBookies):
+            # With TLS 1.3 a client hears only behind its handshake what the server thinks of its certificate.
+            raise NotEnoughBookies(
+                f"{host}:{port} ended the connection behind the TLS handshake ({reason}): does it accept this client's"
+                " certificate (FASTBK_TLS_CERTIFICATE_FILE)? Its log tells (connection.tls_failed)"
+            ) from error
         raise
     return connection
 
@@ -110,14 +116,14 @@ async def _upgrade(
     try:
         transport.write(START_TLS_REQUEST)
         await starting.answered
-        secure = await loop.start_tls(
-            transport, connection, context, **_tls_arguments(host, timeout_s)
-        )
+        try:
+            secure = await loop.start_tls(
+                transport, connection, context, **_tls_arguments(host, timeout_s)
+            )
+        except ConnectionError as error:
+            raise _ended_handshake() from error
         if secure is None or secure.is_closing():
             raise _ended_handshake()
-    except ConnectionError as error:
-        transport.abort()
-        raise _ended_handshake() from error
     except BaseException:
         transport.abort()
         raise

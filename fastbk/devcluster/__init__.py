@@ -14,6 +14,7 @@ from fastbk.devcluster.processes import (
     wait_for,
 )
 from fastbk.devcluster.service import DevService, dev_services
+from fastbk.devcluster.tls import DevTls
 
 __all__ = [
     "START_TIMEOUT_S",
@@ -22,6 +23,7 @@ __all__ = [
     "DevCluster",
     "DevMetadata",
     "DevService",
+    "DevTls",
     "cpu_seconds",
     "dev_services",
     "is_alive",

@@ -16,6 +16,8 @@ from fastbk.private_files import make_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from fastbk.devcluster.tls import DevTls
+
 START_TIMEOUT_S = 60.0
 
 _DEFAULTS: dict[str, dict[str, object]] = {
@@ -39,6 +41,7 @@ class DevCluster:
         http_port_base: int = 0,
         settings: Mapping[str, Mapping[str, object]] | None = None,
         metadata_uri: str | None = None,
+        tls: DevTls | None = None,
     ) -> None:
         """Make the folder and each bookie's configuration; nothing runs yet.
 
@@ -48,12 +51,14 @@ class DevCluster:
             port_base, http_port_base: bookie n listens there + n; 0: any free port.
             settings: section → key → value of the configuration file, for all bookies.
             metadata_uri: of a store that is there already; None: sqlite in the folder.
+            tls: what encrypts; None: nothing does.
         """
         if bookies < 1:
             raise ConfigError("a cluster needs at least one bookie")
         self.data = data.absolute()
         self.metadata_uri = metadata_uri or f"sqlite:{self.data / SQLITE_NAME}"
         self._settings = settings or {}
+        self._tls_sections = tls.sections() if tls is not None else {}
         try:
             make_directory(self.data)
         except OSError as error:
@@ -148,7 +153,7 @@ class DevCluster:
             "journal": {"directory": str(directory / "journal")},
             "ledgers": {"directory": str(directory / "ledgers")},
         }
-        for extra in (_DEFAULTS, self._settings):
+        for extra in (_DEFAULTS, self._tls_sections, self._settings):
             for section, keys in extra.items():
                 sections.setdefault(section, {}).update(keys)
         bookie = Bookie(name, directory, sections)

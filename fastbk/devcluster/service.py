@@ -8,10 +8,14 @@ from __future__ import annotations
 import socket
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastbk.devcluster.processes import free_port
 from fastbk.private_files import make_directory, opener
 from fastbk.server.supervision.spawn import command, environment
+
+if TYPE_CHECKING:
+    from fastbk.devcluster.tls import DevTls
 
 AUDIT_NAME = "audit.log"
 STOP_TIMEOUT_S = 10.0
@@ -20,12 +24,15 @@ STOP_TIMEOUT_S = 10.0
 class DevService:
     """One process, `fastbk <name>`, with its log in `<data>/<name>/<name>.log`."""
 
-    def __init__(self, name: str, data: Path, metadata_uri: str, *words: str) -> None:
-        """`words`: further arguments. Nothing runs yet."""
+    def __init__(
+        self, name: str, data: Path, metadata_uri: str, *words: str, tls: DevTls | None = None
+    ) -> None:
+        """`words`: further arguments. `tls`: of the bookies, and of its page. Nothing runs yet."""
         self.name = name
         self.directory = data.absolute() / name
         self._metadata_uri = metadata_uri
-        self._words = words
+        self._words = words if tls is None else (*words, "--http-tls")
+        self._environment = {} if tls is None else tls.service_environment()
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self.http_port = 0
@@ -65,7 +72,7 @@ class DevService:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=environment() | self._environment,
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )
@@ -88,10 +95,10 @@ class DevService:
         self._process = self._lifeline = None
 
 
-def dev_services(data: Path, metadata_uri: str) -> tuple[DevService, ...]:
+def dev_services(data: Path, metadata_uri: str, tls: DevTls | None = None) -> tuple[DevService, ...]:
     """Return those of `fastbk dev`."""
     audit = data.absolute() / "janitor" / AUDIT_NAME
     return (
-        DevService("janitor", data, metadata_uri, "--audit", str(audit)),
-        DevService("autorecovery", data, metadata_uri),
+        DevService("janitor", data, metadata_uri, "--audit", str(audit), tls=tls),
+        DevService("autorecovery", data, metadata_uri, tls=tls),
     )

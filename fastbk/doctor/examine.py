@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from fastbk.apache.configuration import source
+from fastbk.config import split_address
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
@@ -15,6 +17,8 @@ from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
+from fastbk.server.configuration.tls import server_tls
+from fastbk.tls.certificates import end_s, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
 
     from fastbk.doctor.report import Check
     from fastbk.server.configuration.bookie_config import BookieConfig
+
+DAYS_LEFT_MIN = 14
+"""Certificates that end sooner are told of."""
+RENEW = "renew it; running bookies take the new file by themselves"
+
 
 def examine(path: Path | None) -> Iterator[Finding]:
     """Look over the bookie that the file at `path` configures; without one only the machine. Raises nothing."""
@@ -53,6 +62,8 @@ class Tradeoffs:
         """Yield all looks at choices."""
         yield "durability", self.durability
         yield "deletions", self.deletions
+        if self._config.tls.certificate_file:
+            yield "certificates", self.certificates
 
     def durability(self) -> Finding:
         """Whether an acknowledged entry survives a power cut here (INV-J1)."""
@@ -62,6 +73,28 @@ class Tradeoffs:
                 'sync = "always", unless this is a test or the data can be made again',
             )
         return ok("acknowledged after the sync")
+
+    def certificates(self) -> Iterator[Finding]:
+        """Whether they make a server, for how long yet, and whether clients will find the host in them."""
+        settings = self._config.tls
+        try:
+            server_tls(settings)
+        except ConfigError as error:
+            yield fail(str(error), "put the right files in their place; running bookies take them by themselves")
+            return
+        for path in filter(None, (settings.certificate_file, settings.ca_file)):
+            days = (end_s(path) - time.time()) / 86_400
+            if days < 0:
+                yield fail(f"{path} ended {-days:.0f} days ago: clients refuse it", RENEW)
+            elif days < DAYS_LEFT_MIN:
+                yield warn(f"{path} ends in {days:.0f} days", RENEW)
+            else:
+                yield ok(f"{path} is good for {days:.0f} days")
+        host = self._config.bookie.advertised or split_address(self._config.bookie.listen, "[bookie] listen")[0]
+        if host not in names(settings.certificate_file):
+            said = ", ".join(names(settings.certificate_file)) or "nothing"
+            cure = "have it name the host, unless clients use a name of another kind (a wildcard, verify_name=False)"
+            yield warn(f"the certificate names {said}, and clients reach this bookie by {host}", cure)
 
     def deletions(self) -> Finding:
         """Whether a wrong metadata store could have everything deleted."""

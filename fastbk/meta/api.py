@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FASTBK_PROTOCOL = "fastbk"
 APACHE_PROTOCOL = "bookie-rpc"
 HTTP_PROTOCOL = "http"
+HTTPS_PROTOCOL = "https"
 HTTP_NAME = "httpserver"
 READS_ONLY_PROPERTY = "reads_only"
 """The property of a registration that says why the bookie takes no adds."""

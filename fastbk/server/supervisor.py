@@ -117,7 +117,7 @@ class Supervisor:
             )
             self._bookie_id = self._config.bookie.id or f"{self._guard.host}:{self._guard.port}"
             logs.bind(bookie_id=self._bookie_id)
-            await self._pages.bind(self._config.http.listen, stack)
+            await self._pages.bind(self._config, stack)
             self._membership = Membership(
                 self._config,
                 endpoints(self._config, self._guard.host, self._guard.port, self._pages.port),

@@ -22,6 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fastbk.private_files import make_directory, write_text
 
 VALID_FOR = timedelta(days=30)
+CERTIFICATE_NAME, KEY_NAME = "ca.crt", "ca.key"
+_RENEWED_BEFORE = timedelta(days=7)
 _CLOCKS_DIFFER = timedelta(minutes=5)
 
 
@@ -53,9 +55,25 @@ class Authority:
         builder = _builder(subject, subject, key.public_key(), VALID_FOR)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        # Without it a file of two authorities of one name is of no use.
+        own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(own_id, critical=False)
         certificate = builder.sign(key, hashes.SHA256())
-        _write(directory / "ca.crt", directory / "ca.key", certificate, key)
-        return cls(directory / "ca.crt", certificate, key)
+        _write(directory / CERTIFICATE_NAME, directory / KEY_NAME, certificate, key)
+        return cls(directory / CERTIFICATE_NAME, certificate, key)
+
+    @classmethod
+    def load(cls, directory: Path) -> Authority | None:
+        """Return the one that was made there; None: there is none, or it ends within a week. Raises OSError."""
+        try:
+            certificate = x509.load_pem_x509_certificate((directory / CERTIFICATE_NAME).read_bytes())
+            key = serialization.load_pem_private_key((directory / KEY_NAME).read_bytes(), None)
+        except (FileNotFoundError, ValueError):
+            return None
+        is_ending = certificate.not_valid_after_utc - datetime.now(UTC) < _RENEWED_BEFORE
+        if is_ending or not isinstance(key, ec.EllipticCurvePrivateKey):
+            return None
+        return cls(directory / CERTIFICATE_NAME, certificate, key)
 
     def issue(
         self,
@@ -79,6 +97,8 @@ class Authority:
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         builder = builder.add_extension(both, critical=False)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(signer, critical=False)
         if names:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_alternative(one) for one in names]), critical=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastbk.errors import ConfigError
@@ -48,16 +49,13 @@ class TlsFiles:
 
     def stamp(self) -> Stamp:
         """Return what changes when one of them does."""
-        return tuple(
-            _stamp_of(path)
-            for path in (
-                self.ca_file,
-                self.certificate_file,
-                self.key_file,
-                self.key_password_file,
-            )
-            if path
-        )
+        paths = (self.ca_file, self.certificate_file, self.key_file, self.key_password_file)
+        return stamp_of(filter(None, paths))
+
+
+def stamp_of(paths: Iterable[str]) -> Stamp:
+    """Return what changes when one of these files does."""
+    return tuple(_stamp_of(path) for path in paths)
 
 
 def _stamp_of(path: str) -> tuple[int, int, int]:

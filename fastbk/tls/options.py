@@ -46,6 +46,12 @@ class TlsOptions(TlsFiles):
             return None
         return cls(**paths, verify_name=_switch(environment, _VERIFY_NAME) is not False)
 
+    def environment(self) -> dict[str, str]:
+        """Return the variables that `from_environment` makes the same of."""
+        paths = {name: getattr(self, field) for field, name in _PATHS.items()}
+        verify = {} if self.verify_name else {_VERIFY_NAME: "0"}
+        return {SWITCH: "1", **{name: path for name, path in paths.items() if path}, **verify}
+
     def context(self) -> RefreshedContext:
         """Return the context of connections; files that change are read anew. Raises ConfigError."""
         return RefreshedContext(self, lambda: client_context(self, verify_name=self.verify_name))

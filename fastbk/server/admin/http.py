@@ -32,6 +32,7 @@ from fastbk.server.supervision.lifecycle import reasons_of
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.supervision.lifecycle import Concern, Lifecycle
+    from fastbk.tls.contexts import RefreshedContext
 
 BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0
@@ -121,9 +122,9 @@ class PageServer:
         if is_changing:
             self._changing.add(path)
 
-    async def open(self, host: str, port: int) -> None:
-        """Listen. Raises OSError."""
-        await self.serve(await HttpListener.bind(host, port))
+    async def open(self, host: str, port: int, tls: RefreshedContext | None = None) -> None:
+        """Listen, with `tls` encrypted. Raises OSError."""
+        await self.serve(await HttpListener.bind(host, port, tls))
 
     async def serve(self, listener: HttpListener) -> None:
         """Serve a port that was bound before; `close` closes it."""

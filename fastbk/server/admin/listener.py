@@ -6,44 +6,141 @@ A bookie binds the port at once, so that a port in use ends its start. The pages
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbk.observe import logs
+from fastbk.server.admin.http_guard import Places
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import ssl
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from fastbk.tls.contexts import RefreshedContext
 
     Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 REQUEST_BYTES_MAX = 8192
+BACKLOG = 100
+HANDSHAKES_MAX = 64
+"""TLS handshakes under way; beyond it the oldest is given up."""
+HANDSHAKE_TIMEOUT_S = 5.0
+SHUTDOWN_TIMEOUT_S = 2.0
+ACCEPT_PAUSE_S = 0.1
+"""After an error that only others can end, such as a full table of files."""
 
 
 class HttpListener:
     """The bound sockets of one host and port. Connections are refused before `start`."""
 
-    def __init__(self, server: asyncio.Server, connections: asyncio.Future[Serve]) -> None:
+    def __init__(self, sockets: list[socket.socket], tls: RefreshedContext | None) -> None:
         """See `bind`."""
-        self._server = server
-        self._serve = connections
-        self.port: int = server.sockets[0].getsockname()[1]
+        self._sockets = sockets
+        self._tls = tls
+        self._handshakes = Places(HANDSHAKES_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port: int = sockets[0].getsockname()[1]
 
     @staticmethod
-    async def bind(host: str, port: int) -> HttpListener:
-        """Return the listener of a port. Raises OSError."""
-        serve: asyncio.Future[Serve] = asyncio.get_running_loop().create_future()
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await serve.result()(reader, writer)
-
-        server = await asyncio.start_server(
-            connected, host, port, limit=REQUEST_BYTES_MAX, start_serving=False
+    async def bind(host: str, port: int, tls: RefreshedContext | None = None) -> HttpListener:
+        """Return the listener of a port, with `tls` an encrypted one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        return HttpListener(server, serve)
+        sockets: list[socket.socket] = []
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                sockets.append(_bound(family, address))
+        except BaseException:
+            for one in sockets:
+                one.close()
+            raise
+        return HttpListener(sockets, tls)
 
     async def start(self, serve: Serve) -> None:
         """Listen, and have `serve` called with each connection. Once only."""
-        self._serve.set_result(serve)
-        await self._server.start_serving()
+        for one in self._sockets:
+            one.listen(BACKLOG)
+            self._run(self._accept(one, serve))
 
     async def close(self) -> None:
-        """Stop listening."""
-        self._server.close()
-        await self._server.wait_closed()
+        """Stop listening, and end handshakes that are under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self._sockets:
+            one.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(self, listener: socket.socket, serve: Serve) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                logs.warning("http.cannot_accept", reason=error.strerror)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+            else:
+                opening = _Opening(self._run(self._open(sock, serve)))
+                self._handshakes.enter(opening)
+                opening.task.add_done_callback(opening.left(self._handshakes))
+
+    async def _open(self, sock: socket.socket, serve: Serve) -> None:
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
+            return asyncio.StreamReaderProtocol(reader, serve)
+
+        context = None if self._tls is None else self._tls.current()
+        try:
+            await loop.connect_accepted_socket(protocol, sock, **_tls_arguments(context))
+        except (OSError, TimeoutError) as error:  # the peer's trouble
+            logs.debug("http.handshake_failed", reason=str(error))
+            sock.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Opening:
+    """A connection whose handshake is under way, in plain HTTP for a turn of the loop."""
+
+    task: asyncio.Task[None]
+
+    def abort(self) -> None:
+        self.task.cancel()
+
+    def left(self, places: Places) -> Callable[[object], None]:
+        return lambda _: places.leave(self)
+
+
+def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+def _tls_arguments(context: ssl.SSLContext | None) -> dict[str, Any]:
+    if context is None:
+        return {}
+    return {
+        "ssl": context,
+        "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
+        "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+    }

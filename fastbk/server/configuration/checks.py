@@ -9,7 +9,7 @@ from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
-from fastbk.server.configuration.tls import authenticates, server_tls
+from fastbk.server.configuration.tls import authenticates, http_tls, pages_authenticate, server_tls
 from fastbk.server.disks import space_thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
@@ -48,6 +48,7 @@ def check_certificate(config: BookieConfig) -> None:
     """Refuse TLS files that make no server. Raises ConfigError."""
     if config.tls.mode != "off":
         server_tls(config.tls)
+    http_tls(config.http, config.tls)
 
 
 def _problems(config: BookieConfig) -> Iterator[str]:
@@ -62,7 +63,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             " not kept out: listen on 127.0.0.1, or set [tls] mode and client_certificates to \"require\", or"
             " [bookie] allow_unauthenticated_remote = true"
         )
-    if config.tls.mode == "off" and config.tls.certificate_file:
+    if config.tls.mode == "off" and config.tls.certificate_file and not config.http.tls:
         yield '[tls] names a certificate and is off: set mode = "prefer" or "require"'
     if not port and not config.bookie.id:
         yield "[bookie] listen has port 0: give the bookie an id, which must not change"
@@ -71,10 +72,11 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     yield from _place_problems(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
-        if not is_loopback(http_host) and not is_allowed:
+        if not is_loopback(http_host) and not is_allowed and not pages_authenticate(config.http):
             yield (
                 f"[http] listen = {config.http.listen} is reachable from other machines: listen on"
-                " 127.0.0.1, or set [bookie] allow_unauthenticated_remote = true"
+                ' 127.0.0.1, or set [http] tls = true and client_certificates = "require", or [bookie]'
+                " allow_unauthenticated_remote = true"
             )
     limits = config.limits
     rings = (("add_ring_size", limits.add_ring_size_bytes, 3),

@@ -98,6 +98,12 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     listen: str = "127.0.0.1:0"
     """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
 
+    tls: bool = False
+    """Whether the pages are served with TLS, by certificate, key and ca of [tls], and not in the clear."""
+
+    client_certificates: Literal["none", "request", "require"] = "none"
+    """Whether clients of the pages have to show a certificate; as in [tls]."""
+
     allowed_hosts: tuple[str, ...] = ()
     """Names that clients may call this server by (the `Host` of their requests), without a port. Addresses, localhost,
     the machine's own name, `[bookie] advertised` and the name in `listen` need not be listed. Requests with another

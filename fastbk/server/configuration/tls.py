@@ -9,7 +9,9 @@ import msgspec
 if TYPE_CHECKING:
     import ssl
 
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.server.configuration.settings import HttpSettings
+    from fastbk.tls.contexts import ClientCertificates, RefreshedContext
+    from fastbk.tls.files import TlsFiles
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,25 +46,53 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A new connection looks whether the files have changed, at most once in this time."""
 
 
-def server_tls(settings: TlsSettings) -> RefreshedContext:
-    """Return the context for connections from clients. Raises ConfigError if the files make none."""
-    # 10 ms that a start without TLS does not pay.
-    from fastbk.tls.contexts import RefreshedContext, server_context
+def tls_files(settings: TlsSettings) -> TlsFiles:
+    """Return the paths."""
     from fastbk.tls.files import TlsFiles
 
-    files = TlsFiles(
+    return TlsFiles(
         ca_file=settings.ca_file,
         certificate_file=settings.certificate_file,
         key_file=settings.key_file,
         key_password_file=settings.key_password_file,
     )
 
-    def make() -> ssl.SSLContext:
-        return server_context(files, settings.client_certificates, "[tls]")
 
-    return RefreshedContext(files, make, refresh_s=settings.refresh_interval_s)
+def server_tls(settings: TlsSettings) -> RefreshedContext:
+    """Return the context for connections from clients. Raises ConfigError if the files make none."""
+    return _context(settings, settings.client_certificates, "[tls]")
+
+
+def http_tls(http: HttpSettings, settings: TlsSettings) -> RefreshedContext | None:
+    """Return the context for the HTTP pages, None: they are in the clear. Raises ConfigError."""
+    return _context(settings, http.client_certificates, "[http] tls") if http.tls else None
+
+
+def _context(settings: TlsSettings, client_certificates: ClientCertificates, where: str) -> RefreshedContext:
+    # 10 ms that a start without TLS does not pay.
+    from fastbk.tls.contexts import RefreshedContext, server_context
+
+    files = tls_files(settings)
+
+    def make() -> ssl.SSLContext:
+        return server_context(files, client_certificates, where)
+
+    context = RefreshedContext(files, make, refresh_s=settings.refresh_interval_s)
+    context.failed = _kept
+    return context
+
+
+def _kept(reason: str) -> None:
+    from fastbk.observe import logs
+
+    logs.warning("tls.files_not_taken", reason=reason, kept="the certificate of before is still used")
 
 
 def authenticates(settings: TlsSettings) -> bool:
     """Return whether nobody is served without a certificate that the authorities of `ca_file` have signed."""
     return settings.mode == "require" and settings.client_certificates == "require"
+
+
+def pages_authenticate(http: HttpSettings) -> bool:
+    """Return the same of the HTTP pages."""
+    return http.tls and http.client_certificates == "require"

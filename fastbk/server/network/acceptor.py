@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native.worker import TLS_FAILED, TLS_HANDSHAKES
 from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
 from fastbk.rate_limit import RateLimit
 from fastbk.server.configuration.tls import server_tls
 from fastbk.server.network.connection import Connection
@@ -42,12 +43,12 @@ class Acceptor:
         self._network = network
         self._loop = network.loop
         self._context = server_tls(settings)
-        self._context.failed = _kept
         self._handshake_timeout_s = handshake_timeout_s
         self._limit = RateLimit(settings.handshakes_rate, clock_s=network.loop.time)
         self._waiting: deque[Connection] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._listener: socket.socket | None = None
+        self._failures = LimitLog("connection.tls_failed")
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, listener: socket.socket, backlog: int) -> None:
@@ -164,10 +165,13 @@ class Acceptor:
     def _failed(self, connection: Connection, error: Exception, *, secured: bool) -> None:
         if secured:
             self._network.worker.count(TLS_FAILED)
-            logs.debug("connection.tls_failed", address=connection.address, reason=str(error))
+            self._failures.note(_reason_of(error), address=connection.address)
         connection.opening = None  # it is this task, and ends here
         connection.abort()
 
 
-def _kept(reason: str) -> None:
-    logs.warning("tls.files_not_taken", reason=reason, kept="the certificate of before is still used")
+def _reason_of(error: Exception) -> str:
+    for name in ("verify_message", "reason"):
+        if text := getattr(error, name, None):
+            return str(text)
+    return type(error).__name__

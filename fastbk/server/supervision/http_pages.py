@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.server.admin.listener import HttpListener
+from fastbk.server.configuration.tls import http_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Handler
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 PAGES = "fastbk.server.admin.pages"
 SETTLED_WAIT_S = 0.1
@@ -41,13 +43,14 @@ class HttpPages:
         """Where the pages are; None: there is no HTTP."""
         return None if self._listener is None else self._listener.port
 
-    async def bind(self, listen: str, stack: AsyncExitStack) -> None:
-        """Bind the configured port until `stack` closes; nothing for an empty one. Raises StorageError."""
-        if not listen:
+    async def bind(self, config: BookieConfig, stack: AsyncExitStack) -> None:
+        """Bind the configured port until `stack` closes; nothing for an empty one. Raises StorageError, ConfigError."""
+        if not config.http.listen:
             return
-        host, port = split_address(listen, "[http] listen")
+        host, port = split_address(config.http.listen, "[http] listen")
+        tls = http_tls(config.http, config.tls)
         try:
-            self._listener = await HttpListener.bind(host, port)
+            self._listener = await HttpListener.bind(host, port, tls)
         except OSError as error:
             raise StorageError(
                 f"cannot listen on {host}:{port} for HTTP: {error.strerror}: choose another by [http] listen"

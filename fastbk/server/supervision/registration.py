@@ -21,6 +21,7 @@ from fastbk.meta.api import (
     FASTBK_PROTOCOL,
     HTTP_NAME,
     HTTP_PROTOCOL,
+    HTTPS_PROTOCOL,
     READS_ONLY_PROPERTY,
     REASON_CHARACTERS_MAX,
     BookieService,
@@ -63,7 +64,8 @@ def endpoints(
     http_host, _ = split_address(config.http.listen, "[http] listen")
     if http_host in ("0.0.0.0", "::"):
         http_host = host
-    return (*found, Endpoint(http_host, http_port, HTTP_PROTOCOL, HTTP_NAME))
+    protocol = HTTPS_PROTOCOL if config.http.tls else HTTP_PROTOCOL
+    return (*found, Endpoint(http_host, http_port, protocol, HTTP_NAME))
 
 
 class Membership:

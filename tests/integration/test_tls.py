@@ -1,0 +1,290 @@
+"""TLS from end to end: every kind of client against bookies that refuse strangers, and the reasons of refusals.
+
+INV-N2, its client's half: with TLS configured nothing is sent in the clear instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import fastbk
+import fastbk.sync
+from fastbk.client.apache_translation import ApacheTranslation
+from fastbk.client.config import ClientConfig
+from fastbk.client.connecting import START_TLS_DONE, open_connection
+from fastbk.client.known_bookies import KnownBookies
+from fastbk.model.ids import BookieId
+from fastbk.testing import LocalCluster
+from fastbk.tls.authority import Authority, Issued
+from fastbk.tls.options import TlsOptions
+from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until_async
+
+BOOKIE = BookieId("bookie-1")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, tls=True, settings={"tls": {"refresh_interval": "1s"}}) as running:
+        yield running
+
+
+@pytest.fixture
+def tls(cluster: LocalCluster) -> TlsOptions:
+    assert cluster.tls_options is not None
+    return cluster.tls_options
+
+
+@pytest.fixture
+def authority(cluster: LocalCluster) -> Authority:
+    loaded = Authority.load(cluster.data / "tls" / "ca")
+    assert loaded is not None
+    return loaded
+
+
+def shown(tls: TlsOptions, issued: Issued) -> TlsOptions:
+    """The same with another certificate of its own."""
+    return dataclasses.replace(
+        tls, certificate_file=str(issued.certificate_file), key_file=str(issued.key_file)
+    )
+
+
+async def append_and_read(uri: str, tls: TlsOptions | None, entries: int = 300) -> None:
+    async with fastbk.connect(uri, tls=tls, connect_timeout=5.0, append_timeout=8.0) as client:
+        async with await client.create_ledger(3, 2, 2) as writer:
+            await asyncio.gather(*(writer.append(b"e%d" % n) for n in range(entries)))
+        reader = await client.open_ledger(writer.ledger_id)
+        found = [bytes(entry.data) async for entry in reader.read(0, entries - 1)]
+        assert found == [b"e%d" % n for n in range(entries)]
+
+
+async def test_ledgers_and_streams_of_asyncio(cluster: LocalCluster, tls: TlsOptions) -> None:
+    await append_and_read(cluster.metadata_uri, tls)
+    async with fastbk.connect(cluster.metadata_uri, tls=tls) as client:
+        await client.namespace("tls").create()
+        stream = client.namespace("tls").stream("s")
+        async with stream.writer(create=True) as writer:
+            await writer.append(b"x" * 200_000)
+        async with stream.reader() as reader:
+            chunk = await reader.read()
+            assert chunk is not None
+            assert [bytes(one.payload) for one in chunk] == [b"x" * 200_000]
+
+
+def test_the_environment_serves_clients_without_await_and_the_command(
+    cluster: LocalCluster, tls: TlsOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in tls.environment().items():
+        monkeypatch.setenv(name, value)
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        with client.create_ledger(3, 3, 2) as writer:
+            writer.append(b"hello")
+        assert [bytes(e.data) for e in client.open_ledger(writer.ledger_id).read(0, 0)] == [b"hello"]
+    cli = Cli(cluster.metadata_uri)
+    assert cli("ledger", "read", str(writer.ledger_id)) == "0\thello\n"
+    # Its page is encrypted, too.
+    assert cli.json("bookie", "info", "bookie-1")["bookie_id"] == "bookie-1"
+    cli.end()
+
+
+async def test_who_is_not_signed_for_is_refused(
+    cluster: LocalCluster, tls: TlsOptions, authority: Authority, tmp_path: Path
+) -> None:
+    stranger = Authority.make(tmp_path / "stranger")
+    no_certificate = TlsOptions(ca_file=tls.ca_file)
+    ended = authority.issue(tmp_path / "ended", valid_for=timedelta(minutes=-1))
+    cases: list[tuple[TlsOptions | None, str]] = [
+        (None, "this bookie serves TLS only"),
+        (no_certificate, "does it accept this client's certificate"),
+        (shown(tls, stranger.issue(tmp_path / "own")), "does it accept this client's certificate"),
+        (shown(tls, ended), "does it accept this client's certificate"),
+        (dataclasses.replace(tls, ca_file=str(stranger.ca_file)), "its certificate is not good"),
+    ]
+    for options, reason in cases:
+        with pytest.raises(fastbk.NotEnoughBookies, match=reason):
+            await append_and_read(cluster.metadata_uri, options, 1)
+    await append_and_read(cluster.metadata_uri, tls, 1)
+    log = "".join(bookie.log_path.read_text() for bookie in cluster.bookies)
+    for reason in ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "unable to get local issuer", "certificate has expired"):
+        assert reason in log
+
+
+async def test_a_bookie_whose_certificate_names_another_host_is_not_spoken_to(
+    authority: Authority, tls: TlsOptions, tmp_path: Path
+) -> None:
+    other = authority.issue(tmp_path / "other", ["another.example"])
+    files = {
+        "mode": "require",
+        "certificate_file": str(other.certificate_file),
+        "key_file": str(other.key_file),
+    }
+    with LocalCluster(1, settings={"tls": files}) as cluster:
+        async with fastbk.connect(cluster.metadata_uri, tls=tls, connect_timeout=5.0) as client:
+            with pytest.raises(fastbk.NotEnoughBookies, match=r"not valid for '127\.0\.0\.1'"):
+                await client.create_ledger(1, 1, 1)
+        trusting = dataclasses.replace(tls, verify_name=False)
+        async with (
+            fastbk.connect(cluster.metadata_uri, tls=trusting) as client,
+            await client.create_ledger(1, 1, 1) as writer,
+        ):
+            assert await writer.append(b"x") == 0
+
+
+async def test_a_client_with_tls_tells_a_bookie_without_it_nothing(tls: TlsOptions) -> None:
+    with LocalCluster(1) as cluster:
+        async with fastbk.connect(cluster.metadata_uri, tls=tls, connect_timeout=5.0) as client:
+            with pytest.raises(fastbk.NotEnoughBookies, match="does it serve TLS"):
+                await client.create_ledger(1, 1, 1)
+
+
+async def test_certificates_are_renewed_while_others_append(
+    cluster: LocalCluster, tls: TlsOptions, authority: Authority, tmp_path: Path
+) -> None:
+    """A new authority signs anew for all, in the order of docs/tls.md; nobody's append fails."""
+    folder = cluster.data / "tls"
+    async with fastbk.connect(cluster.metadata_uri, tls=tls) as client:
+        writer = await client.create_ledger(3, 3, 2)
+        is_done = asyncio.Event()
+        appended = 0
+
+        async def append() -> None:
+            nonlocal appended
+            while not is_done.is_set():
+                await writer.append(b"x" * 100)
+                appended += 1
+
+        appending = asyncio.create_task(append())
+        try:
+            after = Authority.make(tmp_path / "ca")
+            both = Path(tls.ca_file).read_text() + after.ca_file.read_text()
+            Path(tls.ca_file).write_text(both)
+            renewed = after.issue(tmp_path / "bookie", ["127.0.0.1"])
+            renewed.certificate_file.replace(folder / "bookie" / "tls.crt")
+            renewed.key_file.replace(folder / "bookie" / "tls.key")
+            mine = shown(tls, after.issue(tmp_path / "mine"))
+            only_after = dataclasses.replace(mine, ca_file=str(after.ca_file))
+
+            async def is_shown() -> bool:
+                try:
+                    await append_and_read(cluster.metadata_uri, only_after, 1)
+                except fastbk.NotEnoughBookies:
+                    return False
+                return True
+
+            await wait_until_async(is_shown, "the new certificate is shown")
+            before = appended
+            await wait_until_async(lambda: appended > before + 20, "appends go on")
+        finally:
+            is_done.set()
+            await appending
+        await writer.close()
+
+
+# --- Apache's bookies: our client begins in the clear and upgrades. Ours serve that protocol, too.
+
+
+async def upgraded(host: str, port: int, tls: TlsOptions, version: str = "v3") -> None:
+    config = ClientConfig(tls=tls, apache_protocol=version)
+    connection = await open_connection(
+        host,
+        port,
+        bookie_id=BOOKIE,
+        client_name="test",
+        timeout_s=5.0,
+        slots={},
+        on_lost=lambda _: None,
+        on_drained=lambda: None,
+        tls=tls.context(),
+        apache=ApacheTranslation(config, KnownBookies(config), BOOKIE, "adds"),
+    )
+    assert connection.hello is not None
+    connection.close()
+    await connection.closed
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+async def test_a_connection_in_apaches_protocols_is_upgraded(
+    cluster: LocalCluster, tls: TlsOptions, version: str
+) -> None:
+    await upgraded("127.0.0.1", cluster.bookies[0].port, tls, version)
+
+
+@asynccontextmanager
+async def answering(reply: bytes) -> AsyncIterator[int]:
+    """A port that answers whatever comes first with `reply`, and ends the connection after what comes second."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(reply)
+        await reader.read(100)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (framed(START_TLS_DONE[:-1] + bytes([100])), "does not upgrade"),
+        (framed(START_TLS_DONE) + b"injected", "does not upgrade"),
+        (framed(b"\xff" * 20), "does not upgrade"),
+        (b"\x7f\xff\xff\xff", "does not upgrade"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not upgrade"),
+        (framed(START_TLS_DONE), "ended the TLS handshake|TLS:"),
+    ],
+)
+async def test_what_does_not_upgrade_gets_no_request(
+    reply: bytes, reason: str, tls: TlsOptions
+) -> None:
+    async with answering(reply) as port:
+        with pytest.raises(fastbk.NotEnoughBookies, match=reason):
+            await upgraded("127.0.0.1", port, tls)
+
+
+# --- the pages
+
+
+def test_pages_are_encrypted_and_bound_their_handshakes(cluster: LocalCluster, tls: TlsOptions) -> None:
+    port = cluster.bookies[0].http_port
+    assert port is not None
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as sock,
+        context.wrap_socket(sock, server_hostname="127.0.0.1") as secure,
+    ):
+        secure.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert secure.recv(100).startswith(b"HTTP/1.1 200")
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"HTTP" not in sock.recv(100)
+    for one in silent:
+        one.close()
+
+
+def test_metrics_say_when_certificates_end(cluster: LocalCluster, tls: TlsOptions) -> None:
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    url = f"https://127.0.0.1:{cluster.bookies[1].http_port}/metrics"
+    with urllib.request.urlopen(url, timeout=20, context=context) as answer:
+        text = answer.read().decode()
+    ends = re.findall(r'^fastbk_tls_certificate_end_seconds\{file="[^"]+"\} (\S+)$', text, re.MULTILINE)
+    assert len(ends) == 2
+    assert all(29 < (float(one) - time.time()) / 86_400 <= 30 for one in ends)

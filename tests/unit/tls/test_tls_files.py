@@ -1,0 +1,175 @@
+"""What TLS is made of: files, the contexts of them, the environment, and files that change."""
+
+from __future__ import annotations
+
+import math
+import os
+import ssl
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from fastbk.client.config import ClientConfig
+from fastbk.errors import ConfigError
+from fastbk.tls.authority import Authority, Issued
+from fastbk.tls.certificates import CertificateEnds, end_s, names
+from fastbk.tls.contexts import RefreshedContext, client_context, server_context
+from fastbk.tls.files import TlsFiles
+from fastbk.tls.options import TlsOptions
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def issued(authority: Authority, tmp_path: Path) -> Issued:
+    return authority.issue(tmp_path / "own", ["localhost", "127.0.0.1"])
+
+
+def files_of(issued: Issued, **more: str) -> TlsFiles:
+    return TlsFiles(
+        certificate_file=str(issued.certificate_file), key_file=str(issued.key_file), **more
+    )
+
+
+def test_the_policy(issued: Issued, authority: Authority) -> None:
+    context = server_context(files_of(issued, ca_file=str(authority.ca_file)), "require", "[tls]")
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    for cipher in context.get_ciphers():
+        assert cipher["aead"], cipher["name"]
+        assert cipher["protocol"] == "TLSv1.3" or cipher["name"].startswith("ECDHE"), cipher["name"]
+    client = client_context(TlsFiles(ca_file=str(authority.ca_file)), verify_name=True)
+    assert (client.verify_mode, client.check_hostname) == (ssl.CERT_REQUIRED, True)
+    lax = client_context(TlsFiles(ca_file=str(authority.ca_file)), verify_name=False)
+    assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_REQUIRED, False)
+
+
+def test_what_files_are_refused_and_why(
+    issued: Issued, authority: Authority, tmp_path: Path
+) -> None:
+    other = authority.issue(tmp_path / "other")
+    (tmp_path / "garbage").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    open_key = tmp_path / "open.key"
+    open_key.write_bytes(issued.key_file.read_bytes())
+    open_key.chmod(0o644)
+    certificate, key = str(issued.certificate_file), str(issued.key_file)
+    cases: list[tuple[TlsFiles, str]] = [
+        (TlsFiles(), "needs a certificate"),
+        (TlsFiles(certificate_file=certificate), "go together"),
+        (TlsFiles(certificate_file=certificate, key_file="/none"), "/none is missing"),
+        (TlsFiles(certificate_file=certificate, key_file=str(open_key)), "chmod o="),
+        (TlsFiles(certificate_file=certificate, key_file=str(other.key_file)), "not the certificate's"),
+        (TlsFiles(certificate_file=str(tmp_path / "garbage"), key_file=key), "garbage"),
+        (TlsFiles(certificate_file=key, key_file=key), "tls.key"),
+    ]
+    for files, reason in cases:
+        with pytest.raises(ConfigError, match=reason) as caught:
+            server_context(files, "none", "[tls]")
+        assert str(caught.value).startswith("[tls]")
+    with pytest.raises(ConfigError, match="no ca to verify"):
+        server_context(files_of(issued), "require", "[tls]")
+
+
+def test_a_key_with_a_password(issued: Issued, tmp_path: Path) -> None:
+    key = serialization.load_pem_private_key(issued.key_file.read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    locked.touch(0o600)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    password = tmp_path / "password"
+    password.touch(0o600)
+    certificate = str(issued.certificate_file)
+    for said, is_right in (("secret\n", True), ("wrong", False), ("", False)):
+        password.write_text(said)
+        files = TlsFiles(
+            certificate_file=certificate, key_file=str(locked), key_password_file=str(password)
+        )
+        if is_right:
+            server_context(files, "none", "[tls]")
+        else:
+            with pytest.raises(ConfigError, match=r"password|decrypt"):
+                server_context(files, "none", "[tls]")
+    with pytest.raises(ConfigError):  # and the terminal is not asked
+        server_context(TlsFiles(certificate_file=certificate, key_file=str(locked)), "none", "[tls]")
+
+
+def test_changed_files_make_a_new_context_and_broken_ones_none(
+    issued: Issued, authority: Authority, tmp_path: Path
+) -> None:
+    files = files_of(issued)
+    now_s = [0.0]
+    failures: list[str] = []
+    refreshed = RefreshedContext(
+        files, lambda: server_context(files, "none", "[tls]"), refresh_s=10.0, clock_s=lambda: now_s[0]
+    )
+    refreshed.failed = failures.append
+    first = refreshed.current()
+    new = authority.issue(tmp_path / "new")
+    os.replace(new.certificate_file, issued.certificate_file)
+    assert refreshed.current() is first  # not looked at yet
+    now_s[0] = 10.0
+    assert refreshed.current() is first
+    assert len(failures) == 1
+    os.replace(new.key_file, issued.key_file)
+    now_s[0] = 20.0
+    second = refreshed.current()
+    assert second is not first
+    issued.key_file.unlink()
+    now_s[0] = 30.0
+    assert refreshed.current() is second
+    assert len(failures) == 2
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = TlsOptions(
+        ca_file="/ca", certificate_file="/c", key_file="/k", key_password_file="/p", verify_name=False
+    )
+    assert TlsOptions.from_environment(said.environment()) == said
+    assert TlsOptions.from_environment(TlsOptions().environment()) == TlsOptions()
+    assert TlsOptions.from_environment({}) is None
+    assert TlsOptions.from_environment({"FASTBK_TLS_CA_FILE": "/ca"}) == TlsOptions(ca_file="/ca")
+    assert TlsOptions.from_environment({"FASTBK_TLS": "0", "FASTBK_TLS_CA_FILE": "/ca"}) is None
+    for wrong in ({"FASTBK_TLS": "yes"}, {"FASTBK_TLS": "1", "FASTBK_TLS_VERIFY_NAME": "no"}):
+        with pytest.raises(ConfigError, match="must be 0 or 1"):
+            TlsOptions.from_environment(wrong)
+    monkeypatch.setenv("FASTBK_TLS_CA_FILE", "/ca")
+    assert ClientConfig().tls == TlsOptions(ca_file="/ca")
+    assert ClientConfig(tls=None).tls is None
+
+
+def test_what_certificates_say(issued: Issued, authority: Authority, tmp_path: Path) -> None:
+    assert names(str(issued.certificate_file)) == ["localhost", "127.0.0.1"]
+    assert names(str(authority.ca_file)) == []
+    early = authority.issue(tmp_path / "early", valid_for=timedelta(days=1))
+    both = tmp_path / "both.crt"
+    both.write_bytes(issued.certificate_file.read_bytes() + early.certificate_file.read_bytes())
+    assert end_s(str(both)) == end_s(str(early.certificate_file))
+    ends = CertificateEnds(files_of(issued))
+    path = str(issued.certificate_file)
+    before = ends.ends_s()[path]
+    os.replace(early.certificate_file, path)
+    assert ends.ends_s()[path] < before
+    issued.certificate_file.unlink()
+    assert math.isnan(ends.ends_s()[path])
+
+
+def test_an_authority_is_taken_again_until_it_ends(tmp_path: Path) -> None:
+    made = Authority.make(tmp_path)
+    again = Authority.load(tmp_path)
+    assert again is not None
+    issued = again.issue(tmp_path / "own")
+    context = server_context(files_of(issued, ca_file=str(made.ca_file)), "require", "[tls]")
+    assert context.cert_store_stats()["x509_ca"] == 1
+    assert Authority.load(tmp_path / "none") is None
+    (tmp_path / "ca.crt").write_text("garbage")
+    assert Authority.load(tmp_path) is None
