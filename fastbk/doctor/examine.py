@@ -17,8 +17,8 @@ from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
-from fastbk.server.configuration.tls import server_tls
-from fastbk.tls.certificates import end_s, names
+from fastbk.server.configuration.tls import server_tls, tls_files
+from fastbk.tls.certificates import end_s, names, passwords_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +82,8 @@ class Tradeoffs:
         except ConfigError as error:
             yield fail(str(error), "put the right files in their place; running bookies take them by themselves")
             return
-        for path in filter(None, (settings.certificate_file, settings.ca_file)):
-            days = (end_s(path) - time.time()) / 86_400
+        for path, password_file in passwords_of(tls_files(settings)).items():
+            days = (end_s(path, password_file) - time.time()) / 86_400
             if days < 0:
                 yield fail(f"{path} ended {-days:.0f} days ago: clients refuse it", RENEW)
             elif days < DAYS_LEFT_MIN:
@@ -91,8 +91,9 @@ class Tradeoffs:
             else:
                 yield ok(f"{path} is good for {days:.0f} days")
         host = self._config.bookie.advertised or split_address(self._config.bookie.listen, "[bookie] listen")[0]
-        if host not in names(settings.certificate_file):
-            said = ", ".join(names(settings.certificate_file)) or "nothing"
+        named = names(settings.certificate_file, settings.key_password_file)
+        if host not in named:
+            said = ", ".join(named) or "nothing"
             cure = "have it name the host, unless clients use a name of another kind (a wildcard, verify_name=False)"
             yield warn(f"the certificate names {said}, and clients reach this bookie by {host}", cure)
 

@@ -15,6 +15,7 @@ from fastbk.errors import ConfigError
 from fastbk.tls.files import TlsFiles
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 REFRESH_S = 10.0
 """Files are looked at once in so long, and only when a connection is made."""
 
@@ -57,10 +58,9 @@ def _context(protocol: int, files: TlsFiles, where: str) -> ssl.SSLContext:
     context.set_ciphers(CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     try:
-        if files.ca_file:
-            context.load_verify_locations(files.ca_file)
-        if files.certificate_file:
-            context.load_cert_chain(files.certificate_file, files.key_file, files.password)
+        files.load_into(context)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.message}") from error
     except (OSError, ValueError) as error:
         names = ", ".join(one for one in (files.ca_file, files.certificate_file, files.key_file) if one)
         raise ConfigError(f"{where}: {names}: {_reason_of(error)}") from error

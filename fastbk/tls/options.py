@@ -16,6 +16,7 @@ _PATHS = {
     "certificate_file": "FASTBK_TLS_CERTIFICATE_FILE",
     "key_file": "FASTBK_TLS_KEY_FILE",
     "key_password_file": "FASTBK_TLS_KEY_PASSWORD_FILE",
+    "ca_password_file": "FASTBK_TLS_CA_PASSWORD_FILE",
 }
 _VERIFY_NAME = "FASTBK_TLS_VERIFY_NAME"
 _SWITCHES = {"": None, "0": False, "1": True}

@@ -24,6 +24,7 @@ from fastbk.apache.configuration.sizes import (
     fit,
     fit_memory,
 )
+from fastbk.apache.configuration.tls import apply_tls
 from fastbk.errors import ConfigError
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
@@ -90,6 +91,7 @@ def translate(
         _scrub,
         _disk,
         _http,
+        apply_tls,
         fit,
         apply_floors,
     ]

@@ -165,11 +165,12 @@ IGNORED: tuple[tuple[str, str], ...] = (
         " ledgerIdFormatterClass=~",
     ),
     (
-        "it counts only beside tlsProviderFactoryClass or httpServerTlsEnable, which are refused",
-        "tlsProvider=OpenSSL tlsClientAuthentication=false tlsKeyStoreType=JKS tlsKeyStore=~ tlsKeyStorePasswordPath=~"
-        " tlsTrustStoreType=JKS tlsTrustStore=~ tlsTrustStorePasswordPath=~ tlsCertificatePath=~"
-        " tlsCertFilesRefreshDurationSeconds=0 tlsEnabledCipherSuites=~ tlsEnabledProtocols=~"
-        " httpServerKeyStorePath=~ httpServerKeyStorePassword=~ httpServerTrustStorePath=~"
+        "TLS here is OpenSSL's, with ciphers that have forward secrecy and authenticate what they encrypt",
+        "tlsProvider=OpenSSL tlsEnabledCipherSuites=~",
+    ),
+    (
+        "it counts only beside httpServerTlsEnable, which is refused",
+        "httpServerKeyStorePath=~ httpServerKeyStorePassword=~ httpServerTrustStorePath=~"
         " httpServerTrustStorePassword=~",
     ),
 )
@@ -177,10 +178,9 @@ IGNORED: tuple[tuple[str, str], ...] = (
 
 # fmt: off
 REFUSED = (
-    Key("tlsProviderFactoryClass", "", _REFUSED, kind=_TEXT, harmless=_NONE,
-        note="there is no TLS yet: clients that expect it would find an open port. Take the key out to serve without"),
     Key("httpServerTlsEnable", "false", _REFUSED, kind=_BOOLEAN, harmless=_OFF,
-        note="there is no TLS yet: put a proxy before the HTTP port, or switch httpServerEnabled off"),
+        note="its stores are Java's own: write a file of ours with [http] tls = true (fastbk config convert), or switch"
+             " httpServerEnabled off"),
     Key("bookieAuthProviderFactoryClass", "", _REFUSED, kind=_TEXT, harmless=_NONE,
         note="there is no authentication yet: the bookie would serve everybody. Take the key out to allow that"),
     Key("authorizedRoles", "", _REFUSED, kind=_LIST, harmless=_NONE,

@@ -23,18 +23,24 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     certificate_file: str = ""
-    """PEM file of the bookie's certificate and those between it and its authority. It has to name the host that
-    clients reach the bookie by.
+    """The bookie's certificate and those between it and its authority: PEM, or PKCS12 with the key in it. It has to
+    name the host that clients reach the bookie by.
     """
 
     key_file: str = ""
-    """PEM file of its key; others than owner and group must not be able to read it."""
+    """Its key (PEM); others than owner and group must not be able to read it. Empty with PKCS12."""
 
     key_password_file: str = ""
-    """A file with the key's password."""
+    """A file with the password of the key, or of the PKCS12 store."""
 
     ca_file: str = ""
-    """PEM file of the authorities that sign clients' certificates."""
+    """The authorities that sign clients' certificates: PEM or PKCS12."""
+
+    ca_password_file: str = ""
+    """A file with the password of `ca_file`, if that is a PKCS12 store with one."""
+
+    version_min: Literal["1.2", "1.3"] = "1.2"
+    """The lowest version of TLS that is spoken."""
 
     client_certificates: Literal["none", "request", "require"] = "none"
     """Whether clients have to show a certificate. `request`: they need none, but one that is shown must be good."""
@@ -55,6 +61,7 @@ def tls_files(settings: TlsSettings) -> TlsFiles:
         certificate_file=settings.certificate_file,
         key_file=settings.key_file,
         key_password_file=settings.key_password_file,
+        ca_password_file=settings.ca_password_file,
     )
 
 
@@ -70,12 +77,14 @@ def http_tls(http: HttpSettings, settings: TlsSettings) -> RefreshedContext | No
 
 def _context(settings: TlsSettings, client_certificates: ClientCertificates, where: str) -> RefreshedContext:
     # 10 ms that a start without TLS does not pay.
-    from fastbk.tls.contexts import RefreshedContext, server_context
+    from fastbk.tls.contexts import VERSIONS, RefreshedContext, server_context
 
     files = tls_files(settings)
 
     def make() -> ssl.SSLContext:
-        return server_context(files, client_certificates, where)
+        context = server_context(files, client_certificates, where)
+        context.minimum_version = VERSIONS[settings.version_min]
+        return context
 
     context = RefreshedContext(files, make, refresh_s=settings.refresh_interval_s)
     context.failed = _kept

@@ -103,7 +103,8 @@ def test_convert_prints_a_file_that_configures_the_same_bookie(
     ("key", "words"),
     [
         ("gcWaitTime", ["honoured", "600000", "gc.interval", '"1min"']),
-        ("tlsProviderFactoryClass", ["refused", "there is no TLS yet"]),
+        ("tlsProviderFactoryClass", ["honoured", "prefer", "tls.mode"]),
+        ("authorizedRoles", ["refused", "there is no authentication yet"]),
         ("pageSize", ["ignored", "8192"]),
         ("dbStorage_rocksDB_new", ["ignored", "RocksDB"]),
         ("journal.file_size", ['"128MiB"', "journalMaxSizeMB"]),

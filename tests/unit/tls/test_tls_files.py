@@ -9,7 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from fastbk.client.config import ClientConfig
 from fastbk.errors import ConfigError
@@ -173,3 +176,65 @@ def test_an_authority_is_taken_again_until_it_ends(tmp_path: Path) -> None:
     assert Authority.load(tmp_path / "none") is None
     (tmp_path / "ca.crt").write_text("garbage")
     assert Authority.load(tmp_path) is None
+
+
+def stores(authority: Authority, issued: Issued, folder: Path, password: bytes) -> TlsFiles:
+    """PKCS12 stores of key and authorities, as Java's keytool makes them."""
+    key = serialization.load_pem_private_key(issued.key_file.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    certificate = x509.load_pem_x509_certificate(issued.certificate_file.read_bytes())
+    ca = x509.load_pem_x509_certificate(authority.ca_file.read_bytes())
+    encryption = serialization.BestAvailableEncryption(password)
+    identity = pkcs12.serialize_key_and_certificates(b"a", key, certificate, [ca], encryption)
+    trust = pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(ca, b"ca")], encryption)
+    for name, content in (("own.p12", identity), ("trust.p12", trust), ("password", password)):
+        (folder / name).touch(0o600)
+        (folder / name).write_bytes(content)
+    said = str(folder / "password")
+    return TlsFiles(
+        certificate_file=str(folder / "own.p12"),
+        key_password_file=said,
+        ca_file=str(folder / "trust.p12"),
+        ca_password_file=said,
+    )
+
+
+def test_pkcs12_stores(issued: Issued, authority: Authority, tmp_path: Path) -> None:
+    files = stores(authority, issued, tmp_path, b"secret")
+    context = server_context(files, "require", "[tls]")
+    assert context.cert_store_stats()["x509_ca"] == 1
+    handshake(context, client_context(files, verify_name=True))
+    assert names(files.certificate_file, files.key_password_file) == ["localhost", "127.0.0.1"]
+    assert all(not math.isnan(one) for one in CertificateEnds(files).ends_s().values())
+    Path(files.key_password_file).write_text("wrong")
+    with pytest.raises(ConfigError, match="another password"):
+        server_context(files, "require", "[tls]")
+
+
+def test_a_store_of_javas_own_format_is_refused_with_the_cure(
+    issued: Issued, authority: Authority, tmp_path: Path
+) -> None:
+    store = tmp_path / "keys.jks"
+    store.touch(0o600)
+    store.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
+    cure = r"keytool -importkeystore -srckeystore \S+keys\.jks -destkeystore \S+keys\.p12 -deststoretype PKCS12"
+    with pytest.raises(ConfigError, match=cure):
+        server_context(TlsFiles(certificate_file=str(store)), "none", "[tls]")
+    with pytest.raises(ConfigError, match=cure):
+        server_context(files_of(issued, ca_file=str(store)), "require", "[tls]")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Have both shake hands, in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    ours = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    waiting = [ours, theirs]
+    for _ in range(10):
+        for one in list(waiting):
+            try:
+                one.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(one)
+    assert not waiting

@@ -1,0 +1,92 @@
+"""Translates Apache's keys about TLS.
+
+Apache's bookie with TLS serves clients in the clear, too; so `mode` becomes `prefer`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastbk.apache.configuration.config_builder import ConfigBuilder
+
+FACTORY = "tlsProviderFactoryClass"
+APACHES_OWN = "org.apache.bookkeeper.tls.TLSContextFactory"
+NOTHING = ("", "null", "none")
+TYPES = ("PEM", "PKCS12")
+VERSIONS = {"TLSv1.2": "1.2", "TLSv1.3": "1.3"}
+
+
+def apply_tls(builder: ConfigBuilder) -> None:
+    """Set [tls] where the file has TLS on. Raises ConfigError for what would not be what it asks for."""
+    source = builder.source
+    factory = source.text(FACTORY) or ""
+    if factory.lower() in NOTHING:
+        return
+    if factory != APACHES_OWN:
+        raise source.fault(FACTORY, f"the class {factory} cannot run here; Apache's own is {APACHES_OWN}")
+    builder.put("tls.mode", "prefer", FACTORY)
+    _identity(builder)
+    if source.boolean("tlsClientAuthentication"):
+        _authorities(builder)
+    if (refresh_s := builder.integer("tlsCertFilesRefreshDurationSeconds")) is not None:
+        builder.put("tls.refresh_interval_s", refresh_s, "tlsCertFilesRefreshDurationSeconds")
+    if versions := source.items("tlsEnabledProtocols"):
+        allowed = sorted(VERSIONS[one] for one in versions if one in VERSIONS)
+        if not allowed:
+            raise source.fault("tlsEnabledProtocols", "a bookie here speaks TLSv1.2 and TLSv1.3")
+        builder.put("tls.version_min", allowed[0], "tlsEnabledProtocols")
+
+
+def _identity(builder: ConfigBuilder) -> None:
+    kind = _type_of(builder, "tlsKeyStoreType")
+    store = _path(builder, "tlsKeyStore", "the bookie's key")
+    if kind == "PEM":
+        builder.put("tls.key_file", store, "tlsKeyStore", "tlsKeyStoreType")
+        certificate = _path(builder, "tlsCertificatePath", "the bookie's certificate")
+        builder.put("tls.certificate_file", certificate, "tlsCertificatePath")
+    else:
+        builder.put("tls.certificate_file", store, "tlsKeyStore", "tlsKeyStoreType")
+    if (password := builder.source.text("tlsKeyStorePasswordPath")) is not None:
+        builder.put("tls.key_password_file", password, "tlsKeyStorePasswordPath")
+
+
+def _authorities(builder: ConfigBuilder) -> None:
+    kind = _type_of(builder, "tlsTrustStoreType")
+    store = _path(builder, "tlsTrustStore", "the authorities of clients' certificates")
+    builder.put("tls.client_certificates", "require", "tlsClientAuthentication")
+    builder.put("tls.ca_file", store, "tlsTrustStore", "tlsTrustStoreType")
+    password = builder.source.text("tlsTrustStorePasswordPath")
+    if password is not None and kind == "PKCS12":
+        builder.put("tls.ca_password_file", password, "tlsTrustStorePasswordPath")
+
+
+def _type_of(builder: ConfigBuilder, key: str) -> str:
+    kind = (builder.source.text(key) or "JKS").upper()
+    if kind in TYPES:
+        return kind
+    if kind == "JKS":
+        store = builder.source.text(key.removesuffix("Type")) or "STORE.jks"
+        target = store.removesuffix(".jks") + ".p12"
+        raise _fault(
+            builder,
+            key,
+            "only Java reads JKS (Apache's default); convert the store and set PKCS12: keytool -importkeystore"
+            f" -srckeystore {store} -destkeystore {target} -deststoretype PKCS12",
+        )
+    raise _fault(builder, key, f"{kind} is not known here; there are {' and '.join(TYPES)}")
+
+
+def _path(builder: ConfigBuilder, key: str, what: str) -> str:
+    path = builder.source.text(key)
+    if not path:
+        raise _fault(builder, key, f"it has to name {what}")
+    return path
+
+
+def _fault(builder: ConfigBuilder, key: str, reason: str) -> ConfigError:
+    if key in builder.source.properties:
+        return builder.source.fault(key, reason)
+    return ConfigError(f"{key} is not set: {reason}")
