@@ -31,15 +31,17 @@ def run_cells(
     main_class: str = CELLS_MAIN,
     options: Sequence[str] = (),
     more_answers: Mapping[str, Answer] | None = None,
+    client_options: Mapping[str, object] | None = None,
     run_s_max: float = RUN_S_MAX,
 ) -> Iterator[Result]:
     """Run a program on a cluster and yield its cells as they end; ends it after `run_s_max`.
 
-    options: of its Java, beside the usual ones. more_answers: to what it may ask, beside `_answers`.
+    options: of its Java, beside the usual ones. more_answers: to what it may ask, beside `_answers`. client_options:
+    of the client in Python that it may ask for something.
     """
     started_s = time.monotonic()
     log_path = cluster.folder / f"{column.replace(' ', '').replace('>', '-')}.log"
-    with open(log_path, "ab") as log, PythonSide(cluster.metadata_uri) as python:
+    with open(log_path, "ab") as log, PythonSide(cluster.metadata_uri, client_options) as python:
         command = programs.command(main_class, *arguments, options=(*JAVA_OPTIONS, *options))
         with piped(command, log, run_s_max) as process:
             yield from serve(column, process, {**_answers(cluster, python), **(more_answers or {})})

@@ -354,15 +354,16 @@ def python_cells(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
     with rig.cluster(ours=ours, apache=apache) as cluster:
         for protocol in protocols:
             options: dict[str, object] = {} if protocol == "own" else {"apache_protocol": protocol}
-            for name, cell in wanted.items():
-                yield _run(f"python {protocol} > {kind}", cluster, name, cell, options)
+            yield from run_python(f"python {protocol} > {kind}", cluster, wanted, options)
 
 
-def _run(
-    column: str, cluster: Cluster, name: str, cell: Cell, options: dict[str, object]
-) -> Result:
-    with warnings.catch_warnings(action="ignore", category=fastbk.errors.WeakQuorumWarning):
-        return run_cell(column, name, lambda: asyncio.run(_with_client(cluster, cell, options)))
+def run_python(
+    column: str, cluster: Cluster, cells: dict[str, Cell], options: dict[str, object]
+) -> Iterator[Result]:
+    """Run cells, each with a client that has these options."""
+    for name, cell in cells.items():
+        with warnings.catch_warnings(action="ignore", category=fastbk.errors.WeakQuorumWarning):
+            yield run_cell(column, name, lambda cell=cell: asyncio.run(_with_client(cluster, cell, options)))
 
 
 async def _with_client(cluster: Cluster, cell: Cell, options: dict[str, object]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import fastbk.sync
 from fastbk.errors import Error
 
@@ -16,15 +18,16 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 class PythonSide:
     """A client that is opened when it is first needed, and one writer."""
 
-    def __init__(self, metadata_uri: str) -> None:
+    def __init__(self, metadata_uri: str, options: Mapping[str, object] | None = None) -> None:
         self._metadata_uri = metadata_uri
+        self._options = options or {}
         self._client: fastbk.sync.Client | None = None
         self._writer: fastbk.sync.LedgerWriter | None = None
 
     @property
     def client(self) -> fastbk.sync.Client:
         if self._client is None:
-            self._client = fastbk.sync.connect(self._metadata_uri)
+            self._client = fastbk.sync.connect(self._metadata_uri, **self._options)
         return self._client
 
     def read(self, ledger_id: str) -> str:

@@ -24,6 +24,7 @@ from tests.compat.rolling import rolling_cells
 from tests.compat.shared_healing import shared_healing
 from tests.compat.shell import shell_cells
 from tests.compat.suite import suite_tests
+from tests.compat.tls import tls_cells
 from tests.compat.unconfirmed import unconfirmed_cells
 
 Section = Callable[[Rig], Iterator[Result]]
@@ -52,6 +53,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         all_parts["kills"] = lambda rig: kill_rounds(rig, rounds, seed, kind="apache")
     else:
         all_parts["mixed"] = lambda rig: group(rig, only, "client", kind="mixed")
+        all_parts["tls"] = lambda rig: tls_cells(rig, only)
         all_parts["conf"] = lambda rig: conf_cells(rig, only)
         all_parts["limits"] = lambda rig: limit_cells(rig, only, kind="ours")
         all_parts["unconfirmed"] = lambda rig: unconfirmed_cells(rig, only)

@@ -38,6 +38,9 @@ final class World implements AutoCloseable {
     }
 
     /** A configuration with the protocol of this run and Apache's defaults, but for shorter waits. */
+    /** A folder with certificates; none: in the clear. */
+    private static final String TLS = System.getProperty("fastbk.compat.tls");
+
     ClientConfiguration configuration() {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri(metadataUri);
@@ -45,6 +48,17 @@ final class World implements AutoCloseable {
         configuration.setAddEntryTimeout(10);
         configuration.setReadEntryTimeout(10);
         configuration.setZkTimeout(10_000);
+        if (TLS != null) {
+            configuration.setTLSProviderFactoryClass("org.apache.bookkeeper.tls.TLSContextFactory");
+            configuration.setTLSProvider("JDK");
+            configuration.setTLSClientAuthentication(true);
+            configuration.setHostnameVerificationEnabled(true);
+            configuration.setTLSKeyStoreType("PEM");
+            configuration.setTLSKeyStore(TLS + "/client/tls.key");
+            configuration.setTLSCertificatePath(TLS + "/client/tls.crt");
+            configuration.setTLSTrustStoreType("PEM");
+            configuration.setTLSTrustStore(TLS + "/ca/ca.crt");
+        }
         return configuration;
     }
 
