@@ -54,6 +54,8 @@ TIGHT_RECEIVE_BYTES = lib.FBK_TIGHT_RECEIVE_BYTES
 
 DIGESTS_WANTED_MAX = 1024
 """Ledgers that `digests_wanted` returns at once, at most."""
+PASSED_BYTES_MAX = 16 * 1024
+"""Of `pass_output`: acknowledgements of many adds, and of reads the small ones."""
 
 LIMITS = {
     "unread_replies": SLOTS["FBK_C_WORKER_UNREAD_REPLIES_CUT"],
@@ -146,6 +148,7 @@ class Worker(NativeObject):
         pointer = lib.fbk_worker_receive_buffer(self.handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
         self._wanted = ffi.new("int64_t[]", DIGESTS_WANTED_MAX)
+        self._passed = ffi.new("uint8_t[]", PASSED_BYTES_MAX)
         self._full = shared
         self._tight = shared[:TIGHT_RECEIVE_BYTES]
         self.receive_buffer = shared
@@ -225,6 +228,17 @@ class Worker(NativeObject):
             self.handle, slot, ffi.from_buffer("uint8_t[]", output), size_bytes
         )
         return output
+
+    def pass_output(self, slot: int) -> bytes:
+        """Return the replies for a transport that most likely writes them at once; b"": there are more than a few.
+
+        If it does not, it is `handed` them."""
+        size_bytes = lib.fbk_worker_pass_output(self.handle, slot, self._passed, PASSED_BYTES_MAX)
+        return bytes(ffi.buffer(self._passed, size_bytes))
+
+    def handed(self, slot: int, size_bytes: int) -> None:
+        """Say that the transport is busy with what it was passed, until `writable`."""
+        lib.fbk_worker_handed(self.handle, slot, size_bytes)
 
     def writable(self, slot: int) -> int:
         """Say that the transport has written all it was given; return bits."""

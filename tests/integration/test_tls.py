@@ -192,6 +192,47 @@ async def test_certificates_are_renewed_while_others_append(
         await writer.close()
 
 
+async def appending(uri: str, tls: TlsOptions | None, ends: asyncio.Event) -> int:
+    """Append one after the other until it ends; return how many."""
+    count = 0
+    async with fastbk.connect(uri, tls=tls) as client:
+        async with await client.create_ledger(3, 3, 2) as writer:
+            while not ends.is_set():
+                assert await writer.append(b"x" * 100) == count
+                count += 1
+        reader = await client.open_ledger(writer.ledger_id)
+        assert await reader.last_add_confirmed() == count - 1
+    return count
+
+
+async def test_tls_comes_to_a_running_cluster(
+    authority: Authority, tls: TlsOptions, tmp_path: Path
+) -> None:
+    """The steps of docs/tls.md: no append fails, of clients in the clear nor of those with TLS."""
+    issued = authority.issue(tmp_path / "own", ["127.0.0.1"])
+    files = {"certificate_file": str(issued.certificate_file), "key_file": str(issued.key_file)}
+    ca = {"ca_file": tls.ca_file}
+
+    async def restart_all(cluster: LocalCluster, **section: str) -> None:
+        for number, bookie in enumerate(cluster.bookies):
+            bookie.sections["tls"] = {**files, **section}
+            await cluster.restart_bookie_async(number)
+
+    async with LocalCluster(4) as cluster:
+        before_ends, after_ends = asyncio.Event(), asyncio.Event()
+        before = asyncio.create_task(appending(cluster.metadata_uri, None, before_ends))
+        await restart_all(cluster, mode="prefer")
+        after = asyncio.create_task(appending(cluster.metadata_uri, tls, after_ends))
+        await restart_all(cluster, mode="prefer", client_certificates="request", **ca)
+        before_ends.set()
+        assert await before > 0
+        await restart_all(cluster, mode="require", client_certificates="require", **ca)
+        after_ends.set()
+        assert await after > 0
+        with pytest.raises(fastbk.NotEnoughBookies, match="serves TLS only"):
+            await append_and_read(cluster.metadata_uri, None, 1)
+
+
 # --- Apache's bookies: our client begins in the clear and upgrades. Ours serve that protocol, too.
 
 

@@ -99,6 +99,10 @@ int32_t fbk_worker_send(struct fbk_worker *worker, uint32_t connection, const ui
 
 /* Moves the output that waits (at most size_bytes_max) to `to`; the transport has it from now on. Returns its bytes. */
 int64_t fbk_worker_take_output(struct fbk_worker *worker, uint32_t connection, uint8_t *to, uint64_t size_bytes_max);
+/* The same of a transport that will have written it when the call of its write returns; 0 if there is more, or it is busy. */
+int64_t fbk_worker_pass_output(struct fbk_worker *worker, uint32_t connection, uint8_t *to, uint64_t size_bytes_max);
+/* It has not: it is busy with so many bytes, until fbk_worker_writable. */
+void fbk_worker_handed(struct fbk_worker *worker, uint32_t connection, uint64_t size_bytes);
 uint64_t fbk_worker_output_bytes(struct fbk_worker *worker, uint32_t connection);
 /* The transport has written all it was given. */
 int32_t fbk_worker_writable(struct fbk_worker *worker, uint32_t connection);

@@ -52,7 +52,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     allow_unauthenticated_remote: bool = False
-    """There is no authentication yet: only with this set does a bookie listen beyond loopback."""
+    """Without client certificates ([tls] and [http]) a bookie listens beyond loopback only with this set."""
 
     read_only: bool = False
     """No normal adds, ever: for a bookie that is to be emptied. Reads, recovery adds and fences go on."""

@@ -225,6 +225,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.opening is not None and not todo & (ABORT | END):
             self._held = merged(self._held, todo)  # it is for the transport that is being made
             return
+        if todo == WRITE and self._own_buffer is None:  # each turn's of a connection with TLS
+            self._write()
+            return
         if todo & COLD:
             todo = self._answer(todo)
         self._own_buffer = self._worker.own_buffer(self.slot) if todo & BUFFER else None
@@ -316,6 +319,11 @@ class Connection(asyncio.BufferedProtocol):
             self.act(self._worker.proceed(self.slot))
 
     def _write(self) -> None:
+        if self._is_secure and (passed := self._worker.pass_output(self.slot)):
+            self._transport.write(passed)
+            if self._transport.get_write_buffer_size():
+                self._worker.handed(self.slot, len(passed))
+            return
         output = self._worker.take_output(self.slot)
         if not output:
             return  # it was cut since, because another one needed the room, and is aborted next

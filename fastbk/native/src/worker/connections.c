@@ -467,26 +467,53 @@ fbk_worker_output_bytes(struct fbk_worker *worker, uint32_t slot)
     return fbk_connection_at(worker, slot)->output_used;
 }
 
-int64_t
-fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, uint64_t size_bytes_max)
+static uint32_t
+move_output(struct fbk_worker *worker, struct fbk_connection *connection, uint8_t *to, uint64_t size_bytes_max)
 {
-    struct fbk_connection *connection = fbk_connection_at(worker, slot);
     uint32_t size_bytes = connection->output_used;
     if (size_bytes == 0 || size_bytes > size_bytes_max)
         return 0;
     memcpy(to, connection->output, size_bytes);
     output_give_back(worker, connection);
+    fbk_count(worker->stats, FBK_C_WORKER_BYTES_SENT, size_bytes);
+    return size_bytes;
+}
+
+static void
+hand_over(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t size_bytes)
+{
     if (!connection->is_busy)
         begin_reads(worker, connection);
     connection->is_busy = true;
     connection->handed_bytes += size_bytes;
     worker->reply_bytes += size_bytes;
-    fbk_count(worker->stats, FBK_C_WORKER_BYTES_SENT, size_bytes);
     if (connection->state == FBK_CONNECTION_OPEN && !(connection->blocked & FBK_BLOCKED_OUTPUT)) {
         fbk_worker_note(worker, FBK_C_WORKER_WAITS_OUTPUT);
         fbk_connection_block(worker, connection, FBK_BLOCKED_OUTPUT);
     }
+}
+
+int64_t
+fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, uint64_t size_bytes_max)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    uint32_t size_bytes = move_output(worker, connection, to, size_bytes_max);
+    if (size_bytes > 0)
+        hand_over(worker, connection, size_bytes);
     return size_bytes;
+}
+
+int64_t
+fbk_worker_pass_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, uint64_t size_bytes_max)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    return connection->is_busy ? 0 : move_output(worker, connection, to, size_bytes_max);
+}
+
+void
+fbk_worker_handed(struct fbk_worker *worker, uint32_t slot, uint64_t size_bytes)
+{
+    hand_over(worker, fbk_connection_at(worker, slot), size_bytes);
 }
 
 /* ------------------------------------------------------------------ frames under way */
