@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fastbk.apache.configuration import source
-from fastbk.config import split_address
+from fastbk.config import is_loopback, split_address
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
@@ -17,7 +17,7 @@ from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
-from fastbk.server.configuration.tls import server_tls, tls_files
+from fastbk.server.configuration.tls import authenticates, pages_authenticate, server_tls, tls_files
 from fastbk.tls.certificates import end_s, names, passwords_of
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Tradeoffs:
         """Yield all looks at choices."""
         yield "durability", self.durability
         yield "deletions", self.deletions
+        yield "strangers", self.strangers
         if self._config.tls.certificate_file:
             yield "certificates", self.certificates
 
@@ -73,6 +74,20 @@ class Tradeoffs:
                 'sync = "always", unless this is a test or the data can be made again',
             )
         return ok("acknowledged after the sync")
+
+    def strangers(self) -> Iterator[Finding]:
+        """Whether somebody without a certificate could be served from another machine."""
+        config = self._config
+        ports = (
+            ("[bookie] listen", config.bookie.listen, authenticates(config.tls), "[tls] mode"),
+            ("[http] listen", config.http.listen, pages_authenticate(config.http), "[http] tls = true"),
+        )
+        for name, listen, is_closed, key in ports:
+            if not listen or is_closed or is_loopback(split_address(listen, name)[0]):
+                yield ok(f"{name} serves nobody from elsewhere without a certificate")
+            else:
+                cure = f'set {key} and client_certificates = "require" (docs/tls.md), or have a firewall keep them out'
+                yield warn(f"{name} = {listen} serves everybody who reaches it", cure)
 
     def certificates(self) -> Iterator[Finding]:
         """Whether they make a server, for how long yet, and whether clients will find the host in them."""

@@ -119,8 +119,8 @@ class WorkerOptions:
     """`poll` polls for so long while an add is under way; 0: not at all."""
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
-    is_tls_required: bool = False
-    """Requests of Apache's clients in the clear are refused with EUA, but for AUTH and START_TLS."""
+    is_admission_required: bool = False
+    """Until `admit` requests of Apache's clients are refused with EUA, but for AUTH and START_TLS."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
     """Where the ledgers of each shard live (`fastbk.storage.identity`)."""
 
@@ -228,6 +228,10 @@ class Worker(NativeObject):
             self.handle, slot, ffi.from_buffer("uint8_t[]", output), size_bytes
         )
         return output
+
+    def admit(self, slot: int) -> None:
+        """Have a client served (INV-N2)."""
+        lib.fbk_worker_admit(self.handle, slot)
 
     def pass_output(self, slot: int) -> bytes:
         """Return the replies for a transport that most likely writes them at once; b"": there are more than a few.

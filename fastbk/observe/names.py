@@ -261,7 +261,7 @@ _OFF_BY_DEFAULT: Slots = {
     "WORKER_SPINS": (145, "Times that the worker polled for answers instead of sleeping."),
     "WORKER_TLS_HANDSHAKES": (157, "TLS handshakes that succeeded."),
     "WORKER_TLS_FAILED": (158, "TLS handshakes that failed or did not end in time."),
-    "WORKER_TLS_REFUSED": (159, "Hellos refused because they came in the clear."),
+    "WORKER_TLS_REFUSED": (159, "Hellos refused: in the clear, or without an authorised role."),
     "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
 }
 """Of what nobody pays for without having switched it on: they have series from their first event on, too."""

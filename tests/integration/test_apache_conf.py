@@ -86,12 +86,12 @@ def test_a_conf_file_that_asks_for_what_is_missing_does_not_start(tmp_path: Path
     path, log = tmp_path / "bk_server.conf", tmp_path / "log"
     path.write_text(CONF.format(folder=tmp_path))
     with running(
-        path, log, BK_bookieAuthProviderFactoryClass="org.apache.bookkeeper.tls.BookieAuthZFactory"
+        path, log, BK_bookieAuthProviderFactoryClass="org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
     ) as process:
         assert process.wait(60) == 78
     (failed,) = events(log, "bookie.failed")
     assert "BK_bookieAuthProviderFactoryClass" in failed["reason"]
-    assert "there is no authentication yet" in failed["reason"]
+    assert "cannot run here" in failed["reason"]
     assert not (tmp_path / "disk").exists()
 
 

@@ -77,10 +77,15 @@ async def test_a_lost_bookie_is_healed_after_its_delay() -> None:
             await until(lambda: healer.worker.counts.repaired, "a ledger is repaired")
             audit = await healer.state.audit.read()
             code, answer, _ = await Cli(cluster.metadata_uri).answer_async("cluster", "under-replicated")
-            assert (code, answer["known"]["lost_bookies"]) == (1, {"bookie-1": 0})
-            lost = (await healer.state.lost_bookies.read()).lost["bookie-1"]
+            # The other ledgers may be repaired by now, too.
+            assert (code, answer["known"]["lost_bookies"]) == (int(bool(answer["missing"])), {"bookie-1": 0})
             assert audit.due == ("bookie-1",)
-            assert lost.is_marked
+
+            async def is_marked() -> bool:
+                return (await healer.state.lost_bookies.read()).lost["bookie-1"].is_marked
+
+            await until(is_marked, "the pass that marks it has ended")
+            lost = (await healer.state.lost_bookies.read()).lost["bookie-1"]
             marks = [one async for page in client.marks.pages() for one in page]
             assert all(
                 each.marked_ms - lost.lost_ms >= 4000 for one in marks for each in one.missing

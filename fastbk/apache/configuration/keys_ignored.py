@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastbk.apache.configuration.keys import Key, Kind, Verdict
 
 _REFUSED = Verdict.REFUSED
-_BOOLEAN, _TEXT, _LIST = Kind.BOOLEAN, Kind.TEXT, Kind.LIST
+_BOOLEAN, _TEXT = Kind.BOOLEAN, Kind.TEXT
 _OFF = ("false", "f", "no", "n", "off", "0")
 _NONE = ("", "null")
 
@@ -181,10 +181,6 @@ REFUSED = (
     Key("httpServerTlsEnable", "false", _REFUSED, kind=_BOOLEAN, harmless=_OFF,
         note="its stores are Java's own: write a file of ours with [http] tls = true (fastbk config convert), or switch"
              " httpServerEnabled off"),
-    Key("bookieAuthProviderFactoryClass", "", _REFUSED, kind=_TEXT, harmless=_NONE,
-        note="there is no authentication yet: the bookie would serve everybody. Take the key out to allow that"),
-    Key("authorizedRoles", "", _REFUSED, kind=_LIST, harmless=_NONE,
-        note="there is no authentication yet, so nobody's role is known. Take the key out to serve everybody"),
     Key("zkEnableSecurity", "false", _REFUSED, kind=_BOOLEAN, harmless=_OFF,
         note="nodes in ZooKeeper would be made without the access rules that it asks for"),
     Key("disableServerSocketBind", "false", _REFUSED, kind=_BOOLEAN, harmless=_OFF,

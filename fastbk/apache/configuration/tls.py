@@ -1,6 +1,7 @@
 """Translates Apache's keys about TLS.
 
-Apache's bookie with TLS serves clients in the clear, too; so `mode` becomes `prefer`.
+Apache's bookie with TLS serves clients in the clear, too; so `mode` becomes `prefer`. With its provider that
+authorises by a certificate's role it serves nobody else; so `mode` becomes `require`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 FACTORY = "tlsProviderFactoryClass"
 APACHES_OWN = "org.apache.bookkeeper.tls.TLSContextFactory"
+AUTHORIZATION = "bookieAuthProviderFactoryClass"
+BY_ROLES = "org.apache.bookkeeper.tls.BookieAuthZFactory"
 NOTHING = ("", "null", "none")
 TYPES = ("PEM", "PKCS12")
 VERSIONS = {"TLSv1.2": "1.2", "TLSv1.3": "1.3"}
@@ -23,7 +26,12 @@ def apply_tls(builder: ConfigBuilder) -> None:
     """Set [tls] where the file has TLS on. Raises ConfigError for what would not be what it asks for."""
     source = builder.source
     factory = source.text(FACTORY) or ""
+    has_roles = (source.text(AUTHORIZATION) or "").lower() not in NOTHING
+    if has_roles and source.text(AUTHORIZATION) != BY_ROLES:
+        raise source.fault(AUTHORIZATION, f"that class cannot run here; of Apache's there is {BY_ROLES}")
     if factory.lower() in NOTHING:
+        if has_roles:
+            raise _fault(builder, FACTORY, f"{AUTHORIZATION} needs TLS, since roles are in certificates")
         return
     if factory != APACHES_OWN:
         raise source.fault(FACTORY, f"the class {factory} cannot run here; Apache's own is {APACHES_OWN}")
@@ -31,6 +39,8 @@ def apply_tls(builder: ConfigBuilder) -> None:
     _identity(builder)
     if source.boolean("tlsClientAuthentication"):
         _authorities(builder)
+    if has_roles:
+        _roles(builder)
     if (refresh_s := builder.integer("tlsCertFilesRefreshDurationSeconds")) is not None:
         builder.put("tls.refresh_interval_s", refresh_s, "tlsCertFilesRefreshDurationSeconds")
     if versions := source.items("tlsEnabledProtocols"):
@@ -61,6 +71,17 @@ def _authorities(builder: ConfigBuilder) -> None:
     password = builder.source.text("tlsTrustStorePasswordPath")
     if password is not None and kind == "PKCS12":
         builder.put("tls.ca_password_file", password, "tlsTrustStorePasswordPath")
+
+
+def _roles(builder: ConfigBuilder) -> None:
+    source = builder.source
+    if not source.boolean("tlsClientAuthentication"):
+        raise _fault(builder, "tlsClientAuthentication", f"{AUTHORIZATION} needs it: roles are in certificates")
+    roles = source.items("authorizedRoles")
+    if not roles:
+        raise _fault(builder, "authorizedRoles", f"{AUTHORIZATION} needs at least one")
+    builder.put("tls.mode", "require", FACTORY, AUTHORIZATION)
+    builder.put("tls.authorized_roles", roles, "authorizedRoles")
 
 
 def _type_of(builder: ConfigBuilder, key: str) -> str:

@@ -51,7 +51,7 @@ struct fbk_worker_options {
     uint32_t turn_bytes_max;
     uint32_t spin_us;       /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
-    uint32_t is_tls_required; /* 1: what Apache's clients want in the clear is EUA, but for AUTH and START_TLS */
+    uint32_t is_admission_required; /* 1: until fbk_worker_admit what Apache's clients want is EUA, but AUTH and START_TLS */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
     uint32_t apache_batch_bytes_max;      /* a batch read's reply, as Apache counts it */
@@ -117,6 +117,8 @@ int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
 /* FBK_DO_OPEN comes, once, when the connection's first byte can be received; that stays in the socket.  Returns 0, or
  * FBK_DO_ABORT. */
 int32_t fbk_worker_await(struct fbk_worker *worker, uint32_t connection);
+/* Its client is one of those who are served (INV-N2). */
+void fbk_worker_admit(struct fbk_worker *worker, uint32_t connection);
 /* From now on a transport encrypts: bytes come by fbk_worker_receive and leave by FBK_DO_WRITE (INV-N1).  Returns 0, or
  * FBK_DO_ABORT if anything but the request that Python has is under way in the clear. */
 int32_t fbk_worker_secure(struct fbk_worker *worker, uint32_t connection);

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX = 8192
 BACKLOG = 100
-HANDSHAKES_MAX = 64
+HANDSHAKES_MAX = 256
 """TLS handshakes under way; beyond it the oldest is given up."""
 HANDSHAKE_TIMEOUT_S = 5.0
 SHUTDOWN_TIMEOUT_S = 2.0
@@ -91,8 +91,10 @@ class HttpListener:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
             else:
                 opening = _Opening(self._run(self._open(sock, serve)))
-                self._handshakes.enter(opening)
-                opening.task.add_done_callback(opening.left(self._handshakes))
+                if self._tls is not None:  # without it nobody has to be waited for
+                    self._handshakes.enter(opening)
+                    opening.task.add_done_callback(opening.left(self._handshakes))
+                await asyncio.sleep(0)  # the others' turn: accepting goes on as long as somebody connects
 
     async def _open(self, sock: socket.socket, serve: Serve) -> None:
         loop = asyncio.get_running_loop()
@@ -111,7 +113,7 @@ class HttpListener:
 
 @dataclass(frozen=True, eq=False)
 class _Opening:
-    """A connection whose handshake is under way, in plain HTTP for a turn of the loop."""
+    """A connection whose handshake is under way."""
 
     task: asyncio.Task[None]
 

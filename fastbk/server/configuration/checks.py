@@ -63,6 +63,8 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             " not kept out: listen on 127.0.0.1, or set [tls] mode and client_certificates to \"require\", or"
             " [bookie] allow_unauthenticated_remote = true"
         )
+    if config.tls.authorized_roles and not authenticates(config.tls):
+        yield '[tls] authorized_roles needs mode = "require" and client_certificates = "require"'
     if config.tls.mode == "off" and config.tls.certificate_file and not config.http.tls:
         yield '[tls] names a certificate and is off: set mode = "prefer" or "require"'
     if not port and not config.bookie.id:

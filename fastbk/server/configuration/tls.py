@@ -45,6 +45,11 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     client_certificates: Literal["none", "request", "require"] = "none"
     """Whether clients have to show a certificate. `request`: they need none, but one that is shown must be good."""
 
+    authorized_roles: tuple[str, ...] = ()
+    """Serve only certificates whose first role is one of these: an organizational unit such as `0:writer,reader`, as
+    Apache's authorizedRoles. Empty: every good certificate.
+    """
+
     handshakes_rate: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200
     """Handshakes that a worker begins in a second; each takes a millisecond of its processor. More wait."""
 

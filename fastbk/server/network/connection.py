@@ -31,9 +31,11 @@ from fastbk.native.worker import (
     RESUME,
     WRITE,
 )
+from fastbk.server.network.handlers import Client
 
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
+    from fastbk.server.network.admission import Admission
     from fastbk.server.network.digest_requests import DigestRequests
     from fastbk.server.network.handlers import ApacheHandlers, Handlers
 
@@ -59,6 +61,7 @@ class Owner(Protocol):
     handlers: Handlers
     apache: ApacheHandlers
     digests: DigestRequests
+    admission: Admission
     keep_alive: tuple[tuple[int, int], ...]
 
     def came(self, connection: Connection) -> None:
@@ -86,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_has_transport",
         "_held",
-        "_is_secure",
+        "_client",
         "_network",
         "_own_buffer",
         "_rest",
@@ -104,7 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         self._worker = network.worker
         self._transport = cast("asyncio.Transport", None)
         self._own_buffer: memoryview | None = None
-        self._has_transport = self._is_secure = self._was_lost = False
+        self._has_transport = self._was_lost = False
+        self._client = Client(network.admission.refusal(None))
         self._rest = memoryview(b"")
         self._held = 0
         self.slot = -1
@@ -124,10 +128,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def secure(self) -> bool:
         """Say that the transport encrypts from now on; False: it may not, and the connection is closed."""
-        self._is_secure = True
+        self._client.is_secure = True
         refusal = self._worker.secure(self.slot)
         self.act(refusal)
         return not refusal
+
+    def _admit(self) -> None:
+        certificate = self._transport.get_extra_info("peercert") or {}
+        self._client.refusal = self._network.admission.refusal(certificate)
+        if not self._client.refusal:
+            self._worker.admit(self.slot)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a slot, or refuse."""
@@ -142,8 +152,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(self._network.handlers.too_many_connections())
                 self._transport.close()
                 return
-        if self._is_secure:
+        if self._client.is_secure:
             self._limit_secure_writes()
+            self._admit()
             return
         # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
         self._transport.set_write_buffer_limits(high=0)
@@ -153,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on with TLS, where the client asked for it in the clear."""
         self._transport = transport
         self._limit_secure_writes()
+        self._admit()
         self.opening = None
         held, self._held = self._held, 0
         self.act(merged(held, self._worker.proceed(self.slot)))
@@ -178,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _watch(self) -> None:
         """From now on C receives, from all connections in one call: one for each takes half as long as TCP itself."""
-        if self.slot >= 0 and not self._is_secure and not self._transport.is_closing():
+        if self.slot >= 0 and not self._client.is_secure and not self._transport.is_closing():
             self._transport.pause_reading()
             self._own_buffer = None
             self.act(self._worker.watch(self.slot))
@@ -248,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         if todo & WRITE:
             self._write()
         if todo & FINISH:
-            if self._is_secure:
+            if self._client.is_secure:
                 self.close()  # TLS has no half-closed connection; it says the end to both sides
             else:
                 self._transport.write_eof()
@@ -290,9 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         handlers = self._network.apache if is_apache else self._network.handlers
         for left in reversed(range(COLD_REQUESTS_A_TURN)):
             began_ns = time.monotonic_ns()
-            answer = handlers.answer(
-                self._worker.cold_frame(self.slot), is_secure=self._is_secure
-            )
+            answer = handlers.answer(self._worker.cold_frame(self.slot), self._client)
             if answer.is_upgrade:
                 return self._upgrade(answer.frame)
             if answer.info:
@@ -319,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             self.act(self._worker.proceed(self.slot))
 
     def _write(self) -> None:
-        if self._is_secure and (passed := self._worker.pass_output(self.slot)):
+        if self._client.is_secure and (passed := self._worker.pass_output(self.slot)):
             self._transport.write(passed)
             if self._transport.get_write_buffer_size():
                 self._worker.handed(self.slot, len(passed))
@@ -327,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         output = self._worker.take_output(self.slot)
         if not output:
             return  # it was cut since, because another one needed the room, and is aborted next
-        if self._is_secure:
+        if self._client.is_secure:
             self._rest = memoryview(output)
         else:
             self._transport.write(output)

@@ -45,6 +45,14 @@ class Answer:
     is_upgrade: bool = False
 
 
+@dataclass(slots=True)
+class Client:
+    """Who asks. `refusal`: why it is not served; "": it is. `is_secure`: by TLS."""
+
+    refusal: str = ""
+    is_secure: bool = False
+
+
 class Handlers:
     """Knows what a hello and an info reply say."""
 
@@ -55,15 +63,15 @@ class Handlers:
         self.frozen = ""
         """Which processes of this bookie stand still, by the supervisor's watchdog."""
 
-    def answer(self, frame: bytes, *, is_secure: bool) -> Answer:
-        """Return the answer to a verified cold request; `is_secure`: it came by TLS."""
+    def answer(self, frame: bytes, client: Client) -> Answer:
+        """Return the answer to a verified cold request."""
         request = decode_cold_request(frame)
         if request.hello is None:
             return Answer(encode_reply(request.request_id, Status.OK, self._info()), info="done")
-        if self._config.tls.mode == "require" and not is_secure:
+        if client.refusal:
             self._worker.count(TLS_REFUSED)
-            reason = "this bookie serves TLS only: set FASTBK_TLS_CA_FILE, or connect(uri, tls=TlsOptions(...))"
-            refusal = encode_reply(request.request_id, Status.UNAUTHORIZED, ErrorReply(message=reason))
+            reply = ErrorReply(message=client.refusal)
+            refusal = encode_reply(request.request_id, Status.UNAUTHORIZED, reply)
             return Answer(refusal, is_last=True, is_open=False)
         return self._hello(request, request.hello)
 
@@ -136,7 +144,7 @@ class ApacheHandlers:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
 
-    def answer(self, frame: bytes, *, is_secure: bool) -> Answer:
+    def answer(self, frame: bytes, client: Client) -> Answer:
         """Return the answer to a request that C found good; to one that is not after all, the end."""
         verdict, _, request = apache.read_request(frame[4:])
         if verdict != apache.GOOD:
@@ -147,7 +155,7 @@ class ApacheHandlers:
             return Answer(apache.put_reply(reply), info="done" if is_done else "failed")
         if request.operation == Operation.AUTH:
             reply = _reply(request, ApacheStatus.EOK, plugin=NO_AUTH, blob=b"")
-        elif self._config.tls.mode == "off" or is_secure:
+        elif self._config.tls.mode == "off" or client.is_secure:
             reply = _reply(request, ApacheStatus.EBADREQ)  # there is no TLS, or it is spoken already
         else:
             return Answer(apache.put_reply(_reply(request, ApacheStatus.EOK)), is_upgrade=True)

@@ -14,6 +14,7 @@ from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.network.acceptor import Acceptor
+from fastbk.server.network.admission import Admission
 from fastbk.server.network.connection import Connection
 from fastbk.server.network.digest_requests import DigestRequests
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
@@ -41,6 +42,7 @@ class Network:
         self.loop = loop
         self.handlers = Handlers(config, worker)
         self.apache = ApacheHandlers(config)
+        self.admission = Admission(config.tls)
         hello_timeout_s = config.settings.hello_timeout_ms / 1000
         self._acceptor = (
             None if config.tls.mode == "off" else Acceptor(self, config.tls, hello_timeout_s)

@@ -14,6 +14,7 @@ from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
+from fastbk.server.network.admission import Admission
 from fastbk.server.network.idle_connections import allow_descriptors
 from fastbk.server.network.network import Network
 
@@ -67,7 +68,7 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
         spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
-        is_tls_required=config.tls.mode == "require",
+        is_admission_required=Admission(config.tls).is_required,
     )
 
 

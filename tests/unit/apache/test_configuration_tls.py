@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.server.configuration.tls import TlsSettings
-from tests.fixtures.apache_cases import FACTORY, PEM, PKCS12, TRUST
+from tests.fixtures.apache_cases import FACTORY, PEM, PKCS12, ROLES, TRUST
 from tests.unit.apache.test_configuration import BASE, accepted, translated
 
 
@@ -14,6 +14,7 @@ def tls_of(keys: dict[str, str]) -> TlsSettings:
 
 
 def test_keys_count_only_where_tls_is_on() -> None:
+    assert tls_of({"authorizedRoles": "a"}) == TlsSettings()
     rest = {key: value for key, value in (PKCS12 | TRUST).items() if key not in FACTORY}
     assert tls_of(rest) == TlsSettings()
     off = dict(TRUST, tlsClientAuthentication="false")
@@ -30,6 +31,10 @@ def test_keys_count_only_where_tls_is_on() -> None:
         (PEM | TRUST | {"tlsTrustStore": ""}, "the authorities"),
         (PEM | TRUST | {"tlsTrustStoreType": "JKS"}, "keytool"),
         (PEM | {"tlsProviderFactoryClass": "my.Factory"}, "my.Factory cannot run here"),
+        (ROLES, "roles are in certificates"),
+        (PEM | ROLES, "tlsClientAuthentication is not set"),
+        (PEM | TRUST | ROLES | {"authorizedRoles": ""}, "at least one"),
+        (PEM | TRUST | ROLES | {"bookieAuthProviderFactoryClass": "a.Sasl"}, "cannot run here"),
         (PEM | {"tlsEnabledProtocols": "SSLv3"}, "TLSv1.2 and TLSv1.3"),
     ],
 )

@@ -104,7 +104,7 @@ def test_convert_prints_a_file_that_configures_the_same_bookie(
     [
         ("gcWaitTime", ["honoured", "600000", "gc.interval", '"1min"']),
         ("tlsProviderFactoryClass", ["honoured", "prefer", "tls.mode"]),
-        ("authorizedRoles", ["refused", "there is no authentication yet"]),
+        ("zkEnableSecurity", ["refused", "nodes in ZooKeeper"]),
         ("pageSize", ["ignored", "8192"]),
         ("dbStorage_rocksDB_new", ["ignored", "RocksDB"]),
         ("journal.file_size", ['"128MiB"', "journalMaxSizeMB"]),

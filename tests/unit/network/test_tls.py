@@ -47,6 +47,7 @@ def settings(
     mode: Literal["prefer", "require"] = "prefer",
     authority: Authority | None = None,
     handshakes_rate: int = 200,
+    roles: tuple[str, ...] = (),
 ) -> TlsSettings:
     """`authority`: signs the certificates that clients must show."""
     return TlsSettings(
@@ -56,6 +57,7 @@ def settings(
         ca_file="" if authority is None else str(authority.ca_file),
         client_certificates="none" if authority is None else "require",
         handshakes_rate=handshakes_rate,
+        authorized_roles=roles,
         refresh_interval_s=1,
     )
 
@@ -299,6 +301,50 @@ async def test_clients_without_a_good_certificate_are_refused(
             client = await secure(bookie, trusting(authority, authority.issue(tmp_path / "good")))
             await greet(client)
             await client.close()
+
+
+@pytest.mark.parametrize(
+    ("unit", "is_served"),
+    [
+        ("0:writer,reader", True),
+        ("1:cluster;0:writer", True),
+        ("0:reader,writer", False),  # the first role counts
+        ("1:writer", False),
+        ("writer", False),
+        ("", False),
+    ],
+)
+async def test_the_first_role_of_a_certificate_is_authorised(
+    unit: str, is_served: bool, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    """INV-N2, in all three protocols."""
+    rules = settings(issued, "require", authority, roles=("writer", "healer"))
+    shown = trusting(authority, authority.issue(tmp_path / "own", roles=unit))
+    with WorkerHarness() as harness:
+        async with served(harness, rules) as bookie:
+            ours = await secure(bookie, shown)
+            ours.send(frames.hello())
+            _, status, refusal = decode_reply(await ours.frame())
+            apaches = await bookie.connect()
+            apaches.send(apache.v3_start_tls(1))
+            assert (await hear_v3(apaches)).status == EOK
+            await apaches.writer.start_tls(shown, server_hostname="127.0.0.1")
+            apaches.send(apache.v2_add(7) + apache.v3_add(900, 8))
+            if is_served:
+                assert status == OK
+                await bookie.take(2)
+                harness.publish()
+                assert (await hear_v2(apaches)).error == EOK
+                assert (await hear_v3(apaches)).status == EOK
+            else:
+                assert status == UNAUTHORIZED
+                assert isinstance(refusal, ErrorReply)
+                assert "role" in str(refusal.message)
+                assert (await hear_v2(apaches)).error == V2_EUA
+                assert (await hear_v3(apaches)).status == EUA
+                assert harness.take_all() == []
+            await ours.close()
+            await apaches.close()
 
 
 async def test_a_renewed_certificate_is_shown_to_new_connections(

@@ -863,9 +863,9 @@ get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *asked
 
 /* INV-N2 */
 static bool
-may_not_in_the_clear(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation)
+may_not(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation)
 {
-    return worker->options.is_tls_required && !connection->is_secure && operation != FBK_APACHE_AUTH &&
+    return worker->options.is_admission_required && !connection->is_admitted && operation != FBK_APACHE_AUTH &&
            operation != FBK_APACHE_START_TLS;
 }
 
@@ -878,7 +878,7 @@ fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *con
     case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_CLOSE;
     case FBK_APACHE_REFUSE: break;
     case FBK_APACHE_GOOD:
-        if (may_not_in_the_clear(worker, connection, asked.operation))
+        if (may_not(worker, connection, asked.operation))
             status = FBK_APACHE_EUA;
         else if (is_for_python(asked.operation))
             return FBK_FOR_PYTHON;

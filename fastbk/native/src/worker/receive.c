@@ -331,6 +331,12 @@ cold_bytes(const struct fbk_connection *connection)
     return is_there ? 4 + length_of(connection, connection->input + connection->input_from) : 0;
 }
 
+void
+fbk_worker_admit(struct fbk_worker *worker, uint32_t slot)
+{
+    fbk_connection_at(worker, slot)->is_admitted = true;
+}
+
 /* INV-N1: nothing that came or goes in the clear is taken for a part of what is encrypted.  Who can write into a connection
  * could else have its own requests, sent before the handshake, answered as its client's. */
 int32_t
