@@ -35,6 +35,19 @@ _kazoo_log.addHandler(logging.NullHandler())
 _kazoo_log.propagate = False
 
 
+class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """A client whose next session, after one that expired, sees no older data either.
+
+    kazoo forgets the last transaction that it saw. A server that is behind would then take the new session, and what is
+    missing there would count as deleted.
+    """
+
+    def _reset(self) -> None:
+        seen_zxid = getattr(self, "last_zxid", 0)
+        super()._reset()
+        self.last_zxid = seen_zxid
+
+
 class Session:
     """One session with the servers, renewed by itself. Usable from any thread of the process that made it."""
 
@@ -74,7 +87,7 @@ class Session:
 
     def _begin(self) -> Any:  # noqa: ANN401 -- kazoo has no types
         """Return a client of kazoo's with a new session; it connects by itself."""
-        client = KazooClient(
+        client = _Client(
             hosts=self._hosts,
             timeout=self.session_timeout_s,
             # For ever: an outage of any length ends by itself.

@@ -196,6 +196,29 @@ def test_a_server_that_others_bring_past_the_transaction_is_held_as_well(
             assert read_hold(other) is not None
 
 
+def test_a_session_after_one_that_expired_does_not_begin_at_a_server_that_is_behind(
+    server: Restorable, tmp_path: Path
+) -> None:
+    """Gc would take ledgers for deleted that such a server does not have yet."""
+    lagging = Restorable(tmp_path / "lagging", tick_ms=TICK_MS, is_durable=False)
+    lagging.start()
+    try:
+        place = ZooKeeperPlace(server)
+        place.uri()
+        both = place.location(through=f"{server.address};{lagging.address}").uri
+        write(place.uri(), range(WRITES))
+        lagging.stop()
+        with closing(opened(both, 1.0)) as store:
+            store.create_ledger(1000, metadata())
+            lagging.start()
+            for _ in range(6):
+                place.expire(store)
+                wait_until(lambda: answers(store), "a session has begun")
+                assert store.list_ledgers(WRITES) == [1000]
+    finally:
+        lagging.stop()
+
+
 def test_a_server_that_is_behind_is_not_believed_while_another_may_have_more(
     server: Restorable, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
