@@ -18,6 +18,16 @@ def die_with_parent() -> None:
         raise OSError(-result, os.strerror(-result))
 
 
+def confine() -> None:
+    """Give up new privileges for good, and keep other processes of this user out of this one's memory. Raises OSError.
+
+    FASTBK_DUMPABLE=1 leaves the second one, for debuggers and cores.
+    """
+    result = lib.fbk_process_confine(os.environ.get("FASTBK_DUMPABLE") == "1")
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+
+
 def watch_signals() -> None:
     """Have this process note when it is continued after a SIGSTOP, for the flight recorder. Raises OSError."""
     result = lib.fbk_flight_watch_signals()

@@ -13,6 +13,7 @@ import msgspec
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
 from fastbk.native.kill_points import arm_from_environment
+from fastbk.native.process import confine
 from fastbk.observe import logs
 from fastbk.server.configuration import bookie_file
 from fastbk.server.supervision.claim import Claim, claim_at_once
@@ -46,6 +47,7 @@ def serve(
     `accept_data_loss`: see `fastbk.server.identity.settle`.
     """
     os.umask(0o077)
+    confine()
     arm_from_environment()
     logs.configure()
     logs.bind(role="supervisor")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from fastbk.native.kill_points import arm_from_environment
-from fastbk.native.process import die_with_parent, watch_signals
+from fastbk.native.process import confine, die_with_parent, watch_signals
 from fastbk.observe import logs
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def start(role: str) -> Child:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    confine()
     die_with_parent()
     watch_signals()
     arm_from_environment()

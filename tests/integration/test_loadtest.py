@@ -72,7 +72,7 @@ def test_the_figures_of_two_processes_have_each_request_once_and_full_ledgers_ar
     """Their notes of acknowledged entries, which the audit reads, are a second count of the same."""
     monkeypatch.setenv("FASTBK_LOAD_KEPT_BYTES", "20000")
     monkeypatch.setenv("FASTBK_LOAD_UNTIL", "append small,stream append")
-    wish = Wish(SECONDS_MAX, users=4, processes=2, shape="soak")
+    wish = Wish(SECONDS_MAX, users=4, processes=2, shape="soak", tls=True)
     wish.kinds = ["SmallAppends", "StreamAppends"]
     wish.thresholds = "append small: p50 < 1us; *: failures < 1"
     code, results = load(wish, tmp_path)

@@ -45,6 +45,11 @@ def refuses(port: int) -> bool:
     return False
 
 
+def test_no_process_gets_new_privileges(cluster: LocalCluster) -> None:
+    for name, pid in cluster.bookies[0].pids.items():
+        assert "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text(), name
+
+
 async def append_until(writer: fastbk.client.LedgerWriter, stop: asyncio.Event) -> list[bytes]:
     """Append until told to stop or the writer ends; return what was acknowledged, in order."""
     acknowledged: list[bytes] = []

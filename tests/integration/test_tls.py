@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -329,3 +332,39 @@ def test_metrics_say_when_certificates_end(cluster: LocalCluster, tls: TlsOption
     ends = re.findall(r'^fastbk_tls_certificate_end_seconds\{file="[^"]+"\} (\S+)$', text, re.MULTILINE)
     assert len(ends) == 2
     assert all(29 < (float(one) - time.time()) / 86_400 <= 30 for one in ends)
+
+
+SPARK = """
+import fastbk.sync
+from pyspark.sql import SparkSession
+
+with fastbk.sync.connect() as client:
+    client.namespace("shop").create()
+    with client.namespace("shop").stream("orders").writer(create=True) as writer:
+        writer.append_many([b"%d" % n for n in range(5000)])
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+orders = spark.read.format("fastbk").option("stream", "shop/orders").load()
+copy = orders.select("value").write.format("fastbk").option("stream", "shop/copy")
+copy.option("create", "true").mode("append").save()
+copied = spark.read.format("fastbk").option("stream", "shop/copy").load()
+print("READ", orders.count(), "COPIED", copied.count())
+"""
+
+
+@pytest.mark.soak
+def test_spark_has_it_by_the_environment(cluster: LocalCluster, tls: TlsOptions) -> None:
+    environment = {
+        **os.environ,
+        **tls.environment(),
+        "FASTBK_METADATA": cluster.metadata_uri,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SPARK],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "READ 5000 COPIED 5000" in done.stdout, done.stderr[-3000:]

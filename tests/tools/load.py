@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+from unittest import mock
 
 import fastbk.sync
 from fastbk.errors import Error
@@ -74,6 +75,7 @@ class Wish:
     chaos: str = ""
     metadata: str = ""
     with_apache: bool = False
+    tls: bool = False
     with_page: bool = False
     keep: bool = False
     step_s: float = 10.0
@@ -93,6 +95,7 @@ class Wish:
             chaos=given.get("CHAOS", ""),
             metadata=given.get("METADATA", ""),
             with_apache=given.get("APACHE", "") == "1",
+            tls=given.get("TLS", "") == "1",
             with_page=given.get("UI", "") == "1",
             keep=given.get("KEEP", "") == "1",
             step_s=float(given.get("STEP_SECONDS", "10")),
@@ -117,6 +120,8 @@ class Wish:
             raise ValueError(
                 "CHAOS is for the cluster that ./dev load starts, not with METADATA or APACHE"
             )
+        if self.tls and (self.metadata or self.with_apache):
+            raise ValueError("TLS is for the cluster that ./dev load starts; elsewhere FASTBK_TLS_CA_FILE is")
 
     @property
     def bookies(self) -> int:
@@ -136,8 +141,11 @@ def cluster_of(wish: Wish) -> Iterator[tuple[str, LocalCluster | None]]:
         with apache_clusters() as clusters:
             yield clusters.three("sorted").metadata_uri, None
     else:
-        with LocalCluster(wish.bookies, settings=SETTINGS) as cluster:
-            yield cluster.metadata_uri, cluster
+        with LocalCluster(wish.bookies, settings=SETTINGS, tls=wish.tls) as cluster:
+            # Locust, its clients and the audit have it by the environment.
+            variables = cluster.tls_options.environment() if cluster.tls_options else {}
+            with mock.patch.dict(os.environ, variables):
+                yield cluster.metadata_uri, cluster
 
 
 def run_locust(

@@ -18,6 +18,16 @@ fbk_process_die_with_parent(void)
     return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 ? 0 : -errno;
 }
 
+int32_t
+fbk_process_confine(int32_t is_dumpable)
+{
+    /* No program that it runs gets more rights; no other process of its user attaches to it, reads its memory, reopens its
+     * descriptors or gets a core of it.  exec takes the second one back. */
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_DUMPABLE, is_dumpable, 0, 0, 0) != 0)
+        return -errno;
+    return 0;
+}
+
 void
 fbk_process_lower_thread(void)
 {
