@@ -68,6 +68,7 @@ class AdminClient:
 
     def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
         import http.client  # of no use to a bookie that is started by a command
+        import ssl
 
         if self._tls is None:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
@@ -80,6 +81,11 @@ class AdminClient:
             connection.request(method, target, data, headers)
             answer = connection.getresponse()
             return answer.status, answer.read(ANSWER_BYTES_MAX)
+        except ssl.SSLCertVerificationError as error:
+            raise BookieSilent(
+                f"the bookie's HTTP page at {self.host}:{self.port} has a certificate that is not good:"
+                f" {error.verify_message}; is FASTBK_TLS_CA_FILE the one that signed it?"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise BookieSilent(
                 f"the bookie's HTTP page at {self.host}:{self.port} does not answer: {error}; is it up, and is this"

@@ -16,6 +16,8 @@ from fastbk.tls.files import TlsFiles
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+CLIENT = "TLS (FASTBK_TLS_... or TlsOptions)"
+"""How messages about a client's files begin."""
 REFRESH_S = 10.0
 """Files are looked at once in so long, and only when a connection is made."""
 
@@ -29,8 +31,8 @@ def client_context(files: TlsFiles, *, verify_name: bool) -> ssl.SSLContext:
 
     Without `ca_file` the system's authorities count. Raises ConfigError.
     """
-    files.check("tls")
-    context = _context(ssl.PROTOCOL_TLS_CLIENT, files, "tls")
+    files.check(CLIENT)
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, files, CLIENT)
     context.check_hostname = verify_name
     if not files.ca_file:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)

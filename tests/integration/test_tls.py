@@ -100,6 +100,12 @@ def test_the_environment_serves_clients_without_await_and_the_command(
     # Its page is encrypted, too.
     assert cli.json("bookie", "info", "bookie-1")["bookie_id"] == "bookie-1"
     cli.end()
+    for name in tls.environment():
+        monkeypatch.delenv(name)
+    stranger = Cli(cluster.metadata_uri)
+    code, _ = stranger.run("bookie", "info", "bookie-1")
+    assert (code, "is FASTBK_TLS_CA_FILE the one that signed it?" in stranger.err) == (75, True)
+    stranger.end()
 
 
 async def test_who_is_not_signed_for_is_refused(
