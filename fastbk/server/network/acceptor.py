@@ -166,7 +166,6 @@ class Acceptor:
         if secured:
             self._network.worker.count(TLS_FAILED)
             self._failures.note(_reason_of(error), address=connection.address)
-        connection.opening = None  # it is this task, and ends here
         connection.abort()
 
 

@@ -279,10 +279,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once."""
-        if self.opening is not None:
-            self.opening.cancel()
+        opening, self.opening = self.opening, None
+        if opening is not None and opening is not asyncio.current_task():
+            opening.cancel()
         if self._has_transport:
             self._transport.abort()
+            if opening is not None:
+                self.connection_lost(None)  # the loop does not tell of it in the middle of a handshake
             return
         sock, self.waiting_socket = self.waiting_socket, None
         self.connection_lost(None)

@@ -237,6 +237,23 @@ async def test_a_handshake_or_hello_that_does_not_end_is_cut(
             await until(lambda: not bookie.network.connections)
 
 
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+@pytest.mark.uvloop_too
+async def test_an_upgrade_that_does_not_end_gives_its_slot_back(
+    sent: bytes, issued: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop does not tell of a connection that it loses in the middle of this handshake."""
+    monkeypatch.setattr(network, "SWEEP_INTERVAL_S", 0.02)
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), hello_timeout_ms=50) as bookie:
+            client = await bookie.connect()
+            client.send(apache.v3_start_tls(1))
+            assert (await hear_v3(client)).status == EOK
+            client.send(sent)
+            await until(lambda: not bookie.network.connections)
+            await client.is_closed()
+
+
 @pytest.mark.uvloop_too
 async def test_garbage_behind_the_first_byte_of_tls_is_refused(issued: Issued) -> None:
     with WorkerHarness() as harness:
