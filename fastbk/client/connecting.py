@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fastbk.client.connection import AddListener, Connection
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
@@ -136,10 +136,6 @@ class _StartTls(asyncio.Protocol):
     def __init__(self) -> None:
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._received = b""
-        self._transport = cast("asyncio.Transport", None)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

@@ -162,6 +162,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def upgraded(self, transport: asyncio.Transport) -> None:
         """Go on with TLS, where the client asked for it in the clear."""
+        if self.slot < 0:  # it was lost when the handshake had just ended
+            transport.abort()
+            return
         self._transport = transport
         self._limit_secure_writes()
         self._admit()
@@ -341,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         if not output:
             return  # it was cut since, because another one needed the room, and is aborted next
         if self._client.is_secure:
-            self._rest = memoryview(output)
+            self._rest = memoryview(b"".join((self._rest, output)))  # a last frame goes behind what is left
         else:
             self._transport.write(output)
         self._write_rest()
