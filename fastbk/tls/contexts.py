@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from fastbk.errors import ConfigError
+from fastbk.observe.library_log import LibraryLog
 from fastbk.tls.files import TlsFiles
 
+_log = LibraryLog("fastbk.tls")
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT = "TLS (FASTBK_TLS_... or TlsOptions)"
@@ -92,7 +94,7 @@ class RefreshedContext:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the first one. Raises ConfigError, as `make` does."""
-        self.failed: Callable[[str], None] = _ignored
+        self.failed: Callable[[str], None] = _kept
         self._files = files
         self._make = make
         self._refresh_s = refresh_s
@@ -118,5 +120,5 @@ class RefreshedContext:
         return self._context
 
 
-def _ignored(reason: str) -> None:
-    del reason
+def _kept(reason: str) -> None:
+    _log.warning("tls.files_not_taken", reason=reason, kept="what was read before")

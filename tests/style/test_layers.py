@@ -20,7 +20,8 @@ LAYERS = [
     {"errors", "exit_codes", "invariant", "option_checks", "units", "config", "private_files"}
     | {"durable_files", "properties", "rate_limit", "retry"},
     {"model"},
-    {"observe", "tls"},
+    {"observe"},
+    {"tls"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},

@@ -13,16 +13,14 @@ if TYPE_CHECKING:
     from fastbk.tls.files import TlsFiles
 
 
-def certificate_lines(files: TlsFiles | None) -> Callable[[], list[str]]:
-    """Return what makes the lines of certificate and authorities; none where there is no TLS."""
-    if files is None:
-        return list
+def certificate_lines(files: TlsFiles) -> Callable[[], list[str]]:
+    """Return what makes the lines of certificate and authorities."""
     ends = CertificateEnds(files)
 
     def lines() -> list[str]:
         text = "When the first certificate of a file ends, in seconds of Unix time; NaN: it cannot be read."
         series = [
-            (f'file="{quoted(path)}"', number(end_s).replace("nan", "NaN"))
+            (f'file="{quoted(path)}"', number(end_s))
             for path, end_s in ends.ends_s().items()
         ]
         return family("fastbk_tls_certificate_end_seconds", "gauge", text, series) if series else []

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -196,41 +196,39 @@ def test_a_server_that_others_bring_past_the_transaction_is_held_as_well(
             assert read_hold(other) is not None
 
 
+@contextmanager
+def beside_one_that_lags(server: Restorable, folder: Path) -> Iterator[tuple[Restorable, str]]:
+    """Give a server without the cluster, stopped so that a session begins at `server`, and the URI of both."""
+    lagging = Restorable(folder / "lagging", tick_ms=TICK_MS, is_durable=False)
+    lagging.start()
+    try:
+        place = ZooKeeperPlace(server)
+        write(place.uri(), range(WRITES))
+        both = place.location(through=f"{server.address};{lagging.address}").uri
+        lagging.stop()
+        yield lagging, both
+    finally:
+        lagging.stop()
+
+
 def test_a_session_after_one_that_expired_does_not_begin_at_a_server_that_is_behind(
     server: Restorable, tmp_path: Path
 ) -> None:
     """Gc would take ledgers for deleted that such a server does not have yet."""
-    lagging = Restorable(tmp_path / "lagging", tick_ms=TICK_MS, is_durable=False)
-    lagging.start()
-    try:
-        place = ZooKeeperPlace(server)
-        place.uri()
-        both = place.location(through=f"{server.address};{lagging.address}").uri
-        write(place.uri(), range(WRITES))
-        lagging.stop()
-        with closing(opened(both, 1.0)) as store:
-            store.create_ledger(1000, metadata())
-            lagging.start()
-            for _ in range(6):
-                place.expire(store)
-                wait_until(lambda: answers(store), "a session has begun")
-                assert store.list_ledgers(WRITES) == [1000]
-    finally:
-        lagging.stop()
+    with beside_one_that_lags(server, tmp_path) as (lagging, both), closing(opened(both, 1.0)) as store:
+        store.create_ledger(1000, metadata())
+        lagging.start()
+        for _ in range(6):
+            ZooKeeperPlace(server).expire(store)
+            wait_until(lambda: answers(store), "a session has begun")
+            assert store.list_ledgers(WRITES) == [1000]
 
 
 def test_a_server_that_is_behind_is_not_believed_while_another_may_have_more(
     server: Restorable, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A follower that lags logs the same refusal. Here the other one is away for longer than a session."""
-    lagging = Restorable(tmp_path / "lagging", tick_ms=TICK_MS, is_durable=False)
-    lagging.start()
-    try:
-        place = ZooKeeperPlace(server)
-        place.uri()
-        both = place.location(through=f"{server.address};{lagging.address}").uri
-        write(place.uri(), range(WRITES))
-        lagging.stop()  # so that the session begins at the other one
+    with beside_one_that_lags(server, tmp_path) as (lagging, both):
         with closing(opened(both, 1.0)) as store:
             store.create_ledger(1000, metadata())
             lagging.start()
@@ -243,5 +241,3 @@ def test_a_server_that_is_behind_is_not_believed_while_another_may_have_more(
             assert read_hold(store) is None
             assert store.list_ledgers(WRITES) == [1000]
         assert "session_begun_anew" not in caplog.text
-    finally:
-        lagging.stop()
