@@ -7,6 +7,7 @@ the client, the errors and the values of streams come with their first use.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fastbk.auth.credentials import Credentials
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.entries import Batch, Entry, LedgerInfo
     from fastbk.client.ledger_reader import LedgerReader
@@ -88,6 +89,7 @@ __all__ = [
     "ClientConfig",
     "ClientOptions",
     "ConfigError",
+    "Credentials",
     "Cursor",
     "CursorFenced",
     "CursorInfo",
@@ -175,6 +177,7 @@ _HOMES = {
     "stream.stream": "Stream",
     "stream.writer.options": "StreamWriterOptions",
     "stream.writer.stream_writer": "StreamWriter",
+    "auth.credentials": "Credentials",
     "tls.options": "TlsOptions",
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""

@@ -156,7 +156,7 @@ class DigestMismatch(Error):
 
 
 class Unauthorized(Error):
-    """The password is not the one the ledger was created with."""
+    """The password is not the one the ledger was created with, or the client's role or token does not allow this."""
 
     code = -102
 

@@ -20,6 +20,7 @@ from fastbk.client.connection import AddListener, Answer, Connection
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.pending_request import Build, PendingRequest
 from fastbk.client.request_ids import next_slot
+from fastbk.client.token_renewal import TokenRenewal
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
@@ -128,6 +129,7 @@ class Channel:
             on_lost=self._lost,
             on_drained=self._drained,
             tls=pool.tls,
+            credentials=pool.config.credentials,
             apache=translation_of(pool.config, pool.known, self.bookie_id, endpoint, self.use),
         )
 
@@ -143,6 +145,7 @@ class Channel:
                 self._backoff.restart()
                 self._was_missed = False
                 self.connection = connection
+                self._pool.token_renewal.begin()
                 for listener in list(self._listeners):
                     listener.channel_ready(self.bookie_id)
                 return
@@ -263,6 +266,7 @@ class BookiePool:
     ) -> None:
         self.config = config
         self.tls = config.tls.context() if config.tls is not None else None
+        self.token_renewal = TokenRenewal(config, self._open_connections)
         self.slots: dict[int, AddListener] = {}
         self.report = report
         self.is_closed = False
@@ -283,6 +287,10 @@ class BookiePool:
         if found is None:
             found = self._peers[bookie_id] = Peer(self, bookie_id)
         return found
+
+    def _open_connections(self) -> list[Connection]:
+        found = (one.connection for peer in self._peers.values() for one in peer.channels)
+        return [one for one in found if one is not None]
 
     def next_request_id(self) -> int:
         """Return an id for a request other than an add; 0 is never used."""
@@ -357,6 +365,7 @@ class BookiePool:
     async def close(self, timeout_s: float) -> None:
         """Close all connections; procedures that are under way end with ClientClosed."""
         self.is_closed = True
+        self.token_renewal.end()
         for run in list(self.runs):
             run.end(ClientClosed("the client was closed: make a new one"))
         channels = [one for peer in self._peers.values() for one in peer.channels]

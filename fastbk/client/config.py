@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypedDict
 
+from fastbk.auth.credentials import Credentials
 from fastbk.errors import ConfigError
 from fastbk.option_checks import check_fields, check_options
 from fastbk.placement.values import PlacementConfig
@@ -32,6 +33,9 @@ class ClientConfig:
     tls: TlsOptions | None = field(default_factory=TlsOptions.from_environment)
     """TLS to bookies; None: in the clear. Left out, the environment says it: FASTBK_TLS, FASTBK_TLS_CA_FILE and so on
     (`fastbk.tls.options`)."""
+    credentials: Credentials | None = field(default_factory=Credentials.from_environment)
+    """How to authenticate to bookies beside a certificate; None: not. Left out, the environment says it:
+    FASTBK_TOKEN_FILE, FASTBK_USER and FASTBK_USER_PASSWORD_FILE (`fastbk.auth.credentials`)."""
     connect_timeout: float = 10.0
     """Reaching a bookie, magic and hello included."""
     append_timeout: float = 10.0
@@ -96,6 +100,8 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.credentials is not None:
+            self.credentials.check(is_encrypted=self.tls is not None)
         if self.apache_protocol not in ("v2", "v3"):
             raise ConfigError(f"apache_protocol={self.apache_protocol!r}: must be v2 or v3")
         if not 4096 <= self.apache_frame_size_bytes_max <= 1 << 30:
@@ -115,6 +121,7 @@ class ClientOptions(TypedDict, total=False):
 
     client_name: str
     tls: TlsOptions | None
+    credentials: Credentials | None
     connect_timeout: float
     append_timeout: float
     read_timeout: float

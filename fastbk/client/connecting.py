@@ -11,12 +11,14 @@ import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from fastbk.client.apache_login import ApacheLogin
 from fastbk.client.connection import AddListener, Connection
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fastbk.auth.credentials import Credentials, Login
     from fastbk.client.apache_translation import ApacheTranslation
     from fastbk.tls.contexts import RefreshedContext
 
@@ -42,9 +44,10 @@ async def open_connection(
     on_lost: Callable[[str], None],
     on_drained: Callable[[], None],
     tls: RefreshedContext | None = None,
+    credentials: Credentials | None = None,
     apache: ApacheTranslation | None = None,
 ) -> Connection:
-    """Connect, encrypted if there is `tls`, and say hello.
+    """Connect, encrypted if there is `tls`, say hello, and authenticate if there are `credentials`.
 
     Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason.
     """
@@ -54,12 +57,13 @@ async def open_connection(
     connection.bookie_id = bookie_id
     try:
         async with asyncio.timeout(timeout_s):
-            if tls is None:
+            if apache is not None:
+                login = credentials.sasl_login() if credentials is not None and credentials.user else None
+                await _connect_to_apache(connection, host, port, tls, login, timeout_s)
+            elif tls is None:
                 await loop.create_connection(lambda: connection, host, port)
-            elif apache is None:
-                await _connect_secure(connection, host, port, tls.current(), timeout_s)
             else:
-                await _upgrade(connection, host, port, tls.current(), timeout_s)
+                await _connect_secure(connection, host, port, tls.current(), timeout_s)
     except TimeoutError:
         raise QuorumTimeout(f"{host}:{port} did not answer within {timeout_s:g} s") from None
     except ssl.SSLError as error:
@@ -67,8 +71,9 @@ async def open_connection(
     except OSError as error:
         raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from error
     try:
+        login = credentials.login() if credentials is not None and apache is None else None
         hello = await connection.send_hello(
-            client_name, max(0.001, timeout_s - (loop.time() - started))
+            client_name, max(0.001, timeout_s - (loop.time() - started)), login
         )
         if hello.bookie_id != bookie_id:
             raise ProtocolError(f"{host}:{port} is bookie {hello.bookie_id!r}, not {bookie_id!r}")
@@ -108,26 +113,64 @@ async def _connect_secure(
         raise _ended_handshake() from error
 
 
-async def _upgrade(
-    connection: Connection, host: str, port: int, context: ssl.SSLContext, timeout_s: float
+async def _connect_to_apache(
+    connection: Connection,
+    host: str,
+    port: int,
+    tls: RefreshedContext | None,
+    login: Login | None,
+    timeout_s: float,
 ) -> None:
-    """Begin in the clear, as Apache's bookies want it. They say nothing more until the handshake has begun."""
+    """Begin in the clear, as Apache's bookies want it, upgrade to TLS, and authenticate by SASL."""
     loop = asyncio.get_running_loop()
-    arguments = _tls_arguments(host, timeout_s, APACHE_SHUTDOWN_TIMEOUT_S)
+    if tls is None and login is None:
+        await loop.create_connection(lambda: connection, host, port)
+        return
     transport, starting = await loop.create_connection(_StartTls, host, port)
     try:
-        transport.write(START_TLS_REQUEST)
-        await starting.answered
-        try:
-            secure = await loop.start_tls(transport, connection, context, **arguments)
-        except ConnectionError as error:
-            raise _ended_handshake() from error
-        if secure is None or secure.is_closing():
+        protocol = connection if login is None else ApacheLogin(login)
+        if tls is not None:
+            transport = await _upgrade(transport, starting, protocol, host, tls.current(), timeout_s)
+        if isinstance(protocol, ApacheLogin):
+            transport.set_protocol(protocol)
+            protocol.begin(transport)
+            await _logged_in(protocol, host, port)
+            transport.set_protocol(connection)
+        if transport.is_closing():
             raise _ended_handshake()
     except BaseException:
         transport.abort()
         raise
-    connection.connection_made(secure)
+    connection.connection_made(transport)
+
+
+async def _logged_in(protocol: ApacheLogin, host: str, port: int) -> None:
+    try:
+        await protocol.done
+    except Error as error:
+        raise type(error)(f"{host}:{port}: {error}") from error
+
+
+async def _upgrade(
+    transport: asyncio.Transport,
+    starting: _StartTls,
+    protocol: Connection | ApacheLogin,
+    host: str,
+    context: ssl.SSLContext,
+    timeout_s: float,
+) -> asyncio.Transport:
+    """Ask for TLS. Apache's bookies say nothing more until the handshake has begun."""
+    arguments = _tls_arguments(host, timeout_s, APACHE_SHUTDOWN_TIMEOUT_S)
+    transport.write(START_TLS_REQUEST)
+    await starting.answered
+    loop = asyncio.get_running_loop()
+    try:
+        secure = await loop.start_tls(transport, protocol, context, **arguments)
+    except ConnectionError as error:
+        raise _ended_handshake() from error
+    if secure is None or secure.is_closing():
+        raise _ended_handshake()
+    return secure
 
 
 class _StartTls(asyncio.Protocol):

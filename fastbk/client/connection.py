@@ -17,10 +17,18 @@ from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.native import client_codec as codec
 from fastbk.native.apache_translation import FrameTranslation
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
-from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
+from fastbk.wire.messages import (
+    SASL,
+    Hello,
+    HelloReply,
+    decode_hello_reply,
+    encode_hello,
+    error_text,
+)
 from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
+    from fastbk.auth.credentials import Login
     from fastbk.client.apache_translation import ApacheTranslation
 
 HELLO_REQUEST_ID = SEQUENCE_MAX
@@ -329,20 +337,42 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def send_hello(self, client_name: str, timeout_s: float) -> HelloReply:
-        """Begin the protocol: magic, hello, and the bookie's limits."""
-        frame = codec.put_hello(HELLO_REQUEST_ID, client_name)
+    async def send_hello(
+        self, client_name: str, timeout_s: float, login: Login | None = None
+    ) -> HelloReply:
+        """Begin the protocol: magic, hello, the bookie's limits, and authentication by `login`."""
         if self._apache is not None:
+            frame = codec.put_hello(HELLO_REQUEST_ID, client_name)
             answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
             self.hello = self._apache.greeted(answer.status)
             return self.hello
         self.write(codec.MAGIC)
+        self.hello = await self._greet(client_name, timeout_s, login)
+        self._answers.frame_size_bytes_max = self.hello.frame_size_bytes_max
+        return self.hello
+
+    async def renew(self, client_name: str, timeout_s: float, login: Login) -> None:
+        """Give the bookie a new token in the place of the one of the hello."""
+        if self._apache is None:
+            await self._greet(client_name, timeout_s, login)
+
+    async def _greet(self, client_name: str, timeout_s: float, login: Login | None) -> HelloReply:
+        if login is None:
+            return await self._say(codec.put_hello(HELLO_REQUEST_ID, client_name), timeout_s)
+        payload: bytes | None = login.payload
+        while payload is not None:
+            hello = Hello(client_name=client_name, auth_method=login.method, auth_payload=payload)
+            reply = await self._say(encode_hello(HELLO_REQUEST_ID, hello), timeout_s)
+            if login.method == SASL and not payload and not reply.auth_payload:
+                break  # the bookie does not authenticate its clients
+            payload = login.answer(reply.auth_payload)
+        return reply
+
+    async def _say(self, frame: bytes | bytearray, timeout_s: float) -> HelloReply:
         answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
         if answer.kind != codec.HELLO_REPLY or answer.status != Status.OK:
             text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
             raise ProtocolError(
                 f"the bookie refused the hello: {status_name(answer.status)} {text}".strip()
             )
-        self.hello = decode_hello_reply(answer.frame)
-        self._answers.frame_size_bytes_max = self.hello.frame_size_bytes_max
-        return self.hello
+        return decode_hello_reply(answer.frame)

@@ -24,6 +24,7 @@ class _Library:
     FBK_S_CANNOT_TELL: int
     FBK_S_CONFLICT: int
     FBK_S_FENCED: int
+    FBK_S_FORBIDDEN: int
     FBK_S_IO_ERROR: int
     FBK_S_NOT_READY: int
     FBK_S_NO_ENTRY: int

@@ -43,6 +43,8 @@ CONNECTIONS_REFUSED = SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"]
 BAD_VERSION = SLOTS["FBK_C_WORKER_BAD_VERSION"]
 TLS_HANDSHAKES, TLS_FAILED = SLOTS["FBK_C_WORKER_TLS_HANDSHAKES"], SLOTS["FBK_C_WORKER_TLS_FAILED"]
 TLS_REFUSED = SLOTS["FBK_C_WORKER_TLS_REFUSED"]
+AUTHENTICATED, AUTH_FAILED = SLOTS["FBK_C_WORKER_AUTHENTICATED"], SLOTS["FBK_C_WORKER_AUTH_FAILED"]
+AUTH_ENDED = SLOTS["FBK_C_WORKER_AUTH_ENDED"]
 PLACED_MAX = lib.FBK_PLACED_MAX
 """Adds, fences and forces of one worker and pair that the journal has not answered, at most."""
 
@@ -120,7 +122,7 @@ class WorkerOptions:
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
     is_admission_required: bool = False
-    """Until `admit` requests of Apache's clients are refused with EUA, but for AUTH and START_TLS."""
+    """A connection has no rights until `admit`, and else all."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
     """Where the ledgers of each shard live (`fastbk.storage.identity`)."""
 
@@ -173,9 +175,17 @@ class Worker(NativeObject):
         """Have OPEN come once a connection's first byte lies in its socket, and leave it there; return bits."""
         return lib.fbk_worker_await(self.handle, slot)
 
-    def secure(self, slot: int) -> int:
-        """Leave the bytes to a transport that encrypts; return ABORT if a request in the clear is under way."""
-        return lib.fbk_worker_secure(self.handle, slot)
+    def secure(self, slot: int, behind_bytes: int = 0) -> int:
+        """Leave the bytes to a transport that encrypts; return ABORT if a request in the clear is under way.
+
+        `behind_bytes`: of a request that may have come behind the COLD frame, and is answered encrypted.
+        """
+        return lib.fbk_worker_secure(self.handle, slot, behind_bytes)
+
+    def behind(self, slot: int) -> bytes:
+        """Return what was received behind the COLD frame."""
+        pointer = lib.fbk_worker_behind(self.handle, slot, self._size)
+        return bytes(ffi.buffer(pointer, self._size[0])) if self._size[0] else b""
 
     @property
     def poll_fd(self) -> int:
@@ -229,9 +239,9 @@ class Worker(NativeObject):
         )
         return output
 
-    def admit(self, slot: int) -> None:
-        """Have a client served (INV-N2)."""
-        lib.fbk_worker_admit(self.handle, slot)
+    def admit(self, slot: int, rights: int) -> None:
+        """Say what a client may do from now on (INV-N2): bits of `fastbk.auth.rights.Right`."""
+        lib.fbk_worker_admit(self.handle, slot, rights)
 
     def pass_output(self, slot: int) -> bytes:
         """Return the replies for a transport that most likely writes them at once; b"": there are more than a few.

@@ -262,6 +262,10 @@ _OFF_BY_DEFAULT: Slots = {
     "WORKER_TLS_HANDSHAKES": (157, "TLS handshakes that succeeded."),
     "WORKER_TLS_FAILED": (158, "TLS handshakes that failed or did not end in time."),
     "WORKER_TLS_REFUSED": (159, "Hellos refused: in the clear, or without an authorised role."),
+    "WORKER_REFUSED_RIGHTS": (81, "Requests refused because the client's role or token does not allow them."),
+    "WORKER_AUTHENTICATED": (82, "Clients authenticated by a token, renewed ones included, or by SASL."),
+    "WORKER_AUTH_FAILED": (83, "Tokens and SASL responses that did not authenticate their client."),
+    "WORKER_AUTH_ENDED": (84, "Connections closed because their token had expired or their client was revoked."),
     "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
 }
 """Of what nobody pays for without having switched it on: they have series from their first event on, too."""

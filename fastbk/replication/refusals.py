@@ -20,6 +20,7 @@ from fastbk.wire.statuses import Status, status_name
 _FATAL: dict[int, type[Error]] = {
     Status.FENCED: LedgerFenced,
     Status.UNAUTHORIZED: Unauthorized,
+    Status.FORBIDDEN: Unauthorized,
     Status.CONFLICT: ReplicationConflict,
     Status.BAD_DIGEST: ProtocolError,
     Status.TOO_LARGE: ProtocolError,
@@ -29,6 +30,7 @@ _FATAL: dict[int, type[Error]] = {
 _NEXT_STEP: dict[int, str] = {
     Status.FENCED: "another client has taken the ledger over: go on in a new one",
     Status.UNAUTHORIZED: "open the ledger with the password it was created with",
+    Status.FORBIDDEN: "this client's role or token does not allow it: use one that may add",
     Status.CONFLICT: "two writers wrote to this ledger: go on in a new one",
     Status.BAD_DIGEST: "bytes were damaged on the way: check memory and network of this machine",
     Status.TOO_LARGE: "append smaller pieces",

@@ -104,7 +104,7 @@ class Replicas:
             self.absent.add(bookie_id)
         elif reply.status in PASSING_STATUSES:
             self.passing.add(bookie_id)
-        elif reply.status == Status.UNAUTHORIZED:
+        elif reply.status in (Status.UNAUTHORIZED, Status.FORBIDDEN):
             self.unauthorized = True
 
     def forget(self, bookie_ids: Iterable[BookieId]) -> None:

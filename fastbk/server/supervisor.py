@@ -209,6 +209,7 @@ class Supervisor:
                 host=self._guard.host,
                 port=self._guard.port,
                 shards=self._membership.shards,
+                cluster_id=self._membership.cluster_id,
                 reads_only_reason=no_journal,
                 refuses_adds=bool(self._read_only_admin.reason),
             )

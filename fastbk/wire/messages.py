@@ -32,24 +32,32 @@ LENGTH_BYTES = 4
 Untyped: TypeAlias = Any
 """An object of flatbuffers' own, which has no annotations."""
 NAME_BYTES_MAX = 128
+TOKEN, SASL = "token", "sasl"
+AUTH_BYTES_MAX = 4096
 FRAME_SIZE_BYTES_LEAST, FRAME_SIZE_BYTES_MOST = 4096, 32 * 1024 * 1024
 """What a bookie's hello can set the longest frame to. Bookies can be set to 31 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A client's first request. `client_name`: for logs, at most 128 bytes of UTF-8."""
+    """A client's first request. `client_name`: for logs, at most 128 bytes of UTF-8.
+
+    `auth_method`: "", or how the client authenticates itself: TOKEN or SASL, by `auth_payload`. A later hello with a
+    token renews that of the connection.
+    """
 
     version_min: int = VERSION_MIN
     version_max: int = VERSION_MAX
     client_name: str = ""
     auth_method: str = ""
+    auth_payload: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloReply:
     """What a bookie answers: the version chosen, its limits (bytes, counts) and who it is.
 
+    `auth_payload`: SASL's next message, or its last.
     `frame_size_bytes_max` is bounded when it is received: a client allocates what a frame announces.
     """
 
@@ -60,6 +68,7 @@ class HelloReply:
     bookie_id: str
     software: str
     pending_requests_max: int
+    auth_payload: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +180,10 @@ _REPLIES: dict[type[Reply], tuple[int, Untyped]] = {
     InfoReply: (ResponseBody.InfoReply, InfoReplyTable),
     ErrorReply: (ResponseBody.ErrorReply, ErrorTable),
 }
-_LEFT_OUT_IF_EMPTY = ("auth_method", "frozen")
+_LEFT_OUT_IF_EMPTY = ("auth_method", "auth_payload", "frozen")
 """Fields that former versions do not know."""
+_AUTH_PAYLOAD_OFFSETS = {HelloTable: 12, HelloReplyTable: 18}
+"""Where a table's `auth_payload` stands in its vtable: the generated code returns it byte by byte."""
 
 
 def _request(builder: Untyped, request_id: int, kind: int, body: int) -> bytes:
@@ -195,11 +206,26 @@ def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
     for field in fields(message):
         value = getattr(message, field.name)
         if value or field.name not in _LEFT_OUT_IF_EMPTY:
-            values[field.name] = builder.CreateString(value) if field.type == "str" else value
+            values[field.name] = _stored(builder, value)
     module.Start(builder)
     for name, value in values.items():
         getattr(module, f"Add{_generated(name)}")(builder, value)
     return int(module.End(builder))
+
+
+def _stored(builder: Untyped, value: str | bytes | int) -> int:
+    if isinstance(value, str):
+        return int(builder.CreateString(value))
+    return int(builder.CreateByteVector(value)) if isinstance(value, bytes) else value
+
+
+def _auth_payload(table: Untyped, offset: int) -> bytes:
+    """Return at most one byte more than may be there: whoever reads it refuses that."""
+    at = table.Offset(offset)
+    if not at:
+        return b""
+    start, size_bytes = table.Vector(at), min(table.VectorLen(at), AUTH_BYTES_MAX + 1)
+    return bytes(table.Bytes[start : start + size_bytes])
 
 
 def _value(
@@ -209,8 +235,11 @@ def _value(
     where = message.Body()
     table = getattr(module, module.__name__.rpartition(".")[2])()
     table.Init(where.Bytes, where.Pos)
-    values = {}
+    values: dict[str, Any] = {}
     for field in fields(kind):
+        if field.type == "bytes":
+            values[field.name] = _auth_payload(table._tab, _AUTH_PAYLOAD_OFFSETS[module])
+            continue
         value = getattr(table, _generated(field.name))()
         if field.type == "str":
             value = (value or b"")[:text_bytes_max].decode(errors="replace")

@@ -23,6 +23,7 @@ class Status(enum.IntEnum):
     TOO_MANY_REQUESTS = 25
     TOO_LARGE = 26
     OTHER_CREATION = 27
+    FORBIDDEN = 28
     IO_ERROR = 30
 
 
@@ -32,6 +33,7 @@ _FOR_PEOPLE = {
     Status.NO_ENTRY: "not there",
     Status.CANNOT_TELL: "damaged or lost: the bookie cannot show it, nor say that it never had it",
     Status.UNAUTHORIZED: "of a ledger with another password there",
+    Status.FORBIDDEN: "not shown to this client: its role or token does not allow it",
     Status.TOO_MANY_REQUESTS: "too many requests",
     Status.OTHER_CREATION: "of another ledger there: the id was given twice",
     Status.IO_ERROR: "not to be read: the bookie's disk failed",

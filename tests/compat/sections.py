@@ -21,6 +21,7 @@ from tests.compat.recover import recover_cells
 from tests.compat.results import Result
 from tests.compat.rig import Rig
 from tests.compat.rolling import rolling_cells
+from tests.compat.sasl import sasl_cells
 from tests.compat.shared_healing import shared_healing
 from tests.compat.shell import shell_cells
 from tests.compat.suite import suite_tests
@@ -54,6 +55,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
     else:
         all_parts["mixed"] = lambda rig: group(rig, only, "client", kind="mixed")
         all_parts["tls"] = lambda rig: tls_cells(rig, only)
+        all_parts["sasl"] = lambda rig: sasl_cells(rig, only)
         all_parts["conf"] = lambda rig: conf_cells(rig, only)
         all_parts["limits"] = lambda rig: limit_cells(rig, only, kind="ours")
         all_parts["unconfirmed"] = lambda rig: unconfirmed_cells(rig, only)

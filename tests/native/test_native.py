@@ -176,6 +176,7 @@ class Fuzzer:
 FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_frame.c", WIRE_SOURCES, corpus="frames"),
     Fuzzer("fuzz_apache.c", APACHE_SOURCES, corpus="apache"),
+    Fuzzer("fuzz_auth.c", APACHE_SOURCES),
     Fuzzer("fuzz_apache_translation.c", TRANSLATION_SOURCES, found=((100_000, 1569555891),)),
     Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("stream/codec.c",), corpus="stream"),

@@ -21,7 +21,7 @@ LAYERS = [
     | {"durable_files", "properties", "rate_limit", "retry"},
     {"model"},
     {"observe"},
-    {"tls"},
+    {"tls", "auth"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},

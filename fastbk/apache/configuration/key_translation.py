@@ -14,6 +14,7 @@ import msgspec
 
 from fastbk.apache.configuration import address, directories
 from fastbk.apache.configuration.config_builder import ConfigBuilder
+from fastbk.apache.configuration.sasl import apply_sasl
 from fastbk.apache.configuration.sizes import (
     apply_caches,
     apply_floors,
@@ -92,6 +93,7 @@ def translate(
         _disk,
         _http,
         apply_tls,
+        apply_sasl,
         fit,
         apply_floors,
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbk.apache.configuration.sasl import BY_SASL
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ def apply_tls(builder: ConfigBuilder) -> None:
     """Set [tls] where the file has TLS on. Raises ConfigError for what would not be what it asks for."""
     source = builder.source
     factory = source.text(FACTORY) or ""
-    has_roles = (source.text(AUTHORIZATION) or "").lower() not in NOTHING
-    if has_roles and source.text(AUTHORIZATION) != BY_ROLES:
-        raise source.fault(AUTHORIZATION, f"that class cannot run here; of Apache's there is {BY_ROLES}")
+    provider = source.text(AUTHORIZATION) or ""
+    has_roles = provider == BY_ROLES
+    if provider.lower() not in NOTHING and provider not in (BY_ROLES, BY_SASL):
+        raise source.fault(
+            AUTHORIZATION, f"that class cannot run here; of Apache's there are {BY_ROLES} and {BY_SASL}"
+        )
     if factory.lower() in NOTHING:
         if has_roles:
             raise _fault(builder, FACTORY, f"{AUTHORIZATION} needs TLS, since roles are in certificates")

@@ -14,6 +14,7 @@
 #define FBK_S_TOO_MANY_REQUESTS 25
 #define FBK_S_TOO_LARGE 26
 #define FBK_S_OTHER_CREATION 27
+#define FBK_S_FORBIDDEN 28
 #define FBK_S_IO_ERROR 30
 /* Verdicts in a batch descriptor's exceptions that are not statuses. */
 #define FBK_V_CHECK 1000

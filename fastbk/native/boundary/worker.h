@@ -19,6 +19,13 @@
 #define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
 #define FBK_TIGHT_RECEIVE_BYTES 8192
 
+/* Rights of a connection.  Requests beyond them are FORBIDDEN, of Apache's clients EUA.  AUTH and START_TLS need none. */
+#define FBK_RIGHT_ENTER 1   /* INFO, PING */
+#define FBK_RIGHT_READ 2    /* entries, LACs, lists */
+#define FBK_RIGHT_ADD 4     /* adds, LACs that are written, forces */
+#define FBK_RIGHT_RECOVER 8 /* fences, recovery adds */
+#define FBK_RIGHTS_ALL 15
+
 /* One journal/index pair, as the worker meets it. */
 struct fbk_worker_pair {
     int32_t segment_fd; /* own, for this pair, writable; the descriptors stay the caller's and must stay open */
@@ -51,7 +58,7 @@ struct fbk_worker_options {
     uint32_t turn_bytes_max;
     uint32_t spin_us;       /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
-    uint32_t is_admission_required; /* 1: until fbk_worker_admit what Apache's clients want is EUA, but AUTH and START_TLS */
+    uint32_t is_admission_required; /* 1: a connection has no rights until fbk_worker_admit; 0: it has all from the beginning */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
     uint32_t apache_batch_bytes_max;      /* a batch read's reply, as Apache counts it */
@@ -117,11 +124,13 @@ int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
 /* FBK_DO_OPEN comes, once, when the connection's first byte can be received; that stays in the socket.  Returns 0, or
  * FBK_DO_ABORT. */
 int32_t fbk_worker_await(struct fbk_worker *worker, uint32_t connection);
-/* Its client is one of those who are served (INV-N2). */
-void fbk_worker_admit(struct fbk_worker *worker, uint32_t connection);
+/* Its client may do so much from now on: FBK_RIGHT_* (INV-N2). */
+void fbk_worker_admit(struct fbk_worker *worker, uint32_t connection, uint32_t rights);
 /* From now on a transport encrypts: bytes come by fbk_worker_receive and leave by FBK_DO_WRITE (INV-N1).  Returns 0, or
- * FBK_DO_ABORT if anything but the request that Python has is under way in the clear. */
-int32_t fbk_worker_secure(struct fbk_worker *worker, uint32_t connection);
+ * FBK_DO_ABORT if anything but the request that Python has, and behind_bytes behind it, is under way in the clear. */
+int32_t fbk_worker_secure(struct fbk_worker *worker, uint32_t connection, uint32_t behind_bytes);
+/* What was received behind the frame that FBK_DO_COLD announced; valid until the next call that names the connection. */
+const uint8_t *fbk_worker_behind(struct fbk_worker *worker, uint32_t connection, uint32_t *size_bytes);
 /* Readable while one of those is. */
 int32_t fbk_worker_poll_fd(struct fbk_worker *worker);
 /* Receives once from each of them that is readable, and shows others what came in one go.  With spin_us it then polls until the

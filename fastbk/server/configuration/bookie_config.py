@@ -12,6 +12,10 @@ from typing import Any
 
 import msgspec
 
+from fastbk.server.configuration.authentication import (
+    AuthenticationSettings,
+    AuthorizationSettings,
+)
 from fastbk.server.configuration.settings import (
     BookieSettings,
     HttpSettings,
@@ -47,6 +51,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
     network: NetworkSettings = msgspec.field(default_factory=NetworkSettings)
     tls: TlsSettings = msgspec.field(default_factory=TlsSettings)
+    authentication: AuthenticationSettings = msgspec.field(default_factory=AuthenticationSettings)
+    authorization: AuthorizationSettings = msgspec.field(default_factory=AuthorizationSettings)
     journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
     ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
     disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
@@ -147,6 +153,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     limits: LimitSettings
     settings: NetworkSettings
     tls: TlsSettings
+    authentication: AuthenticationSettings = AuthenticationSettings()
+    authorization: AuthorizationSettings = AuthorizationSettings()
+    cluster_id: str = ""
     drain_timeout_ms: int
     processors: tuple[int, ...] = ()
     spin_us: int = 0

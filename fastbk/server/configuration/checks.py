@@ -9,6 +9,8 @@ from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
+from fastbk.server.configuration import authentication
+from fastbk.server.configuration.authentication import check_files, keeps_strangers_out
 from fastbk.server.configuration.tls import authenticates, http_tls, pages_authenticate, server_tls
 from fastbk.server.disks import space_thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
@@ -44,8 +46,9 @@ def check_processors(config: BookieConfig) -> None:
         )
 
 
-def check_certificate(config: BookieConfig) -> None:
-    """Refuse TLS files that make no server. Raises ConfigError."""
+def check_security_files(config: BookieConfig) -> None:
+    """Refuse files of [tls] and [authentication] that are not good. Raises ConfigError."""
+    check_files(config.authentication)
     if config.tls.mode != "off":
         server_tls(config.tls)
     http_tls(config.http, config.tls)
@@ -57,12 +60,15 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     yield from _directory_problems(config)
     host, port = split_address(config.bookie.listen, "[bookie] listen")
     is_allowed = config.bookie.allow_unauthenticated_remote
-    if not is_loopback(host) and not is_allowed and not authenticates(config.tls):
+    is_closed = authenticates(config.tls) or keeps_strangers_out(config.authentication, config.tls)
+    if not is_loopback(host) and not is_allowed and not is_closed:
         yield (
             f"[bookie] listen = {config.bookie.listen} is reachable from other machines and strangers are"
             " not kept out: listen on 127.0.0.1, or set [tls] mode and client_certificates to \"require\", or"
+            " [tls] mode to \"require\" and [authentication] methods, or"
             " [bookie] allow_unauthenticated_remote = true"
         )
+    yield from authentication.problems(config.authentication, config.authorization, config.tls)
     if config.tls.authorized_roles and not authenticates(config.tls):
         yield '[tls] authorized_roles needs mode = "require" and client_certificates = "require"'
     if config.tls.mode == "off" and config.tls.certificate_file and not config.http.tls:

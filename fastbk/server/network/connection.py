@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from typing import TYPE_CHECKING, Protocol, cast
 
 from fastbk.native.worker import (
@@ -22,23 +21,23 @@ from fastbk.native.worker import (
     DIGESTS,
     END,
     FINISH,
-    INFOS_DONE,
-    INFOS_DONE_US,
-    INFOS_FAILED,
-    INFOS_FAILED_US,
     OPEN,
     PAUSE,
     RESUME,
     WRITE,
 )
-from fastbk.server.network.handlers import Client
+from fastbk.server.network.admission import Client
+from fastbk.server.network.handlers import begins_sasl, begins_with_start_tls
 
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.server.network.admission import Admission
     from fastbk.server.network.digest_requests import DigestRequests
     from fastbk.server.network.handlers import ApacheHandlers, Handlers
+    from fastbk.server.network.principals import Principals
 
+START_TLS_WAIT_S = 1.0
+"""A client that begins SASL in the clear, where that is refused, may still upgrade for so long."""
 COLD_REQUESTS_A_TURN = 32
 """A client that sends only these lets the others have their turn after so many."""
 SECURE_WRITE_BYTES = 64 * 1024
@@ -62,7 +61,12 @@ class Owner(Protocol):
     apache: ApacheHandlers
     digests: DigestRequests
     admission: Admission
+    principals: Principals
     keep_alive: tuple[tuple[int, int], ...]
+
+    @property
+    def serves_tls(self) -> bool:
+        """Whether clients may upgrade."""
 
     def came(self, connection: Connection) -> None:
         """It has a slot."""
@@ -89,7 +93,6 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_has_transport",
         "_held",
-        "_client",
         "_network",
         "_own_buffer",
         "_rest",
@@ -97,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         "_was_lost",
         "_worker",
         "address",
+        "client",
         "opening",
         "slot",
         "waiting_socket",
@@ -108,7 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", None)
         self._own_buffer: memoryview | None = None
         self._has_transport = self._was_lost = False
-        self._client = Client(network.admission.refusal(None))
+        self.client = Client()
+        network.admission.meet(self.client, None)
         self._rest = memoryview(b"")
         self._held = 0
         self.slot = -1
@@ -126,18 +131,22 @@ class Connection(asyncio.BufferedProtocol):
         self.waiting_socket = sock
         self.act(self._worker.await_first_byte(self.slot))
 
-    def secure(self) -> bool:
+    def secure(self, behind_bytes: int = 0) -> bool:
         """Say that the transport encrypts from now on; False: it may not, and the connection is closed."""
-        self._client.is_secure = True
-        refusal = self._worker.secure(self.slot)
+        self.client.is_secure = True
+        refusal = self._worker.secure(self.slot, behind_bytes)
         self.act(refusal)
         return not refusal
 
     def _admit(self) -> None:
+        """Have C serve what the client may do."""
+        self._worker.admit(self.slot, self.client.principal.rights)
+        self._network.principals.admitted(self)
+
+    def _meet_secure(self) -> None:
         certificate = self._transport.get_extra_info("peercert") or {}
-        self._client.refusal = self._network.admission.refusal(certificate)
-        if not self._client.refusal:
-            self._worker.admit(self.slot)
+        self._network.admission.meet(self.client, certificate)
+        self._admit()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a slot, or refuse."""
@@ -152,9 +161,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(self._network.handlers.too_many_connections())
                 self._transport.close()
                 return
-        if self._client.is_secure:
+        if self.client.is_secure:
             self._limit_secure_writes()
-            self._admit()
+            self._meet_secure()
             return
         # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
         self._transport.set_write_buffer_limits(high=0)
@@ -167,14 +176,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport = transport
         self._limit_secure_writes()
-        self._admit()
+        self._meet_secure()
         self.opening = None
         held, self._held = self._held, 0
+        self._answer_postponed()
         self.act(merged(held, self._worker.proceed(self.slot)))
 
     def _limit_secure_writes(self) -> None:
-        # With 0 it would pause at nothing.
-        self._transport.set_write_buffer_limits(high=1, low=0)
+        self._transport.set_write_buffer_limits(high=1, low=0)  # with 0 it would pause at nothing
 
     def _take_slot(self, sock: socket.socket, peer: object) -> bool:
         slot = self._worker.connect(sock.fileno())
@@ -182,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             self._worker.count(CONNECTIONS_REFUSED)
             return False
         self.slot = slot
-        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.address = self.client.address = str(peer[0]) if isinstance(peer, tuple) else ""
         self._network.came(self)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sock.family != socket.AF_UNIX:
@@ -193,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _watch(self) -> None:
         """From now on C receives, from all connections in one call: one for each takes half as long as TCP itself."""
-        if self.slot >= 0 and not self._client.is_secure and not self._transport.is_closing():
+        if self.slot >= 0 and not self.client.is_secure and not self._transport.is_closing():
             self._transport.pause_reading()
             self._own_buffer = None
             self.act(self._worker.watch(self.slot))
@@ -263,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         if todo & WRITE:
             self._write()
         if todo & FINISH:
-            if self._client.is_secure:
+            if self.client.is_secure:
                 self.close()  # TLS has no half-closed connection; it says the end to both sides
             else:
                 self._transport.write_eof()
@@ -307,12 +316,16 @@ class Connection(asyncio.BufferedProtocol):
         is_apache = self._worker.is_apache(self.slot)
         handlers = self._network.apache if is_apache else self._network.handlers
         for left in reversed(range(COLD_REQUESTS_A_TURN)):
-            began_ns = time.monotonic_ns()
-            answer = handlers.answer(self._worker.cold_frame(self.slot), self._client)
+            principal = self.client.principal
+            frame = self._worker.cold_frame(self.slot)
+            if is_apache and self._postpones(frame):
+                todo = merged(todo & ~COLD, self._worker.proceed(self.slot))
+                return self._answer(todo) if todo & COLD else todo
+            answer = handlers.answer(frame, self.client)
+            if self.client.principal is not principal:
+                self._admit()
             if answer.is_upgrade:
                 return self._upgrade(answer.frame)
-            if answer.info:
-                self._count_info(answer.info == "done", (time.monotonic_ns() - began_ns) // 1000)
             todo = merged(
                 todo & ~COLD, self._worker.send(self.slot, answer.frame, is_last=answer.is_last)
             )
@@ -326,16 +339,32 @@ class Connection(asyncio.BufferedProtocol):
                 break
         return todo
 
-    def _count_info(self, is_done: bool, took_us: int) -> None:
-        self._worker.count(INFOS_DONE if is_done else INFOS_FAILED)
-        self._worker.count(INFOS_DONE_US if is_done else INFOS_FAILED_US, took_us)
+    def _postpones(self, frame: bytes) -> bool:
+        """Return whether a frame begins SASL in the clear and START_TLS follows, or may: Java sends both at once."""
+        network, client = self._network, self.client
+        if client.is_secure or client.postponed or not network.serves_tls or not begins_sasl(frame):
+            return False
+        if not begins_with_start_tls(self._worker.behind(self.slot)):
+            if not network.admission.takes_sasl_only_encrypted:
+                return False
+            network.loop.call_later(START_TLS_WAIT_S, self._answer_postponed)
+        client.postponed = frame
+        return True
+
+    def _answer_postponed(self) -> None:
+        if self.opening is not None:
+            return  # the handshake's end comes here, too
+        frame, self.client.postponed = self.client.postponed, b""
+        if frame and self.slot >= 0:
+            answer = self._network.apache.answer(frame, self.client)
+            self.act(self._worker.send(self.slot, answer.frame, is_last=answer.is_last))
 
     def _proceed_later(self) -> None:
         if self.slot >= 0:
             self.act(self._worker.proceed(self.slot))
 
     def _write(self) -> None:
-        if self._client.is_secure and (passed := self._worker.pass_output(self.slot)):
+        if self.client.is_secure and (passed := self._worker.pass_output(self.slot)):
             self._transport.write(passed)
             if self._transport.get_write_buffer_size():
                 self._worker.handed(self.slot, len(passed))
@@ -343,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         output = self._worker.take_output(self.slot)
         if not output:
             return  # it was cut since, because another one needed the room, and is aborted next
-        if self._client.is_secure:
+        if self.client.is_secure:
             self._rest = memoryview(b"".join((self._rest, output)))  # a last frame goes behind what is left
         else:
             self._transport.write(output)
@@ -359,8 +388,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(piece)
 
     def _upgrade(self, answer: bytes) -> int:
-        """Answer START_TLS in the clear, and go on with TLS. Returns bits."""
-        if self.secure():
+        """Answer START_TLS in the clear, and go on with TLS. Returns bits.
+
+        Java begins SASL without waiting. That is answered encrypted; anything else behind it is the end (INV-N1).
+        """
+        behind = self._worker.behind(self.slot)
+        if self.secure(len(behind) if begins_sasl(behind) else 0):
             self._transport.write(answer)
             self._network.upgrade(self, self._transport)
         return 0

@@ -6,14 +6,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
 
 from fastbk import __version__
+from fastbk.auth.rights import NOBODY
 from fastbk.native import apache
 from fastbk.native.apache import ApacheReply, ApacheRequest, ApacheStatus, Operation
-from fastbk.native.worker import BAD_VERSION, TLS_REFUSED
+from fastbk.native.worker import (
+    AUTH_FAILED,
+    AUTHENTICATED,
+    BAD_VERSION,
+    INFOS_DONE,
+    INFOS_DONE_US,
+    INFOS_FAILED,
+    INFOS_FAILED_US,
+    TLS_REFUSED,
+)
+from fastbk.observe.logs import LimitLog
 from fastbk.server.directories import disk_bytes
+from fastbk.server.network.admission import Refused
 from fastbk.wire.messages import (
+    SASL,
+    TOKEN,
     VERSION_MAX,
     VERSION_MIN,
     ColdRequest,
@@ -30,35 +43,37 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.server.configuration.bookie_config import WorkerConfig
+    from fastbk.server.network.admission import Admission, Client
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A frame to send. `is_last`: the connection is refused with it; `is_open`: its hello is accepted; `info`: it says
-    what room there is, or fails to; `is_upgrade`: what follows it is TLS.
+    """A frame to send.
+
+    `is_last`: the connection is refused with it. `is_open`: its hello is accepted. `is_upgrade`: TLS follows.
     """
 
     frame: bytes
     is_last: bool = False
     is_open: bool = True
-    info: Literal["", "done", "failed"] = ""
     is_upgrade: bool = False
 
 
-@dataclass(slots=True)
-class Client:
-    """Who asks. `refusal`: why it is not served; "": it is. `is_secure`: by TLS."""
-
-    refusal: str = ""
-    is_secure: bool = False
+def count_info(worker: Worker, began_ns: int, *, is_done: bool) -> None:
+    """Count an answer that says what room there is, or fails to."""
+    worker.count(INFOS_DONE if is_done else INFOS_FAILED)
+    took_us = (time.monotonic_ns() - began_ns) // 1000
+    worker.count(INFOS_DONE_US if is_done else INFOS_FAILED_US, took_us)
 
 
 class Handlers:
     """Knows what a hello and an info reply say."""
 
-    def __init__(self, config: WorkerConfig, worker: Worker) -> None:
+    def __init__(self, config: WorkerConfig, worker: Worker, admission: Admission) -> None:
         self._config = config
         self._worker = worker
+        self._admission = admission
+        self._failures = AuthFailures(worker)
         self._started_ns = time.monotonic_ns()
         self.frozen = ""
         """Which processes of this bookie stand still, by the supervisor's watchdog."""
@@ -67,20 +82,27 @@ class Handlers:
         """Return the answer to a verified cold request."""
         request = decode_cold_request(frame)
         if request.hello is None:
-            return Answer(encode_reply(request.request_id, Status.OK, self._info()), info="done")
-        if client.refusal:
-            self._worker.count(TLS_REFUSED)
-            reply = ErrorReply(message=client.refusal)
+            began_ns = time.monotonic_ns()
+            frame = encode_reply(request.request_id, Status.OK, self._info())
+            count_info(self._worker, began_ns, is_done=True)
+            return Answer(frame)
+        if client.is_greeted and request.hello.auth_method != TOKEN:
+            only_once = ErrorReply(message="a hello comes only once, unless it has a new token")
+            return Answer(encode_reply(request.request_id, Status.BAD_REQUEST, only_once))
+        try:
+            return self._hello(request, request.hello, client)
+        except Refused as error:
+            self._failures.note(error, client)
+            reply = ErrorReply(message=str(error))
             refusal = encode_reply(request.request_id, Status.UNAUTHORIZED, reply)
             return Answer(refusal, is_last=True, is_open=False)
-        return self._hello(request, request.hello)
 
     def too_many_connections(self) -> bytes:
         """Return what a client hears for whom there is no slot."""
         reason = f"this bookie has {self._config.settings.connections_max} connections already: try again later"
         return encode_reply(0, Status.TOO_MANY_REQUESTS, ErrorReply(message=reason))
 
-    def _hello(self, request: ColdRequest, hello: Hello) -> Answer:
+    def _hello(self, request: ColdRequest, hello: Hello, client: Client) -> Answer:
         version = min(hello.version_max, VERSION_MAX)
         reason = ""
         if version < max(hello.version_min, VERSION_MIN):
@@ -88,15 +110,13 @@ class Handlers:
                 f"this bookie speaks versions {VERSION_MIN} to {VERSION_MAX} of the protocol, the client"
                 f" {hello.version_min} to {hello.version_max}"
             )
-        elif hello.auth_method:
-            reason = (
-                f'this bookie has no authentication: method "{hello.auth_method}" is not to be had'
-            )
         if reason:
             self._worker.count(BAD_VERSION)
             error = ErrorReply(message=reason, version_min=VERSION_MIN, version_max=VERSION_MAX)
             frame = encode_reply(request.request_id, Status.UNSUPPORTED, error)
             return Answer(frame, is_last=True, is_open=False)
+        payload, is_open = self._authenticate(hello, client)
+        client.is_greeted = is_open
         reply = HelloReply(
             version=version,
             frame_size_bytes_max=self._config.limits.frame_size_bytes_max,
@@ -105,8 +125,28 @@ class Handlers:
             incarnation=self._config.incarnation,
             bookie_id=self._config.bookie_id,
             software=f"fastbk {__version__}",
+            auth_payload=payload,
         )
-        return Answer(encode_reply(request.request_id, Status.OK, reply))
+        return Answer(encode_reply(request.request_id, Status.OK, reply), is_open=is_open)
+
+    def _authenticate(self, hello: Hello, client: Client) -> tuple[bytes, bool]:
+        """Return what SASL answers, and whether the client is served from now on. Raises Refused.
+
+        A method that this bookie does not take is ignored, so that clients can have a token before bookies ask for it.
+        """
+        payload = b""
+        if hello.auth_method == TOKEN and self._admission.takes(TOKEN):
+            self._admission.by_token(client, hello.auth_payload)
+        elif hello.auth_method == SASL and self._admission.takes(SASL):
+            if client.exchange is None:
+                return self._admission.begin_sasl(client), False
+            payload = self._admission.end_sasl(client, hello.auth_payload)
+        elif client.refusal:
+            raise Refused(client.refusal, is_failure=False)
+        else:
+            return b"", True
+        self._worker.count(AUTHENTICATED)
+        return payload, True
 
     def _info(self) -> InfoReply:
         is_read_only = self._worker.is_read_only
@@ -136,13 +176,50 @@ WANTS_TOTAL, WANTS_FREE = 1, 2
 
 NO_AUTH = b"AuthDisabledPlugin"
 """What a bookie without authentication calls itself; clients go on when they hear it."""
+SASL_PLUGIN = b"sasl"
+"""The name of Apache's SASL providers."""
+
+
+def begins_sasl(frame: bytes) -> bool:
+    """Return whether bytes are one request that begins SASL, and so says nothing: its payload is empty."""
+    if len(frame) < 4 or len(frame) != 4 + int.from_bytes(frame[:4], "big"):
+        return False
+    verdict, _, request = apache.read_request(frame[4:])
+    is_auth = verdict == apache.GOOD and request.operation == Operation.AUTH
+    return is_auth and request.plugin == SASL_PLUGIN and not request.body
+
+
+def begins_with_start_tls(received: bytes) -> bool:
+    """Return whether what was received begins with START_TLS."""
+    size_bytes = int.from_bytes(received[:4], "big")
+    if len(received) < 4 + size_bytes or not size_bytes:
+        return False
+    verdict, _, request = apache.read_request(received[4 : 4 + size_bytes])
+    return verdict == apache.GOOD and request.operation == Operation.START_TLS
+
+
+class AuthFailures:
+    """Counts and logs clients that are not served."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._log = LimitLog("connection.unauthorized")
+
+    def note(self, error: Refused, client: Client) -> None:
+        """One was refused."""
+        self._worker.count(AUTH_FAILED if error.is_failure else TLS_REFUSED)
+        limit = "authentication_failed" if error.is_failure else "not_authenticated"
+        self._log.note(limit, reason=error.detail, address=client.address)
 
 
 class ApacheHandlers:
     """Knows what those answers say."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, worker: Worker, admission: Admission) -> None:
         self._config = config
+        self._worker = worker
+        self._admission = admission
+        self._failures = AuthFailures(worker)
 
     def answer(self, frame: bytes, client: Client) -> Answer:
         """Return the answer to a request that C found good; to one that is not after all, the end."""
@@ -150,15 +227,38 @@ class ApacheHandlers:
         if verdict != apache.GOOD:
             return Answer(b"", is_last=True)
         if request.operation == Operation.INFO:
+            began_ns = time.monotonic_ns()
             reply = self._info(request)
-            is_done = reply.status == ApacheStatus.EOK
-            return Answer(apache.put_reply(reply), info="done" if is_done else "failed")
+            count_info(self._worker, began_ns, is_done=reply.status == ApacheStatus.EOK)
+            return Answer(apache.put_reply(reply))
         if request.operation == Operation.AUTH:
-            reply = _reply(request, ApacheStatus.EOK, plugin=NO_AUTH, blob=b"")
-        elif self._config.tls.mode == "off" or client.is_secure:
+            return self._auth(request, client)
+        if self._config.tls.mode == "off" or client.is_secure:
             reply = _reply(request, ApacheStatus.EBADREQ)  # there is no TLS, or it is spoken already
         else:
             return Answer(apache.put_reply(_reply(request, ApacheStatus.EOK)), is_upgrade=True)
+        return Answer(apache.put_reply(reply))
+
+    def _auth(self, request: ApacheRequest, client: Client) -> Answer:
+        """Go on with SASL; who is served already, or by another method, hears that there is no authentication."""
+        is_sasl = request.plugin == SASL_PLUGIN and self._admission.takes("sasl")
+        plugin, blob = NO_AUTH, b""
+        try:
+            if is_sasl and client.principal is NOBODY:
+                plugin, message = SASL_PLUGIN, request.body or b""
+                if client.exchange is None:
+                    blob = self._admission.begin_sasl(client)
+                else:
+                    blob = self._admission.end_sasl(client, message)
+                    self._worker.count(AUTHENTICATED)
+            elif client.refusal:
+                raise Refused(client.refusal, is_failure=False)
+        except Refused as error:
+            self._failures.note(error, client)
+            if request.protocol == 2:  # as Apache's bookies: its reply has no status
+                return Answer(b"", is_last=True)
+            return Answer(apache.put_reply(_reply(request, ApacheStatus.EUA)), is_last=True)
+        reply = _reply(request, ApacheStatus.EOK, plugin=plugin, blob=blob)
         return Answer(apache.put_reply(reply))
 
     def _info(self, request: ApacheRequest) -> ApacheReply:

@@ -14,17 +14,18 @@ from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.network.acceptor import Acceptor
-from fastbk.server.network.admission import Admission
 from fastbk.server.network.connection import Connection
 from fastbk.server.network.digest_requests import DigestRequests
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
 from fastbk.server.network.idle_connections import IdleConnections, keep_alive
+from fastbk.server.network.principals import Principals
 
 if TYPE_CHECKING:
     import socket
 
     from fastbk.native.worker import Event, Worker
     from fastbk.server.configuration.bookie_config import WorkerConfig
+    from fastbk.server.network.admission import Admission
 
 SWEEP_INTERVAL_S = 1.0
 BACKLOG = 1024
@@ -36,13 +37,19 @@ class Network:
     """Serves one listener until drained."""
 
     def __init__(
-        self, worker: Worker, config: WorkerConfig, bell_fd: int, loop: asyncio.AbstractEventLoop
+        self,
+        worker: Worker,
+        config: WorkerConfig,
+        admission: Admission,
+        bell_fd: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.worker = worker
         self.loop = loop
-        self.handlers = Handlers(config, worker)
-        self.apache = ApacheHandlers(config)
-        self.admission = Admission(config.tls)
+        self.admission = admission
+        self.handlers = Handlers(config, worker, admission)
+        self.apache = ApacheHandlers(config, worker, admission)
+        self.principals = Principals(admission, worker, config.authentication.refresh_interval_s)
         hello_timeout_s = config.settings.hello_timeout_ms / 1000
         self._acceptor = (
             None if config.tls.mode == "off" else Acceptor(self, config.tls, hello_timeout_s)
@@ -126,6 +133,11 @@ class Network:
             self._is_collect_due = True
             self.loop.call_soon(self._collect_later)
 
+    @property
+    def serves_tls(self) -> bool:
+        """Whether clients may upgrade."""
+        return self._acceptor is not None
+
     def open(self, connection: Connection, sock: socket.socket) -> None:
         """Give a connection whose first byte is there its transport."""
         assert self._acceptor is not None
@@ -146,6 +158,7 @@ class Network:
         """Forget a connection."""
         del self.connections[connection.slot]
         self._idle.closed(connection.slot)
+        self.principals.left(connection)
 
     def connection_is_gone(self) -> None:
         """A connection was closed."""
@@ -175,6 +188,7 @@ class Network:
         self._act(self.worker.sweep())
         self._on_bell()
         self._idle.make_room(self.loop.time())
+        self.principals.sweep()
         self._log_limits()
         self.digests.request_soon()
 

@@ -32,7 +32,9 @@ def pair_descriptors(child: Child, pair: int) -> WorkerPair:
     )
 
 
-def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
+def worker_options(
+    child: Child, config: WorkerConfig, *, is_admission_required: bool
+) -> WorkerOptions:
     """Return what C needs, from configuration and descriptors."""
     settings = config.settings
     connections_max = allow_descriptors(settings.connections_max)
@@ -68,7 +70,7 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
         spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
-        is_admission_required=Admission(config.tls).is_required,
+        is_admission_required=is_admission_required,
     )
 
 
@@ -104,10 +106,15 @@ async def serve(child: Child) -> None:
     """Serve until drained."""
     config = msgspec.convert(child.config, WorkerConfig)
     keep_to(config.processors)
-    worker = Worker(worker_options(child, config))
+    admission = Admission(
+        config.tls, config.authentication, config.authorization, config.cluster_id
+    )
+    worker = Worker(worker_options(child, config, is_admission_required=admission.is_required))
     for pair in range(config.pair_count):
         seal_segment(child.fds[f"segment.{pair}"])
-    network = Network(worker, config, child.fds["bell"], asyncio.get_running_loop())
+    network = Network(
+        worker, config, admission, child.fds["bell"], asyncio.get_running_loop()
+    )
     network.digests.send = child.offer
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
     os.close(child.fds["listener"])

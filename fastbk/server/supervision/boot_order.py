@@ -68,6 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     shards: tuple[int, ...]
     """The pair of each shard."""
+    cluster_id: str = ""
     reads_only_reason: str = ""
     """Not empty: a boot without journal and gc."""
     refuses_adds: bool = False
@@ -289,6 +290,9 @@ class BootOrder:
             limits=self._config.limits,
             settings=self._config.network,
             tls=self._config.tls,
+            authentication=self._config.authentication,
+            authorization=self._config.authorization,
+            cluster_id=self._facts.cluster_id,
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
             processors=() if self._config.bookie.spin_us else self._config.bookie.processors,
             spin_us=self._config.bookie.spin_us,

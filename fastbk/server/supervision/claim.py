@@ -14,7 +14,7 @@ from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.server.child import keep_to
 from fastbk.server.configuration.bookie_config import other_processors
-from fastbk.server.configuration.checks import check, check_certificate, check_processors
+from fastbk.server.configuration.checks import check, check_processors, check_security_files
 from fastbk.server.directories import LOCK_WAIT_S, DirectoriesInUse, lock_pairs
 from fastbk.server.supervision.spawn import Boot, PortGuard
 
@@ -86,7 +86,7 @@ def lock_directories(
     """Check the configuration, make and lock its directories. Raises ConfigError, StorageError."""
     check(config)
     check_processors(config)
-    check_certificate(config)
+    check_security_files(config)
     return lock_pairs(config.journal.all_directories, config.ledgers.all_directories, wait_s)
 
 

@@ -96,6 +96,7 @@ class Membership:
         self._age: MetadataAge | None = None
         self._listed_id = listed_id
         self.shards: Shards = ()
+        self.cluster_id = ""
         """The pair of each shard, once `join` has returned."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._store: MetadataStore | None = None
@@ -207,6 +208,7 @@ class Membership:
         self._age.poll(is_last=True)
         self._on_hold(self._age.hold)
         self.shards = read_shards(self._config)
+        self.cluster_id = self._store.instance_id()
         service = BookieService(BookieId(bookie_id), incarnation, self._endpoints)
         self._begin(service, is_first_boot=True)
         return service

@@ -18,4 +18,5 @@ class Status(object):
     TOO_MANY_REQUESTS = 25
     TOO_LARGE = 26
     OTHER_CREATION = 27
+    FORBIDDEN = 28
     IO_ERROR = 30

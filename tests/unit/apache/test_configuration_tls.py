@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.server.configuration.tls import TlsSettings
-from tests.fixtures.apache_cases import FACTORY, PEM, PKCS12, ROLES, TRUST
+from tests.fixtures.apache_cases import FACTORY, PEM, PKCS12, ROLES, SASL, TRUST
 from tests.unit.apache.test_configuration import BASE, accepted, translated
 
 
@@ -35,6 +35,7 @@ def test_keys_count_only_where_tls_is_on() -> None:
         (PEM | ROLES, "tlsClientAuthentication is not set"),
         (PEM | TRUST | ROLES | {"authorizedRoles": ""}, "at least one"),
         (PEM | TRUST | ROLES | {"bookieAuthProviderFactoryClass": "a.Sasl"}, "cannot run here"),
+        (SASL | {"java.security.auth.login.config": ""}, "name the file of Java's -D"),
         (PEM | {"tlsEnabledProtocols": "SSLv3"}, "TLSv1.2 and TLSv1.3"),
     ],
 )

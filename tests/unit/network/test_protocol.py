@@ -361,7 +361,6 @@ async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None
     [
         (Hello(version_min=2, version_max=9), "versions 1 to 1"),
         (Hello(version_min=0, version_max=0), "versions 1 to 1"),
-        (Hello(auth_method="scram"), "authentication"),
     ],
 )
 async def test_hello_that_cannot_be_accepted(hello: Hello, is_about: str) -> None:

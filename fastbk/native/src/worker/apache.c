@@ -461,7 +461,8 @@ apache_status_of(uint32_t status)
     case FBK_S_NO_ENTRY: return FBK_APACHE_ENOENTRY;
     case FBK_S_CANNOT_TELL: return FBK_APACHE_EUNKNOWNLEDGERSTATE;
     case FBK_S_FENCED: return FBK_APACHE_EFENCED;
-    case FBK_S_UNAUTHORIZED: return FBK_APACHE_EUA;
+    case FBK_S_UNAUTHORIZED:
+    case FBK_S_FORBIDDEN: return FBK_APACHE_EUA;
     case FBK_S_READ_ONLY: return FBK_APACHE_EREADONLY;
     case FBK_S_TOO_MANY_REQUESTS: return FBK_APACHE_ETOOMANYREQUESTS;
     case FBK_S_BAD_REQUEST:
@@ -861,12 +862,21 @@ get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *asked
     return FBK_DONE;
 }
 
-/* INV-N2 */
-static bool
-may_not(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation)
+static uint8_t
+right_for(const struct fbk_apache_request *asked)
 {
-    return worker->options.is_admission_required && !connection->is_admitted && operation != FBK_APACHE_AUTH &&
-           operation != FBK_APACHE_START_TLS;
+    switch (asked->operation) {
+    case FBK_APACHE_AUTH:
+    case FBK_APACHE_START_TLS: return 0;
+    case FBK_APACHE_ADD: return asked->flags & FBK_APACHE_RECOVERY ? FBK_RIGHT_RECOVER : FBK_RIGHT_ADD;
+    case FBK_APACHE_READ:
+    case FBK_APACHE_READ_BATCH: return asked->flags & FBK_APACHE_FENCE ? FBK_RIGHT_RECOVER : FBK_RIGHT_READ;
+    case FBK_APACHE_READ_LAC:
+    case FBK_APACHE_LIST: return FBK_RIGHT_READ;
+    case FBK_APACHE_WRITE_LAC:
+    case FBK_APACHE_FORCE: return FBK_RIGHT_ADD;
+    default: return FBK_RIGHT_ENTER;
+    }
 }
 
 enum fbk_outcome
@@ -878,12 +888,14 @@ fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *con
     case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_CLOSE;
     case FBK_APACHE_REFUSE: break;
     case FBK_APACHE_GOOD:
-        if (may_not(worker, connection, asked.operation))
+        if (right_for(&asked) & ~connection->rights) { /* INV-N2 */
+            fbk_worker_note(worker, FBK_C_WORKER_REFUSED_RIGHTS);
             status = FBK_APACHE_EUA;
-        else if (is_for_python(asked.operation))
+        } else if (is_for_python(asked.operation)) {
             return FBK_FOR_PYTHON;
-        else
+        } else {
             status = judge(worker, &asked);
+        }
         break;
     }
     if (status != FBK_APACHE_EOK) {

@@ -22,6 +22,7 @@ refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struc
         break;
     case FBK_S_READ_ONLY: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_READ_ONLY); break;
     case FBK_S_UNAUTHORIZED: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_KEY); break;
+    case FBK_S_FORBIDDEN: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_RIGHTS); break;
     case FBK_S_UNSUPPORTED: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_UNSUPPORTED); break;
     case FBK_S_TOO_LARGE: fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE); break;
     default: fbk_worker_note(worker, FBK_C_WORKER_BAD_REQUEST); break;
@@ -294,11 +295,36 @@ dispatch_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
     return outcome;
 }
 
+/* By kind of request; RECOVERY and FENCE ask for another right. */
+static uint8_t
+right_for(const struct fbk_request *request)
+{
+    static const uint8_t rights[] = {
+        [FBK_REQUEST_BODY_ADD] = FBK_RIGHT_ADD,
+        [FBK_REQUEST_BODY_ADD_BATCH] = FBK_RIGHT_ADD,
+        [FBK_REQUEST_BODY_READ] = FBK_RIGHT_READ,
+        [FBK_REQUEST_BODY_READ_BATCH] = FBK_RIGHT_READ,
+        [FBK_REQUEST_BODY_READ_LAC] = FBK_RIGHT_READ,
+        [FBK_REQUEST_BODY_WRITE_LAC] = FBK_RIGHT_ADD,
+        [FBK_REQUEST_BODY_FORCE] = FBK_RIGHT_ADD,
+        [FBK_REQUEST_BODY_LIST_ENTRIES] = FBK_RIGHT_READ,
+        [FBK_REQUEST_BODY_INFO] = FBK_RIGHT_ENTER,
+        [FBK_REQUEST_BODY_PING] = FBK_RIGHT_ENTER,
+    };
+    const bool is_add = request->body_type == FBK_REQUEST_BODY_ADD || request->body_type == FBK_REQUEST_BODY_ADD_BATCH;
+    if ((is_add && request->flags & FBK_FLAG_RECOVERY) ||
+        (request->body_type == FBK_REQUEST_BODY_READ && request->flags & FBK_FLAG_FENCE))
+        return FBK_RIGHT_RECOVER;
+    return request->body_type < sizeof rights ? rights[request->body_type] : 0;
+}
+
 enum fbk_outcome
 fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
 {
     struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
     connection->lane = lane->number;
+    if (FBK_UNLIKELY(right_for(request) & ~connection->rights)) /* INV-N2 */
+        return refuse(worker, connection, request, FBK_S_FORBIDDEN);
     switch (request->body_type) {
     case FBK_REQUEST_BODY_ADD: return dispatch_add(worker, lane, connection, request);
     case FBK_REQUEST_BODY_ADD_BATCH: return dispatch_add_batch(worker, lane, connection, request);
@@ -311,9 +337,9 @@ fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection
         if (request->ledger_id < 0)
             return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
         return dispatch_ordered(worker, lane, connection, request, FBK_KIND_FORCE);
+    case FBK_REQUEST_BODY_HELLO: /* a new token; without one Python refuses it */
     case FBK_REQUEST_BODY_INFO: return FBK_FOR_PYTHON;
     case FBK_REQUEST_BODY_PING: return fbk_answer(FBK_S_OK);
-    case FBK_REQUEST_BODY_HELLO: return refuse(worker, connection, request, FBK_S_BAD_REQUEST); /* only once */
     default: return refuse(worker, connection, request, FBK_S_UNSUPPORTED);
     }
 }

@@ -332,18 +332,27 @@ cold_bytes(const struct fbk_connection *connection)
 }
 
 void
-fbk_worker_admit(struct fbk_worker *worker, uint32_t slot)
+fbk_worker_admit(struct fbk_worker *worker, uint32_t slot, uint32_t rights)
 {
-    fbk_connection_at(worker, slot)->is_admitted = true;
+    fbk_connection_at(worker, slot)->rights = (uint8_t)(rights & FBK_RIGHTS_ALL);
+}
+
+const uint8_t *
+fbk_worker_behind(struct fbk_worker *worker, uint32_t slot, uint32_t *size_bytes)
+{
+    const struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    const uint32_t cold = cold_bytes(connection);
+    *size_bytes = cold == 0 ? 0 : connection->input_used - connection->input_from - cold;
+    return *size_bytes == 0 ? NULL : connection->input + connection->input_from + cold;
 }
 
 /* INV-N1: nothing that came or goes in the clear is taken for a part of what is encrypted.  Who can write into a connection
  * could else have its own requests, sent before the handshake, answered as its client's. */
 int32_t
-fbk_worker_secure(struct fbk_worker *worker, uint32_t slot)
+fbk_worker_secure(struct fbk_worker *worker, uint32_t slot, uint32_t behind_bytes)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
-    bool is_alone = connection->input_used - connection->input_from == cold_bytes(connection);
+    bool is_alone = connection->input_used - connection->input_from == cold_bytes(connection) + behind_bytes;
     if (!is_alone || connection->pending > 0 || connection->output_used > 0 || connection->is_busy)
         return FBK_DO_ABORT;
     connection->is_secure = true;

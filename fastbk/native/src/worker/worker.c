@@ -183,6 +183,7 @@ fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
     connection->heard_sweep = worker->sweeps;
     connection->state = FBK_CONNECTION_MAGIC;
     connection->contexts = FBK_NO_CONTEXT;
+    connection->rights = worker->options.is_admission_required ? 0 : FBK_RIGHTS_ALL;
     worker->connection_count++;
     fbk_worker_note(worker, FBK_C_WORKER_CONNECTIONS_ACCEPTED);
     fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);

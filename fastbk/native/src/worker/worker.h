@@ -100,7 +100,7 @@ struct fbk_connection {
     bool is_watched;      /* by worker->poll_fd */
     bool is_trial;        /* one of FBK_TRIALS_MAX */
     bool is_awaited;      /* its first byte is not to be received yet */
-    bool is_admitted;     /* INV-N2 */
+    uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint64_t handed_bytes; /* to the transport, which is busy with them */

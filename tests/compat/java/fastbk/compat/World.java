@@ -37,10 +37,13 @@ final class World implements AutoCloseable {
         this.isV2 = protocol.equals("v2");
     }
 
-    /** A configuration with the protocol of this run and Apache's defaults, but for shorter waits. */
+    /** Whether to authenticate, as the login configuration of this Java says. */
+    private static final boolean IS_SASL = Boolean.getBoolean("fastbk.compat.sasl");
+
     /** A folder with certificates; none: in the clear. */
     private static final String TLS = System.getProperty("fastbk.compat.tls");
 
+    /** A configuration with the protocol of this run and Apache's defaults, but for shorter waits. */
     ClientConfiguration configuration() {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri(metadataUri);
@@ -58,6 +61,10 @@ final class World implements AutoCloseable {
             configuration.setTLSCertificatePath(TLS + "/client/tls.crt");
             configuration.setTLSTrustStoreType("PEM");
             configuration.setTLSTrustStore(TLS + "/ca/ca.crt");
+        }
+        if (IS_SASL) {
+            configuration.setClientAuthProviderFactoryClass(
+                    "org.apache.bookkeeper.sasl.SASLClientProviderFactory");
         }
         return configuration;
     }

@@ -1,0 +1,65 @@
+"""Rights, the roles that are made of them, and the principal that has them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Right(enum.IntFlag):
+    """What a connection may do. The bits are those of `FBK_RIGHT_*` (`native/boundary/worker.h`)."""
+
+    ENTER = 1
+    """Be served at all: info and ping."""
+    READ = 2
+    """Read entries, LACs and lists of entries."""
+    ADD = 4
+    """Add entries, write LACs, force."""
+    RECOVER = 8
+    """Fence ledgers, and add to fenced ones: recovery and repair."""
+    ADMIN = 16
+    """Change the bookie by its HTTP pages."""
+
+
+NO_RIGHTS = Right(0)
+ALL_RIGHTS = Right.ENTER | Right.READ | Right.ADD | Right.RECOVER | Right.ADMIN
+
+ROLES = {
+    "reader": Right.ENTER | Right.READ,
+    "writer": Right.ENTER | Right.READ | Right.ADD | Right.RECOVER,
+    "healer": Right.ENTER | Right.READ | Right.RECOVER,
+    "admin": ALL_RIGHTS,
+}
+"""A writer may recover, since opening a stream to write fences whoever wrote to it before."""
+
+OPERATIONS = {
+    "read": Right.ENTER | Right.READ,
+    "add": Right.ENTER | Right.ADD,
+    "recover": Right.ENTER | Right.RECOVER,
+    "admin": Right.ENTER | Right.ADMIN,
+}
+"""The names of rights in a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """An authenticated client.
+
+    Attributes:
+        name: for logs and lists of roles: `token:SUBJECT`, `user:NAME` or `certificate:ROLE`.
+        rights: what it may do.
+        ends_at_s: when that ends, in seconds since 1970; None: with its connection.
+        key_id: of the key that signed its token; "": it has none.
+        token_id: of its token, by which it can be revoked; "".
+    """
+
+    name: str
+    rights: Right
+    ends_at_s: float | None = None
+    key_id: str = ""
+    token_id: str = ""
+
+
+NOBODY = Principal(name="", rights=NO_RIGHTS)
+ANYBODY = Principal(name="anybody", rights=ALL_RIGHTS)
+"""Where a bookie does not authenticate its clients."""

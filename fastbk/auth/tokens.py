@@ -1,0 +1,216 @@
+"""Signed tokens: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Nobody but the holder of a private key makes one.
+
+A token's claims: `sub` (whose it is), `aud` (the cluster's id), `exp` (its end), `ops` (what it allows: `read`, `add`,
+`recover`, `admin`), `jti` (its own id, by which it can be revoked). Its header names the key (`kid`). Bookies have the
+public keys as a JSON Web Key Set (RFC 7517): {"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbk.auth.rights import NO_RIGHTS, OPERATIONS, Principal
+from fastbk.auth.users import read_public, read_secret
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+TOKEN_BYTES_MAX = 4096
+NAME_CHARACTERS_MAX = 200
+KEYS_MAX = 100
+ALGORITHM = "EdDSA"
+NAMESPACES = "ns"
+"""A claim that would limit a token to namespaces. Bookies cannot hold to it, so they refuse a token that has it."""
+_PUBLIC_FIELDS = ("kty", "crv", "x", "kid")
+
+
+class TokenError(Exception):
+    """A token that is not accepted; the text says why, without the token."""
+
+
+class TokenKeys:
+    """The public keys of one file, and the tokens that they have signed."""
+
+    def __init__(self, keys: Mapping[str, Any]) -> None:
+        """Keep the keys by their ids."""
+        self._keys = dict(keys)
+
+    @classmethod
+    def load(cls, path: str) -> TokenKeys:
+        """Read a JSON Web Key Set. Raises ConfigError."""
+        import jwt
+
+        entries = _key_entries(read_public(path), path)
+        keys: dict[str, Any] = {}
+        for entry in entries:
+            key_id = entry.get("kid")
+            if entry.get("kty") != "OKP" or entry.get("crv") != "Ed25519" or not isinstance(key_id, str):
+                raise ConfigError(f"{path}: every key must be of Ed25519 and have a kid")
+            if key_id in keys:
+                raise ConfigError(f"{path}: two keys have the kid {key_id[:40]!r}")
+            try:
+                public = {name: entry[name] for name in _PUBLIC_FIELDS}
+                keys[key_id] = jwt.PyJWK.from_dict({**public, "alg": ALGORITHM}).key
+            except (jwt.PyJWTError, KeyError, ValueError, TypeError) as error:
+                raise ConfigError(f"{path}: the key {key_id[:40]!r} is none of Ed25519") from error
+        if not 0 < len(keys) <= KEYS_MAX:
+            raise ConfigError(f"{path}: must have 1 to {KEYS_MAX} keys")
+        return cls(keys)
+
+    def __contains__(self, key_id: object) -> bool:
+        """Return whether there is such a key."""
+        return key_id in self._keys
+
+    def verify(
+        self, token: bytes, audience: str, clock_s: Callable[[], float] = time.time
+    ) -> Principal:
+        """Return whose token it is and what it allows. Raises TokenError."""
+        import jwt
+
+        if not 0 < len(token) <= TOKEN_BYTES_MAX:
+            raise TokenError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes, not {len(token)}")
+        try:
+            # A nested or overlong header or payload is bounded by the token's length.
+            key_id = str(jwt.get_unverified_header(token).get("kid", ""))
+            key = self._keys.get(key_id)
+            if key is None:
+                raise TokenError(f"no key {key_id[:40]!r} is known here")
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[ALGORITHM],
+                audience=audience,
+                options={"require": ["exp", "aud", "sub"], "verify_exp": False, "verify_iat": False,
+                         "strict_aud": True},
+            )  # fmt: skip
+        except jwt.InvalidAudienceError:
+            raise TokenError("it is for another cluster (aud)") from None
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise TokenError(f"it is not good: {str(error)[:200]}") from None
+        return _principal(claims, key_id, clock_s())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenKey:
+    """A private key, and the id that bookies know it by."""
+
+    key_id: str
+    private_key: Ed25519PrivateKey
+
+    @classmethod
+    def generate(cls, key_id: str = "") -> TokenKey:
+        """Make one."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls(key_id=key_id or secrets.token_hex(8), private_key=Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: str) -> TokenKey:
+        """Read a file that `text` made. Raises ConfigError."""
+        import jwt
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        entries = _key_entries(read_secret(path), path)
+        try:
+            entry = entries[-1]
+            key = jwt.PyJWK.from_dict({**entry, "alg": ALGORITHM}).key
+            key_id = entry["kid"]
+        except (jwt.PyJWTError, KeyError, IndexError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path} has no key of Ed25519") from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ConfigError(f"{path} has no private key: sign with the file that `fastbk token key` made")
+        return cls(key_id=str(key_id), private_key=key)
+
+    def text(self) -> str:
+        """Return the content of the private file."""
+        return _key_set([{**self._entry(self.private_key), "kid": self.key_id}])
+
+    def public_text(self, others: Sequence[Mapping[str, str]] = ()) -> str:
+        """Return the content of the bookies' file: this key behind `others`."""
+        return _key_set([*others, {**self._entry(self.private_key.public_key()), "kid": self.key_id}])
+
+    def sign(
+        self,
+        subject: str,
+        operations: Sequence[str],
+        audience: str,
+        *,
+        lifetime_s: float,
+        clock_s: Callable[[], float] = time.time,
+    ) -> str:
+        """Return a token. Raises ConfigError for an operation that there is not."""
+        import jwt
+
+        if wrong := [one for one in operations if one not in OPERATIONS] or not operations:
+            raise ConfigError(f"operations must be some of {', '.join(OPERATIONS)}, not {wrong}")
+        now_s = int(clock_s())
+        claims = {
+            "sub": subject,
+            "aud": audience,
+            "iat": now_s,
+            "exp": now_s + int(lifetime_s),
+            "ops": list(operations),
+            "jti": secrets.token_hex(8),
+        }
+        return jwt.encode(claims, self.private_key, algorithm=ALGORITHM, headers={"kid": self.key_id})
+
+    @staticmethod
+    def _entry(key: Any) -> dict[str, str]:  # noqa: ANN401 -- private or public, as PyJWT takes it
+        from jwt.algorithms import OKPAlgorithm
+
+        return dict(OKPAlgorithm.to_jwk(key, as_dict=True))
+
+
+def public_entries(path: str) -> list[dict[str, str]]:
+    """Return the public halves of all keys of a file. Raises ConfigError."""
+    entries = _key_entries(read_public(path), path)
+    return [{name: str(entry.get(name, "")) for name in _PUBLIC_FIELDS} for entry in entries]
+
+
+def _key_set(entries: Sequence[Mapping[str, str]]) -> str:
+    return json.dumps({"keys": [dict(one) for one in entries]}, indent=2) + "\n"
+
+
+def _key_entries(text: bytes, path: str) -> list[dict[str, Any]]:
+    try:
+        content = json.loads(text)
+        entries = content["keys"]
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f'{path} is no JSON Web Key Set: {{"keys": [...]}}') from error
+    return entries
+
+
+def _principal(claims: Mapping[str, Any], key_id: str, now_s: float) -> Principal:
+    subject, operations, ends_at_s = claims["sub"], claims.get("ops"), claims["exp"]
+    if not isinstance(subject, str) or not 0 < len(subject) <= NAME_CHARACTERS_MAX or not subject.isprintable():
+        raise TokenError(f"its subject must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+    if isinstance(ends_at_s, bool) or not isinstance(ends_at_s, int | float) or not abs(ends_at_s) < 1e12:
+        raise TokenError("its end (exp) is no time")
+    if ends_at_s <= now_s:
+        raise TokenError("it has expired")
+    if NAMESPACES in claims:
+        raise TokenError(f"it is limited to namespaces ({NAMESPACES}), which a bookie does not know")
+    if not isinstance(operations, list) or not operations:
+        raise TokenError("it allows no operation (ops)")
+    rights = NO_RIGHTS
+    for operation in operations:
+        if not isinstance(operation, str) or operation not in OPERATIONS:
+            raise TokenError(f"its operation {str(operation)[:40]!r} is not known here")
+        rights |= OPERATIONS[operation]
+    token_id = claims.get("jti", "")
+    return Principal(
+        name=f"token:{subject}",
+        rights=rights,
+        ends_at_s=float(ends_at_s),
+        key_id=key_id,
+        token_id=token_id if isinstance(token_id, str) else "",
+    )

@@ -1,0 +1,115 @@
+"""`fastbk token key|create|show`: keys that sign tokens, and tokens that clients authenticate themselves with."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import add_verb, add_verbs, metadata_uri, note, opened_store, run_verb
+from fastbk.durable_files import replaced
+from fastbk.errors import ConfigError, os_errors_as
+from fastbk.exit_codes import DONE
+from fastbk.private_files import FILE_MODE
+from fastbk.units import parse_duration_us
+
+if TYPE_CHECKING:
+    import argparse
+
+PUBLIC_MODE = 0o644
+OPERATIONS = "read,add,recover"
+LIFETIME = "24h"
+run = run_verb
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    verbs = add_verbs(parser)
+    key = add_verb(verbs, "key", _key, "make a key that signs tokens")
+    key.add_argument("file", type=Path, help="the private key goes here; it must not exist")
+    key.add_argument(
+        "--public", type=Path, required=True, metavar="FILE",
+        help="add its public half to this file of the bookies ([authentication] token_keys_file)",
+    )  # fmt: skip
+    key.add_argument("--key-id", default="", help="default: a random one")
+    create = add_verb(verbs, "create", _create, "sign a token")
+    create.add_argument("--key-file", required=True, metavar="FILE", help="as `fastbk token key` made it")
+    create.add_argument("--subject", required=True, help="whose token it is: in logs, and in lists of who is revoked")
+    create.add_argument(
+        "--operations", default=OPERATIONS,
+        help=f"of read, add, recover (fence, and add copies) and admin; default: {OPERATIONS}, for a writer",
+    )  # fmt: skip
+    create.add_argument("--lifetime", default=LIFETIME, help=f"such as 10min or 30d; default: {LIFETIME}")
+    create.add_argument("--audience", default="", help="default: the id of the cluster at --metadata")
+    create.add_argument("--out", type=Path, metavar="FILE", help="the token replaces this file; default: stdout")
+    create.add_argument("--metadata", metavar="URI", help="the cluster; default: FASTBK_METADATA")
+    show = add_verb(verbs, "show", _show, "print what a token says; its signature is not verified")
+    show.add_argument("file", help="a file with a token")
+
+
+def _key(options: argparse.Namespace) -> int:
+    from fastbk.auth.tokens import TokenKey, public_entries
+
+    made = TokenKey.generate(options.key_id)
+    others = public_entries(str(options.public)) if options.public.exists() else []
+    if any(one["kid"] == made.key_id for one in others):
+        raise ConfigError(f"{options.public} has a key {made.key_id!r} already: choose another --key-id")
+    if options.file.exists():
+        raise ConfigError(f"{options.file} exists: it may be a key that is in use")
+    with os_errors_as(ConfigError, f"{options.file}, {options.public}: cannot be written"):
+        _write(options.file, made.text(), FILE_MODE)
+        _write(options.public, made.public_text(others), PUBLIC_MODE)
+    note(f"key {made.key_id}: {options.file} signs, {options.public} ({len(others) + 1} keys) is for the bookies")
+    return DONE
+
+
+def _create(options: argparse.Namespace) -> int:
+    from fastbk.auth.tokens import TokenKey
+
+    key = TokenKey.load(options.key_file)
+    try:
+        lifetime_s = parse_duration_us(options.lifetime) / 1e6
+    except ValueError as error:
+        raise ConfigError(f"--lifetime: {error}") from error
+    operations = [one.strip() for one in options.operations.split(",") if one.strip()]
+    audience = options.audience or _cluster_id(options)
+    token = key.sign(options.subject, operations, audience, lifetime_s=lifetime_s)
+    if options.out is None:
+        print(token)
+        return DONE
+    with os_errors_as(ConfigError, f"{options.out}: cannot be written"):
+        _write(options.out, token + "\n", FILE_MODE)
+    end = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() + lifetime_s))
+    note(f"{options.out}: {options.subject} may {', '.join(operations)} until {end}")
+    return DONE
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    with replaced(path) as draft:
+        draft.chmod(mode)
+        draft.write_text(text)
+
+
+def _show(options: argparse.Namespace) -> int:
+    import jwt
+
+    from fastbk.auth.credentials import Credentials
+
+    token = Credentials(token_file=options.file).token()
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+        shown = {"key": jwt.get_unverified_header(token).get("kid"), **claims}
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{options.file} is no token: {error}") from None
+    print(json.dumps(shown, indent=2))
+    return DONE
+
+
+def _cluster_id(options: argparse.Namespace) -> str:
+    uri = metadata_uri(options)
+    with opened_store(uri) as store:
+        found = store.instance_id()
+    if not found:
+        raise ConfigError(f"the cluster at {uri} has no id: give --audience, and the bookies token_audience")
+    return found

@@ -1,0 +1,126 @@
+"""Sections [authentication] and [authorization] of a bookie's configuration, and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.server.configuration.tls import TlsSettings
+
+
+class AuthenticationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [authentication]: how clients show who they are. Files that change are read anew."""
+
+    methods: tuple[Literal["certificate", "sasl", "token"], ...] = ()
+    """A client has to authenticate itself in one of these ways. Empty: nobody has to, beyond what [tls] asks for.
+    """
+
+    users_file: str = ""
+    """Names and passwords of SASL (DIGEST-MD5): a login configuration of Java, as Apache's bookies read it. Others than
+    owner and group must not be able to read it.
+    """
+
+    users_section: str = "Bookie"
+    """The section of `users_file` that has them, as `user_NAME="PASSWORD"`."""
+
+    users_allowed: str = ""
+    """A regular expression that a user's whole name has to match. Empty: all users of the file."""
+
+    sasl_without_tls: bool = False
+    """Whether SASL is accepted in the clear. It does not send the password, but who listens can try passwords at it,
+    and who is between the two can go on as the client.
+    """
+
+    token_keys_file: str = ""
+    """Public keys of tokens, a JSON Web Key Set: `fastbk token key` makes it."""
+
+    token_audience: str = ""
+    """The audience (`aud`) of the tokens that are accepted. Empty: the cluster's id."""
+
+    revoked_file: str = ""
+    """Who is not accepted any more, and whose connections end: one a line, `user:NAME`, `token:SUBJECT`,
+    `certificate:ROLE`, `id:TOKEN-ID` or `key:KEY-ID`.
+    """
+
+    refresh_interval_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)] = 10
+    """How often a worker looks whether these files have changed."""
+
+
+class AuthorizationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [authorization]: who may do what. Empty lists: each authenticated client may do everything."""
+
+    readers: tuple[str, ...] = ()
+    """Principals that may read entries: `user:NAME`, `certificate:ROLE`, or a pattern such as `user:app-*`. A principal
+    in several lists has the rights of all, one in none of them is refused. A token carries its own rights.
+    """
+
+    writers: tuple[str, ...] = ()
+    """May read, add and fence (a writer fences the one before it)."""
+
+    healers: tuple[str, ...] = ()
+    """May read, fence, and add copies (recovery adds): AutoRecovery."""
+
+    admins: tuple[str, ...] = ()
+    """May do everything."""
+
+
+def is_limited(settings: AuthorizationSettings) -> bool:
+    """Return whether roles are given out."""
+    return any((settings.readers, settings.writers, settings.healers, settings.admins))
+
+
+def keeps_strangers_out(settings: AuthenticationSettings, tls: TlsSettings) -> bool:
+    """Return whether nobody is served who has not authenticated, over a connection that others cannot take over."""
+    return bool(settings.methods) and tls.mode == "require"
+
+
+def check_files(settings: AuthenticationSettings) -> None:
+    """Refuse files that are not good. Raises ConfigError."""
+    # 100 ms that a start without them does not pay.
+    if settings.token_keys_file:
+        from fastbk.auth.tokens import TokenKeys
+
+        TokenKeys.load(settings.token_keys_file)
+    if settings.users_file:
+        from fastbk.auth.users import load_users
+
+        load_users(settings.users_file, settings.users_section)
+    if settings.revoked_file:
+        from fastbk.auth.revocations import load_revocations
+
+        load_revocations(settings.revoked_file)
+
+
+def problems(
+    settings: AuthenticationSettings, authorization: AuthorizationSettings, tls: TlsSettings
+) -> Iterator[str]:
+    """Yield what is wrong with both sections beside [tls]."""
+    methods = settings.methods
+    files = (("sasl", "users_file", settings.users_file), ("token", "token_keys_file", settings.token_keys_file))
+    for method, name, path in files:
+        if method in methods and not path:
+            yield f'[authentication] methods has "{method}": {name} is needed'
+        if path and method not in methods:
+            yield f'[authentication] names a {name}: add "{method}" to methods'
+    if "certificate" in methods and (tls.mode == "off" or tls.client_certificates == "none"):
+        yield (
+            '[authentication] methods has "certificate": [tls] mode must be "prefer" or "require", and'
+            ' client_certificates "request" or "require"'
+        )
+    if "token" in methods and tls.mode == "off":
+        yield '[authentication] methods has "token": [tls] mode must not be "off", since who sees a token can use it'
+    if "sasl" in methods and tls.mode == "off" and not settings.sasl_without_tls:
+        yield (
+            '[authentication] methods has "sasl" and [tls] mode is "off": turn TLS on, or set sasl_without_tls = true'
+        )
+    try:
+        re.compile(settings.users_allowed)
+    except re.error as error:
+        yield f"[authentication] users_allowed is no regular expression: {error}"
+    if is_limited(authorization) and not methods:
+        yield "[authorization] needs [authentication] methods: nobody has a name without them"

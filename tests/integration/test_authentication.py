@@ -1,0 +1,226 @@
+"""Tokens and passwords from end to end: every kind of client, renewal and revocation under load, Apache's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fastbk
+import fastbk.sync
+from fastbk.auth.credentials import Credentials
+from fastbk.auth.tokens import TokenKey
+from fastbk.client import token_renewal
+from fastbk.client.apache_translation import ApacheTranslation
+from fastbk.client.config import ClientConfig
+from fastbk.client.connecting import open_connection
+from fastbk.client.known_bookies import KnownBookies
+from fastbk.meta import open_store
+from fastbk.model.ids import BookieId
+from fastbk.private_files import write_text
+from fastbk.testing import LocalCluster
+from fastbk.tls.options import TlsOptions
+from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until_async
+
+KEY = TokenKey.generate("k1")
+ALL = ("read", "add", "recover")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("auth")
+    write_text(made / "keys.json", KEY.public_text())
+    write_text(made / "revoked", "")
+    write_text(made / "users", 'Bookie { a.B required user_bookkeeper="secret"; };')
+    write_text(made / "password", "secret\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[LocalCluster]:
+    settings = {
+        "tls": {"client_certificates": "none"},
+        "authentication": {
+            "methods": ["token", "sasl"],
+            "token_keys_file": str(folder / "keys.json"),
+            "users_file": str(folder / "users"),
+            "revoked_file": str(folder / "revoked"),
+            "refresh_interval": "1s",
+        },
+    }
+    with LocalCluster(3, tls=True, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def audience(cluster: LocalCluster) -> str:
+    store = open_store(cluster.metadata_uri)
+    try:
+        return store.instance_id()
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def tls(cluster: LocalCluster) -> TlsOptions:
+    assert cluster.tls_options is not None
+    return dataclasses.replace(cluster.tls_options, certificate_file="", key_file="")
+
+
+@pytest.fixture
+def user(folder: Path) -> Credentials:
+    return Credentials(user="bookkeeper", password_file=str(folder / "password"))
+
+
+def token_of(path: Path, audience: str, subject: str = "app", lifetime_s: float = 3600) -> Credentials:
+    write_text(path, KEY.sign(subject, ALL, audience, lifetime_s=lifetime_s))
+    return Credentials(token_file=str(path))
+
+
+async def append_and_read(uri: str, tls: TlsOptions, credentials: Credentials | None) -> None:
+    async with fastbk.connect(uri, tls=tls, credentials=credentials) as client:
+        async with await client.create_ledger(3, 2, 2) as writer:
+            await asyncio.gather(*(writer.append(b"e%d" % n) for n in range(50)))
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [bytes(entry.data) async for entry in reader.read(0, 49)] == [b"e%d" % n for n in range(50)]
+
+
+async def test_tokens_and_passwords_open_the_way(
+    cluster: LocalCluster, audience: str, tls: TlsOptions, user: Credentials, tmp_path: Path
+) -> None:
+    token = token_of(tmp_path / "token", audience)
+    for credentials in (token, user):
+        await append_and_read(cluster.metadata_uri, tls, credentials)
+    with pytest.raises(fastbk.NotEnoughBookies, match="FASTBK_TOKEN_FILE"):
+        await append_and_read(cluster.metadata_uri, tls, None)
+    write_text(tmp_path / "wrong", "wrong")
+    wrong = dataclasses.replace(user, password_file=str(tmp_path / "wrong"))
+    with pytest.raises(fastbk.NotEnoughBookies, match="the user or the password is not accepted"):
+        await append_and_read(cluster.metadata_uri, tls, wrong)
+    with pytest.raises(fastbk.NotEnoughBookies, match="has expired"):
+        await append_and_read(cluster.metadata_uri, tls, token_of(tmp_path / "old", audience, lifetime_s=-1))
+
+
+def test_the_environment_serves_clients_without_await_and_the_command(
+    cluster: LocalCluster,
+    audience: str,
+    tls: TlsOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    credentials = token_of(tmp_path / "token", audience)
+    for name, value in {**tls.environment(), **credentials.environment()}.items():
+        monkeypatch.setenv(name, value)
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        with client.create_ledger(3, 3, 2) as writer:
+            writer.append(b"hello")
+        client.namespace("auth").create()
+        with client.namespace("auth").stream("s").writer(create=True) as stream:
+            stream.append(b"record")
+    cli = Cli(cluster.metadata_uri)
+    assert cli("ledger", "read", str(writer.ledger_id)) == "0\thello\n"
+    cli.end()
+
+
+async def appending(uri: str, tls: TlsOptions, credentials: Credentials, ends: asyncio.Event) -> int:
+    """Append one after the other until it ends; return how many."""
+    count = 0
+    async with (
+        fastbk.connect(uri, tls=tls, credentials=credentials) as client,
+        await client.create_ledger(3, 3, 2) as writer,
+    ):
+        while not ends.is_set():
+            assert await writer.append(b"x" * 100) == count
+            count += 1
+    return count
+
+
+async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
+    cluster: LocalCluster, audience: str, tls: TlsOptions, folder: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tokens of the new key take the place of the old ones on live connections; nobody else's append fails."""
+    monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.1)
+    uri = cluster.metadata_uri
+    kept, lost = token_of(tmp_path / "kept", audience), token_of(tmp_path / "lost", audience, "mallory")
+    ends = asyncio.Event()
+    good = asyncio.create_task(appending(uri, tls, kept, ends))
+    bad = asyncio.create_task(appending(uri, tls, lost, ends))
+    try:
+        new = TokenKey.generate("k2")
+        write_text(folder / "keys.json", new.public_text([KEY._entry(KEY.private_key.public_key()) | {"kid": "k1"}]))
+
+        async def is_new_taken() -> bool:
+            write_text(tmp_path / "probe", new.sign("probe", ALL, audience, lifetime_s=3600))
+            try:
+                await append_and_read(uri, tls, Credentials(token_file=str(tmp_path / "probe")))
+            except fastbk.NotEnoughBookies:
+                return False
+            return True
+
+        await wait_until_async(is_new_taken, "the new key is taken")
+        write_text(tmp_path / "kept", new.sign("app", ALL, audience, lifetime_s=3600))
+        write_text(folder / "revoked", "token:mallory\n")
+        with pytest.raises(fastbk.Error):
+            await asyncio.wait_for(asyncio.shield(bad), 30)
+        # Without the old key only connections with a new token are left.
+        write_text(folder / "keys.json", new.public_text())
+
+        async def is_old_refused() -> bool:
+            try:
+                await append_and_read(uri, tls, token_of(tmp_path / "old", audience, "late"))
+            except fastbk.NotEnoughBookies:
+                return True
+            return False
+
+        await wait_until_async(is_old_refused, "the old key is gone")
+        ends.set()
+        assert await good > 0
+        log = "".join(bookie.log_path.read_text() for bookie in cluster.bookies)
+        ended = [line for line in log.splitlines() if "connection.authentication_ended" in line]
+        assert any("token:mallory" in line for line in ended)
+        assert not any("token:app" in line for line in ended)
+    finally:
+        ends.set()
+        await asyncio.gather(good, bad, return_exceptions=True)
+        write_text(folder / "keys.json", KEY.public_text())
+        write_text(folder / "revoked", "")
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+async def test_a_client_of_ours_authenticates_in_apaches_protocol(
+    cluster: LocalCluster, tls: TlsOptions, user: Credentials, tmp_path: Path, version: str
+) -> None:
+    """As to Apache's bookies; ours serve that protocol, too."""
+    write_text(tmp_path / "wrong", "wrong")
+    wrong = dataclasses.replace(user, password_file=str(tmp_path / "wrong"))
+
+    async def hello(credentials: Credentials | None) -> str:
+        config = ClientConfig(tls=tls, apache_protocol=version)
+        connection = await open_connection(
+            "127.0.0.1",
+            cluster.bookies[0].port,
+            bookie_id="bookie-1",
+            client_name="test",
+            timeout_s=5.0,
+            slots={},
+            on_lost=lambda _: None,
+            on_drained=lambda: None,
+            tls=tls.context(),
+            credentials=credentials,
+            apache=ApacheTranslation(config, KnownBookies(config), BookieId("bookie-1"), "adds"),
+        )
+        connection.close()
+        await connection.closed
+        assert connection.hello is not None
+        return connection.hello.bookie_id
+
+    assert await hello(user) == "bookie-1"
+    with pytest.raises(fastbk.Error, match="does not accept the user or the password"):
+        await hello(wrong)
+    with pytest.raises(fastbk.Error, match=r"wants authentication|ended the connection"):
+        await hello(None)
