@@ -46,7 +46,13 @@ WARNING_FLAGS = [
 # No -O3, -march=native or link-time optimisation: CRC32C picks its hardware path at run time, and a wheel has
 # to run on a machine other than the one that built it.
 KIND_FLAGS = {
-    "release": ["-O2", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
+    "release": [
+        "-O2",
+        "-fstack-protector-strong",
+        "-fstack-clash-protection",
+        "-U_FORTIFY_SOURCE",
+        "-D_FORTIFY_SOURCE=2",
+    ],
     "debug": ["-O0", "-DFBK_DEBUG"],
     "asan": [
         "-O1",
@@ -56,7 +62,12 @@ KIND_FLAGS = {
         "-fno-omit-frame-pointer",
     ],
 }
-KIND_LINK_FLAGS = {"release": [], "debug": [], "asan": ["-fsanitize=address,undefined"]}
+# Tables of addresses are read-only once everything is linked, which is at once.
+KIND_LINK_FLAGS = {
+    "release": ["-Wl,-z,relro,-z,now,-z,noexecstack"],
+    "debug": [],
+    "asan": ["-fsanitize=address,undefined"],
+}
 # cffi writes the glue; its warnings are not ours.
 GENERATED_FLAGS = ["-w"]
 

@@ -17,12 +17,14 @@ from fastbk.testing import LocalCluster
 from loadtest import kept
 from loadtest.run import BROKEN
 from tests.fixtures.wait import wait_until
+from tests.tools.environments import ensure_environment
 from tests.tools.load import (
     LOST,
+    REQUIREMENTS,
     ROOT,
+    VENV,
     Wish,
     cluster_of,
-    ensure_venv,
     free_port,
     load,
     run_locust,
@@ -146,7 +148,7 @@ def test_clients_of_one_process_share_gevents_thread(
 ) -> None:
     """One native thread runs one event loop at a time: with a loop for each client the second would fail."""
     client.namespace(own_name).create()
-    command = [str(ensure_venv()), "-m", "tests.fixtures.gevent_clients"]
+    command = [str(ensure_environment(VENV, *REQUIREMENTS)), "-m", "tests.fixtures.gevent_clients"]
     ended = subprocess.run(
         [*command, cluster.metadata_uri, own_name],
         cwd=ROOT,
@@ -184,7 +186,7 @@ def test_the_web_interface_has_the_exact_figures_of_each_run(
 
     with subprocess.Popen(
         [
-            str(ensure_venv()),
+            str(ensure_environment(VENV, *REQUIREMENTS)),
             "-m",
             "locust",
             "-f",

@@ -27,8 +27,9 @@ from fastbk.testing import LocalCluster
 from loadtest import chaos, kept, report, thresholds
 from loadtest.run import NOT_DONE, Plan
 from tests.style.tree import ROOT
+from tests.tools.environments import ensure_environment
 
-VENV = ROOT / ".venv-load"
+VENV = ".venv-load"
 REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
 LOST = 4
 USAGE = 2
@@ -43,23 +44,6 @@ KINDS = (
     "SmallAppends", "MediumAppends", "LargeAppends", "BatchAppends", "StreamAppends", "Tailing", "CatchUp",
     "RandomReads", "LedgerChurn", "Cursors",
 )  # fmt: skip
-
-
-def ensure_venv() -> Path:
-    """Return the python of `.venv-load`, made or brought up to date when its requirements changed."""
-    python = VENV / "bin/python"
-    stamp = VENV / "stamp"
-    key = "\n".join(path.read_text() for path in REQUIREMENTS)
-    if not (python.exists() and stamp.exists() and stamp.read_text() == key):
-        print("making .venv-load", file=sys.stderr)
-        # Without a pip of its own, which would take five seconds: ours fills it.
-        venv = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV)]
-        subprocess.run(venv, check=True)
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-        files = [part for path in REQUIREMENTS for part in ("-r", str(path))]
-        subprocess.run([*pip, "--no-input", "install", "-q", *files], check=True)
-        stamp.write_text(key)
-    return python
 
 
 @dataclass
@@ -153,7 +137,7 @@ def run_locust(
 ) -> int:
     """Run locust until it ends, with its results in `out` and its notes in `folder`. Return its exit code."""
     users, seconds = str(wish.users), f"{wish.seconds:g}s"
-    command = [str(ensure_venv()), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
+    command = [str(ensure_environment(VENV, *REQUIREMENTS)), "-m", "locust", "-f", str(ROOT / "loadtest/locustfile.py")]
     if wish.with_page:
         command += ["--web-host", "127.0.0.1", "--web-port", str(wish.port)]
         url = f"http://localhost:{wish.port}"

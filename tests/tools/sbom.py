@@ -1,0 +1,83 @@
+"""`./dev sbom`: what fastbk consists of that others have written, as CycloneDX. `./dev audit`: its vulnerabilities.
+
+Both are made of `requirements/run.txt`, the pinned packages that a bookie and its clients run with. liburing is linked
+into the native code; Debian's packages (Python, OpenSSL, zlib) are the system's, and its updates count.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from tests.style.tree import ROOT
+from tests.tools.environments import ensure_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN = ROOT / "requirements" / "run.txt"
+SBOM = ROOT / "build" / "sbom.json"
+ENVIRONMENT, REQUIREMENTS = ".venv-audit", ROOT / "requirements" / "audit.txt"
+NOT_AUDITED = "could not be audited"
+
+
+def write_sbom() -> int:
+    """Write build/sbom.json; return the exit code."""
+    command = [tool("cyclonedx-py"), "requirements", RUN, "--output-format", "JSON", "--output-reproducible",
+               "--pyproject", ROOT / "pyproject.toml"]  # fmt: skip
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        return done.returncode
+    bom = json.loads(done.stdout)
+    bom["components"].append(
+        {
+            "type": "library",
+            "name": "liburing",
+            "version": system_version("liburing"),
+            "description": "linked into fastbk's native code",
+            "bom-ref": "liburing",
+            "purl": f"pkg:deb/debian/liburing@{system_version('liburing')}",
+        }
+    )
+    SBOM.parent.mkdir(exist_ok=True)
+    SBOM.write_text(json.dumps(bom, indent=2) + "\n")
+    print(f"{SBOM.relative_to(ROOT)}: {len(bom['components'])} components")
+    return 0
+
+
+def tool(name: str) -> Path:
+    """Return a program of the tools' own environment."""
+    return ensure_environment(ENVIRONMENT, REQUIREMENTS).with_name(name)
+
+
+def system_version(library: str) -> str:
+    """Return a library's version as pkg-config has it."""
+    found = subprocess.run(["pkg-config", "--modversion", library], check=False, stdout=subprocess.PIPE, text=True)
+    return found.stdout.strip() or "unknown"
+
+
+def audit() -> int:
+    """Ask the package index about each pinned package; return the exit code: 1 for a vulnerability."""
+    command = [tool("pip-audit"), "--no-deps", "--disable-pip", "--requirement", RUN, "--format", "json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    try:
+        packages = json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError):
+        print(done.stderr, file=sys.stderr)
+        return done.returncode or 1
+    unknown = [one["name"] for one in packages if "skip_reason" in one]
+    bad = [one for one in packages if one.get("vulns")]
+    for one in bad:
+        for found in one["vulns"]:
+            fixed = ", ".join(found.get("fix_versions", [])) or "no version"
+            print(f"{one['name']} {one['version']}: {found['id']}, fixed in {fixed}")
+    print(f"{len(packages) - len(unknown)} packages audited, {len(bad)} with known vulnerabilities")
+    if unknown:
+        print(f"{len(unknown)} {NOT_AUDITED}, since this package index does not say: {', '.join(unknown)}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(audit() if sys.argv[1:] == ["audit"] else write_sbom())
