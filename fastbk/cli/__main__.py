@@ -30,6 +30,7 @@ COMMANDS = {
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
     "autorecovery": "bring back the copies of lost bookies, and check that all others are there",
     "token": "keys and signed tokens, which clients authenticate themselves with",
+    "audit": "check the chain of a bookie's audit log",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",
     "inspect": "show what is in a bookie's files, without a bookie; salvage entries",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.config import is_loopback, split_address
+from fastbk.config import split_address
 from fastbk.doctor.data import holder_of
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
@@ -54,7 +54,6 @@ class Cluster:
         """Yield all looks outwards."""
         yield "port", self.port
         yield "HTTP port", self.http_port
-        yield "exposure", self.exposure
         yield "advertised host", self.advertised
         yield "metadata", self.metadata
 
@@ -68,17 +67,6 @@ class Cluster:
         if not listen:
             return ok("no HTTP is configured")
         return self._bindable("[http] listen", listen)
-
-    def exposure(self) -> Finding:
-        """Who can reach it: there is no authentication yet."""
-        addresses = [self._config.bookie.listen, self._config.http.listen or "localhost:0"]
-        hosts = [split_address(one, "listen")[0] for one in addresses]
-        if all(is_loopback(host) for host in hosts):
-            return ok("only this machine can reach it")
-        return warn(
-            f"{' and '.join(sorted(set(hosts)))}: whoever reaches it may read and write, there is no authentication",
-            "let only trusted machines through the firewall",
-        )
 
     def advertised(self) -> Finding:
         """Whether what clients are told is an address."""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from fastbk.apache.configuration import source
 from fastbk.config import is_loopback, split_address
 from fastbk.doctor.cluster import Cluster
+from fastbk.doctor.confinement import confinement_findings
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
 from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
+from fastbk.server.configuration.authentication import keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
 from fastbk.server.configuration.tls import authenticates, pages_authenticate, server_tls, tls_files
@@ -63,6 +65,7 @@ class Tradeoffs:
         yield "durability", self.durability
         yield "deletions", self.deletions
         yield "strangers", self.strangers
+        yield "confinement", lambda: confinement_findings(self._config)
         if self._config.tls.certificate_file:
             yield "certificates", self.certificates
 
@@ -76,15 +79,16 @@ class Tradeoffs:
         return ok("acknowledged after the sync")
 
     def strangers(self) -> Iterator[Finding]:
-        """Whether somebody without a certificate could be served from another machine."""
+        """Whether somebody who has not authenticated could be served from another machine."""
         config = self._config
+        is_closed = authenticates(config.tls) or keeps_strangers_out(config.authentication, config.tls)
         ports = (
-            ("[bookie] listen", config.bookie.listen, authenticates(config.tls), "[tls] mode"),
+            ("[bookie] listen", config.bookie.listen, is_closed, "[tls] mode"),
             ("[http] listen", config.http.listen, pages_authenticate(config.http), "[http] tls = true"),
         )
-        for name, listen, is_closed, key in ports:
-            if not listen or is_closed or is_loopback(split_address(listen, name)[0]):
-                yield ok(f"{name} serves nobody from elsewhere without a certificate")
+        for name, listen, is_kept, key in ports:
+            if not listen or is_kept or is_loopback(split_address(listen, name)[0]):
+                yield ok(f"{name} serves nobody from elsewhere who has not authenticated")
             else:
                 cure = f'set {key} and client_certificates = "require" (docs/tls.md), or have a firewall keep them out'
                 yield warn(f"{name} = {listen} serves everybody who reaches it", cure)

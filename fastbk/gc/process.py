@@ -131,7 +131,7 @@ def main(child: Child) -> None:
     seal_segment(child.fds["segment"])
     report = Report(stats)
     control = Control(child, report.suspended, beat=stats.beat)
-    child.send({"type": "ready"})
+    child.ready()
     try:
         store = open_metadata(control, config.metadata_uri)
         pairs = range(len(config.ledger_directories))

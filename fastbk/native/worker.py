@@ -121,6 +121,8 @@ class WorkerOptions:
     """`poll` polls for so long while an add is under way; 0: not at all."""
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
+    is_audited: bool = False
+    """Whether `audits` has something."""
     is_admission_required: bool = False
     """A connection has no rights until `admit`, and else all."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
@@ -150,6 +152,7 @@ class Worker(NativeObject):
         pointer = lib.fbk_worker_receive_buffer(self.handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
         self._wanted = ffi.new("int64_t[]", DIGESTS_WANTED_MAX)
+        self._audits = ffi.new("struct fbk_worker_audit[]", lib.FBK_WORKER_AUDITS_MAX if options.is_audited else 0)
         self._passed = ffi.new("uint8_t[]", PASSED_BYTES_MAX)
         self._full = shared
         self._tight = shared[:TIGHT_RECEIVE_BYTES]
@@ -294,6 +297,16 @@ class Worker(NativeObject):
         ledger_ids = ffi.new("int64_t[]", [ledger_id for ledger_id, _ in digests])
         types = ffi.new("uint8_t[]", [digest_type or 0 for _, digest_type in digests])
         lib.fbk_worker_digests_known(self.handle, ledger_ids, types, count)
+
+    def audits(self) -> tuple[list[tuple[int, int, int, int]], int]:
+        """Return what clients did since the last call: slot, operation (FBK_AUDIT_*), ledger, status.
+
+        And how many more there were.
+        """
+        dropped = ffi.new("uint64_t *")
+        count = lib.fbk_worker_audits(self.handle, self._audits, dropped)
+        found = self._audits[0:count] if count else ()
+        return [(one.connection, one.operation, one.ledger_id, one.status) for one in found], dropped[0]
 
     def drain(self) -> list[Event]:
         """Take no more requests, of no connection."""

@@ -26,6 +26,7 @@ import msgspec
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.native.process import confine, die_with_parent, watch_signals
 from fastbk.observe import logs
+from fastbk.server.confinement import Confinement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -56,6 +57,7 @@ class Child:
         epoch: of all segments of this start, never used twice.
         config: this role's own part, to be converted to its struct in `fastbk.server.configuration.bookie_config`.
         fds: descriptors by name (`fastbk.server.process_table`); this process owns them.
+        confinement: what this process gives up (`fastbk.server.confinement`).
         control: the socket, non-blocking; may be watched for reading by the child's own loop.
     """
 
@@ -66,6 +68,15 @@ class Child:
         self.epoch = 0
         self.config: dict[str, Any] = {}
         self.fds: dict[str, int] = {}
+        self.confinement = Confinement()
+
+    def ready(self, **values: object) -> None:
+        """Say that this process is set up, once: from now on it makes no other system calls than its role's.
+
+        INV-N3. Raises SupervisorGone, ConfigError.
+        """
+        self.confinement.finish(self.role)
+        self.send({"type": "ready", **values})
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message; waits while the socket is full. Raises SupervisorGone when the other
@@ -149,9 +160,11 @@ def start(role: str) -> Child:
     child.epoch = int(message["epoch"])
     child.config = message["config"]
     child.fds = message["descriptors"]
+    child.confinement = msgspec.convert(message.get("confinement", {}), Confinement)
     for descriptor in child.fds.values():
         os.set_inheritable(descriptor, False)
     logs.bind(index=child.index, **message.get("log", {}))
+    child.confinement.begin(role)
     return child
 
 

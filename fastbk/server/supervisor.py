@@ -23,6 +23,7 @@ from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
 from fastbk.server.disks.space_thresholds import reserve_bytes
+from fastbk.server.supervision.audit_log import AuditLog
 from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents, Lifeline
 from fastbk.server.supervision.claim import Claim, lock_directories, new_epoch
@@ -78,10 +79,12 @@ class Supervisor:
         self._metrics = Metrics(self._life, budget, config.metrics.names)
         self._disks = DiskReports(self._life)
         self._gc = GcAdmin()
+        self._audit = AuditLog(config.audit)
         self._read_only_admin = ReadOnlyAdmin(config)
         self._monitor = Monitor(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
         self._metrics.add_source(self._monitor.metric_lines)
+        self._metrics.add_source(self._audit.metric_lines)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
         self._pages = HttpPages()
@@ -105,6 +108,7 @@ class Supervisor:
             stack.callback(claim.close)
             self._guard = claim.guard
             await asyncio.to_thread(self._read_only_admin.load)
+            await self._audit.begin(stack)
             self._disk_wait = DiskWait(
                 [
                     UsedDirectory(of.role, of.pair, str(lock.directory), lock.descriptor)
@@ -142,6 +146,7 @@ class Supervisor:
             gc=self._gc,
             read_only=self._read_only_admin,
             set_read_only=self._ask_read_only,
+            audit=self._audit.note,
         )
         self._pages.begin(stack, facts, self._info, self._monitor.slow.answer)
 
@@ -214,7 +219,7 @@ class Supervisor:
                 refuses_adds=bool(self._read_only_admin.reason),
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
-            told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status}
+            told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status, "audit": self._audit.take}
             asked = {"digests_wanted": self._digests.request}
             self._digests.attach(boot)
             sequence = BootOrder(boot, watch, self._config, facts, told, asked)

@@ -85,9 +85,7 @@ def test_commands_about_a_stopped_bookie_take_its_conf_file(
 def test_a_conf_file_that_asks_for_what_is_missing_does_not_start(tmp_path: Path) -> None:
     path, log = tmp_path / "bk_server.conf", tmp_path / "log"
     path.write_text(CONF.format(folder=tmp_path))
-    with running(
-        path, log, BK_bookieAuthProviderFactoryClass="org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
-    ) as process:
+    with running(path, log, BK_bookieAuthProviderFactoryClass="com.example.Provider") as process:
         assert process.wait(60) == 78
     (failed,) = events(log, "bookie.failed")
     assert "BK_bookieAuthProviderFactoryClass" in failed["reason"]

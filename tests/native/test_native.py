@@ -99,6 +99,7 @@ WORKER_SOURCES = (
     "worker/apache.c",
     "worker/digests.c",
     "worker/count.c",
+    "worker/audit.c",
     "base/flight.c",
     "worker/worker.c",
     "worker/receive.c",
@@ -150,6 +151,7 @@ PROGRAMS = [
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("uring",)),
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("plain",)),
     Program("test_io.c", IO_SOURCES, ("debug", "asan", "tsan"), URING, ("fake",)),
+    Program("test_confine.c", (*IO_SOURCES, "base/confine.c"), libraries=(*URING, "-lpthread")),
     Program("test_ring.c", ("base/checksum.c", "base/segment.c"), ("debug", "asan", "tsan")),
     Program(
         "test_ring.c", ("base/checksum.c", "base/segment.c"), ("tsan",), (), ("3000000",), slow=True

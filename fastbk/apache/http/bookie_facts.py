@@ -59,7 +59,10 @@ class StoreThreads:
 
 @dataclass(frozen=True)
 class BookieFacts:
-    """One bookie, as its pages see it. `set_read_only`: returns once adds are refused, or taken."""
+    """One bookie, as its pages see it.
+
+    `set_read_only`: returns once adds are refused, or taken. `audit`: takes an event and its values for the audit log.
+    """
 
     config: BookieConfig
     bookie_id: str
@@ -69,3 +72,4 @@ class BookieFacts:
     gc: GcAdmin
     read_only: ReadOnlyAdmin
     set_read_only: Callable[[bool], Awaitable[None]]
+    audit: Callable[..., None]

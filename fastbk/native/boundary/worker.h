@@ -58,6 +58,7 @@ struct fbk_worker_options {
     uint32_t turn_bytes_max;
     uint32_t spin_us;       /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
+    uint32_t is_audited;    /* 1: fbk_worker_audits has something */
     uint32_t is_admission_required; /* 1: a connection has no rights until fbk_worker_admit; 0: it has all from the beginning */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
@@ -156,6 +157,24 @@ int32_t fbk_worker_digests_wanted(struct fbk_worker *worker, int64_t *ledger_ids
 /* FBK_DIGEST_* of ledgers, NONE where metadata names none: from now on entries of Apache's clients are checked by it. */
 void fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids, const uint8_t *digest_types,
                               uint32_t count);
+
+/* What a client did that an audit wants to know: a fence, the beginning of a recovery of a ledger, and every refusal. */
+#define FBK_AUDIT_ADD 1
+#define FBK_AUDIT_READ 2
+#define FBK_AUDIT_FENCE 3
+#define FBK_AUDIT_RECOVER 4
+#define FBK_AUDIT_OTHER 5
+#define FBK_WORKER_AUDITS_MAX 1024
+struct fbk_worker_audit {
+    uint32_t connection;
+    uint32_t operation; /* FBK_AUDIT_* */
+    int64_t ledger_id;
+    uint32_t status;    /* FORBIDDEN: by its rights; UNAUTHORIZED: by the ledger's key; OK: it was let through */
+    uint32_t reserved;
+};
+/* Moves what was noted since the last call to `audits`, which has room for FBK_WORKER_AUDITS_MAX; *dropped: how many there were
+ * beyond that.  Returns how many.  Before a slot is given to the next connection. */
+uint32_t fbk_worker_audits(struct fbk_worker *worker, struct fbk_worker_audit *audits, uint64_t *dropped);
 
 /* Takes no more requests. Returns the number of events (pauses). */
 int32_t fbk_worker_drain(struct fbk_worker *worker);

@@ -27,6 +27,7 @@ from fastbk.observe.prometheus import family
 from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.listener import HttpListener
 from fastbk.server.admin.metrics import FAMILIES
+from fastbk.server.admin.page_rights import PageRights
 from fastbk.server.supervision.lifecycle import reasons_of
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class PageServer:
 
     own_paths: tuple[str, ...] = ()
 
-    def __init__(self, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(self, allowed_hosts: Iterable[str] = (), rights: PageRights | None = None) -> None:
         """`allowed_hosts`: names that clients call this server by, beside localhost and the machine's."""
+        self._rights = rights or PageRights()
         self._routes: dict[tuple[str, str], Handler] = {}
         self._whole: dict[str, Page] = {}
         self._quick: set[str] = set()
@@ -173,7 +175,14 @@ class PageServer:
         self._connections.add(task)
         try:
             method, target, refusal, body = await self._received(reader, writer)
+            path = target.partition("?")[0]
+            is_change = method in _WITH_BODY or path in self._changing
+            if is_change:
+                reason = self._rights.refusal(writer)
+                refusal = refusal or ((403, TEXT, f"{reason}\n".encode()) if reason else None)
             status, kind, content = refusal or await self._admitted(method, target, body)
+            if is_change:
+                self._rights.changed(writer, method, path, status)
             answer = _encoded(status, kind, content, has_body=method != "HEAD")
             await self._sent(writer, answer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -256,9 +265,10 @@ class AdminServer(PageServer):
         metrics: Metrics,
         disks: Callable[[], list[dict[str, Any]]] = list,
         allowed_hosts: Iterable[str] = (),
+        rights: PageRights | None = None,
     ) -> None:
         """`disks`: how each directory's disk is, for `/readyz`."""
-        super().__init__(allowed_hosts)
+        super().__init__(allowed_hosts, rights)
         metrics.add_source(lambda: refused_lines("fastbk_supervisor_http_refused", self.refused()))
         self._life = life
         self._disks = disks

@@ -17,6 +17,7 @@ from fastbk.apache.http.routes import add_pages
 from fastbk.config import split_address
 from fastbk.native.disk import Disk
 from fastbk.server.admin.http import AdminServer
+from fastbk.server.admin.page_rights import PageRights
 from fastbk.server.configuration.tls import tls_files
 from fastbk.storage.identity import read_identity
 from fastbk.storage.scrub_state import read_scrub_state
@@ -45,7 +46,8 @@ async def open_admin(
     """
     host, _ = split_address(facts.config.http.listen, "[http] listen")
     hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
-    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts)
+    rights = PageRights(facts.config.http.changing_roles, facts.audit)
+    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts, rights)
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms
 

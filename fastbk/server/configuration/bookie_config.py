@@ -17,6 +17,7 @@ from fastbk.server.configuration.authentication import (
     AuthorizationSettings,
 )
 from fastbk.server.configuration.settings import (
+    AuditSettings,
     BookieSettings,
     HttpSettings,
     LimitSettings,
@@ -47,6 +48,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     bookie: BookieSettings = msgspec.field(default_factory=BookieSettings)
     metadata: MetadataSettings = msgspec.field(default_factory=MetadataSettings)
     http: HttpSettings = msgspec.field(default_factory=HttpSettings)
+    audit: AuditSettings = msgspec.field(default_factory=AuditSettings)
     metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
     network: NetworkSettings = msgspec.field(default_factory=NetworkSettings)
@@ -156,6 +158,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     authentication: AuthenticationSettings = AuthenticationSettings()
     authorization: AuthorizationSettings = AuthorizationSettings()
     cluster_id: str = ""
+    is_audited: bool = False
+    """Whether there is an audit log."""
     drain_timeout_ms: int
     processors: tuple[int, ...] = ()
     spin_us: int = 0

@@ -86,6 +86,10 @@ def _problems(config: BookieConfig) -> Iterator[str]:
                 ' 127.0.0.1, or set [http] tls = true and client_certificates = "require", or [bookie]'
                 " allow_unauthenticated_remote = true"
             )
+    if config.http.changing_roles and not (config.http.tls and config.http.client_certificates != "none"):
+        yield '[http] changing_roles needs tls = true and client_certificates: roles are in certificates'
+    if config.audit.file and not os.path.isabs(config.audit.file):
+        yield "[audit] file must be an absolute path"
     limits = config.limits
     rings = (("add_ring_size", limits.add_ring_size_bytes, 3),
              ("reply_ring_size", limits.reply_ring_size_bytes, 2),

@@ -51,6 +51,11 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     an add is under way; 0: never. Journals then have `processors` to themselves; all else keeps to the others.
     """
 
+    confinement: Literal["auto", "require", "off"] = "auto"
+    """Workers, journals, indexes and gc give up what they do not need: paths (Landlock) and system calls (seccomp).
+    `auto`: as far as the kernel can; `require`: else the bookie does not start; `off`: for debuggers that it disturbs.
+    """
+
     allow_unauthenticated_remote: bool = False
     """Without client certificates ([tls] and [http]) a bookie listens beyond loopback only with this set."""
 
@@ -104,10 +109,28 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     client_certificates: Literal["none", "request", "require"] = "none"
     """Whether clients of the pages have to show a certificate; as in [tls]."""
 
+    changing_roles: tuple[str, ...] = ()
+    """Only certificates whose first role is one of these may change the bookie by its pages; needs `tls` and
+    `client_certificates`. Empty: everybody whom the pages are served to.
+    """
+
     allowed_hosts: tuple[str, ...] = ()
     """Names that clients may call this server by (the `Host` of their requests), without a port. Addresses, localhost,
     the machine's own name, `[bookie] advertised` and the name in `listen` need not be listed. Requests with another
     name get 403: a web page could otherwise reach the bookie through a name of its own (DNS rebinding)."""
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [audit]: a log of who was let in, refused, or changed something."""
+
+    file: str = ""
+    """Where it is; its folder has to be there. Empty: there is none."""
+
+    file_size_bytes_max: Size = 64 * MIB
+    """A file that is larger becomes FILE.1, and a new one begins."""
+
+    files_max: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """So many are kept; the oldest goes."""
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

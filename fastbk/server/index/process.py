@@ -374,7 +374,7 @@ def main(child: Child) -> None:
     gc.collect()
     gc.freeze()
     kill_point("index.before_ready")
-    child.send({"type": "ready", "damaged": found.is_damaged})
+    child.ready(damaged=found.is_damaged)
     while not loop.is_draining:
         loop.step(STEP_TIMEOUT_MS)
     loop.drain()

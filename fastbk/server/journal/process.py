@@ -329,7 +329,7 @@ def main(child: Child) -> None:
         "journal.ready", backend=disk.name, sync_mode=sync_mode, file_id=journal.status.file_id
     )
     kill_point("journal.before_ready")
-    child.send({"type": "ready", "backend": disk.name, "sync_mode": sync_mode})
+    child.ready(backend=disk.name, sync_mode=sync_mode)
     serve(child, loop)
     status = journal.status
     child.send(

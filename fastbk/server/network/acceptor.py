@@ -141,7 +141,7 @@ class Acceptor:
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if secured else None,
             )
             if secured:
-                self._network.worker.count(TLS_HANDSHAKES)
+                self._succeeded(connection)
         except (OSError, TimeoutError) as error:
             self._failed(connection, error, secured=secured)
 
@@ -157,15 +157,21 @@ class Acceptor:
             )
             if secure is None:
                 raise ConnectionResetError("the connection was lost")
-            self._network.worker.count(TLS_HANDSHAKES)
             connection.upgraded(secure)
+            self._succeeded(connection)
         except (OSError, TimeoutError) as error:
             self._failed(connection, error, secured=True)
+
+    def _succeeded(self, connection: Connection) -> None:
+        self._network.worker.count(TLS_HANDSHAKES)
+        self._network.audit.note("tls.handshake", connection.address, connection.client.principal.name)
 
     def _failed(self, connection: Connection, error: Exception, *, secured: bool) -> None:
         if secured:
             self._network.worker.count(TLS_FAILED)
-            self._failures.note(_reason_of(error), address=connection.address)
+            reason = _reason_of(error)
+            self._network.audit.note("tls.failed", connection.address, reason=reason)
+            self._failures.note(reason, address=connection.address)
         connection.abort()
 
 

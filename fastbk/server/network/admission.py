@@ -1,7 +1,4 @@
 """Who is served, and with which rights: by TLS, by the client's certificate, by a token, or by SASL.
-
-A certificate names its client's roles as Apache's do: its organizational unit is `0:writer,reader;1:cluster`, where
-field 0 has the roles, and the first of them counts.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from fastbk.auth.rights import ALL_RIGHTS, ANYBODY, NO_RIGHTS, NOBODY, ROLES, Pr
 from fastbk.auth.tokens import TokenError
 from fastbk.server.configuration.authentication import is_limited
 from fastbk.server.network.auth_files import AuthFiles
+from fastbk.tls.roles import first_role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +32,6 @@ _HOW = {
     "sasl": "a user's password (FASTBK_USER, FASTBK_USER_PASSWORD_FILE)",
     "token": "a token (FASTBK_TOKEN_FILE)",
 }
-_ROLES_FIELD = "0"
 _USER, _CERTIFICATE, _TOKEN = "user:", "certificate:", "token:"
 
 
@@ -209,16 +206,3 @@ class Admission:
         if not role:
             return "this bookie serves certificates with a role: an organizational unit such as 0:writer"
         return f'this bookie does not serve certificates with the role "{role[:100]}"'
-
-
-def first_role(certificate: Mapping[str, Any]) -> str:
-    """Return the first role that a certificate names; "": none. The first unit with roles counts."""
-    for part in certificate.get("subject", ()):
-        for name, value in part:
-            if name != "organizationalUnitName":
-                continue
-            for field in value.split(";"):
-                number, separator, roles = field.partition(":")
-                if separator and number.strip() == _ROLES_FIELD:
-                    return str(roles.split(",")[0].strip())
-    return ""

@@ -32,12 +32,12 @@ from fastbk.server.network.handlers import begins_sasl, begins_with_start_tls
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.server.network.admission import Admission
+    from fastbk.server.network.audit_trail import AuditTrail
     from fastbk.server.network.digest_requests import DigestRequests
     from fastbk.server.network.handlers import ApacheHandlers, Handlers
     from fastbk.server.network.principals import Principals
 
-START_TLS_WAIT_S = 1.0
-"""A client that begins SASL in the clear, where that is refused, may still upgrade for so long."""
+START_TLS_WAIT_S = 1.0  # a client that begins SASL in the clear, where that is refused, may still upgrade for so long
 COLD_REQUESTS_A_TURN = 32
 """A client that sends only these lets the others have their turn after so many."""
 SECURE_WRITE_BYTES = 64 * 1024
@@ -62,6 +62,7 @@ class Owner(Protocol):
     digests: DigestRequests
     admission: Admission
     principals: Principals
+    audit: AuditTrail
     keep_alive: tuple[tuple[int, int], ...]
 
     @property

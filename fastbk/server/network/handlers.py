@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.server.configuration.bookie_config import WorkerConfig
     from fastbk.server.network.admission import Admission, Client
+    from fastbk.server.network.audit_trail import AuditTrail
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,13 @@ def count_info(worker: Worker, began_ns: int, *, is_done: bool) -> None:
 class Handlers:
     """Knows what a hello and an info reply say."""
 
-    def __init__(self, config: WorkerConfig, worker: Worker, admission: Admission) -> None:
+    def __init__(
+        self, config: WorkerConfig, worker: Worker, admission: Admission, audit: AuditTrail
+    ) -> None:
         self._config = config
         self._worker = worker
         self._admission = admission
-        self._failures = AuthFailures(worker)
+        self._outcomes = AuthOutcomes(worker, audit)
         self._started_ns = time.monotonic_ns()
         self.frozen = ""
         """Which processes of this bookie stand still, by the supervisor's watchdog."""
@@ -92,7 +95,7 @@ class Handlers:
         try:
             return self._hello(request, request.hello, client)
         except Refused as error:
-            self._failures.note(error, client)
+            self._outcomes.refused(error, client)
             reply = ErrorReply(message=str(error))
             refusal = encode_reply(request.request_id, Status.UNAUTHORIZED, reply)
             return Answer(refusal, is_last=True, is_open=False)
@@ -145,7 +148,7 @@ class Handlers:
             raise Refused(client.refusal, is_failure=False)
         else:
             return b"", True
-        self._worker.count(AUTHENTICATED)
+        self._outcomes.authenticated(client, hello.auth_method)
         return payload, True
 
     def _info(self) -> InfoReply:
@@ -198,15 +201,22 @@ def begins_with_start_tls(received: bytes) -> bool:
     return verdict == apache.GOOD and request.operation == Operation.START_TLS
 
 
-class AuthFailures:
-    """Counts and logs clients that are not served."""
+class AuthOutcomes:
+    """Counts, logs and audits who is served and who is not."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, audit: AuditTrail) -> None:
         self._worker = worker
+        self._audit = audit
         self._log = LimitLog("connection.unauthorized")
 
-    def note(self, error: Refused, client: Client) -> None:
-        """One was refused."""
+    def authenticated(self, client: Client, method: str) -> None:
+        """One has shown who it is."""
+        self._worker.count(AUTHENTICATED)
+        self._audit.note("client.authenticated", client.address, client.principal.name, method=method)
+
+    def refused(self, error: Refused, client: Client) -> None:
+        """One is not served."""
+        self._audit.note("client.refused", client.address, client.principal.name, reason=error.detail)
         self._worker.count(AUTH_FAILED if error.is_failure else TLS_REFUSED)
         limit = "authentication_failed" if error.is_failure else "not_authenticated"
         self._log.note(limit, reason=error.detail, address=client.address)
@@ -215,11 +225,13 @@ class AuthFailures:
 class ApacheHandlers:
     """Knows what those answers say."""
 
-    def __init__(self, config: WorkerConfig, worker: Worker, admission: Admission) -> None:
+    def __init__(
+        self, config: WorkerConfig, worker: Worker, admission: Admission, audit: AuditTrail
+    ) -> None:
         self._config = config
         self._worker = worker
         self._admission = admission
-        self._failures = AuthFailures(worker)
+        self._outcomes = AuthOutcomes(worker, audit)
 
     def answer(self, frame: bytes, client: Client) -> Answer:
         """Return the answer to a request that C found good; to one that is not after all, the end."""
@@ -250,11 +262,11 @@ class ApacheHandlers:
                     blob = self._admission.begin_sasl(client)
                 else:
                     blob = self._admission.end_sasl(client, message)
-                    self._worker.count(AUTHENTICATED)
+                    self._outcomes.authenticated(client, SASL)
             elif client.refusal:
                 raise Refused(client.refusal, is_failure=False)
         except Refused as error:
-            self._failures.note(error, client)
+            self._outcomes.refused(error, client)
             if request.protocol == 2:  # as Apache's bookies: its reply has no status
                 return Answer(b"", is_last=True)
             return Answer(apache.put_reply(_reply(request, ApacheStatus.EUA)), is_last=True)

@@ -14,6 +14,7 @@ from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.network.acceptor import Acceptor
+from fastbk.server.network.audit_trail import AuditTrail
 from fastbk.server.network.connection import Connection
 from fastbk.server.network.digest_requests import DigestRequests
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
@@ -43,19 +44,23 @@ class Network:
         admission: Admission,
         bell_fd: int,
         loop: asyncio.AbstractEventLoop,
+        number: int = 0,
     ) -> None:
         self.worker = worker
         self.loop = loop
         self.admission = admission
-        self.handlers = Handlers(config, worker, admission)
-        self.apache = ApacheHandlers(config, worker, admission)
-        self.principals = Principals(admission, worker, config.authentication.refresh_interval_s)
         hello_timeout_s = config.settings.hello_timeout_ms / 1000
         self._acceptor = (
             None if config.tls.mode == "off" else Acceptor(self, config.tls, hello_timeout_s)
         )
         self.digests = DigestRequests(worker, loop)
         self.connections: dict[int, Connection] = {}
+        self.audit = AuditTrail(worker, number, self.connections, is_on=config.is_audited)
+        self.handlers = Handlers(config, worker, admission, self.audit)
+        self.apache = ApacheHandlers(config, worker, admission, self.audit)
+        self.principals = Principals(
+            admission, worker, config.authentication.refresh_interval_s, self.audit
+        )
         self._idle = IdleConnections(worker, self.connections)
         self._limits = LimitLog("worker.limit_reached")
         self.keep_alive = keep_alive(config.settings)
@@ -156,6 +161,7 @@ class Network:
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
+        self.audit.take_requests()
         del self.connections[connection.slot]
         self._idle.closed(connection.slot)
         self.principals.left(connection)
@@ -189,6 +195,7 @@ class Network:
         self._on_bell()
         self._idle.make_room(self.loop.time())
         self.principals.sweep()
+        self.audit.sweep()
         self._log_limits()
         self.digests.request_soon()
 

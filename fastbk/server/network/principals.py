@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.worker import Worker
     from fastbk.server.network.admission import Admission, Client
+    from fastbk.server.network.audit_trail import AuditTrail
 
 
 class Authenticated(Protocol):
@@ -35,12 +36,14 @@ class Principals:
         admission: Admission,
         worker: Worker,
         refresh_s: float,
+        audit: AuditTrail,
         *,
         clock_s: Callable[[], float] = time.monotonic,
         wall_clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._admission = admission
         self._worker = worker
+        self._audit = audit
         self._refresh_s = refresh_s
         self._clock_s, self._wall_clock_s = clock_s, wall_clock_s
         self._refreshed_s = clock_s()
@@ -70,6 +73,7 @@ class Principals:
                 continue
             if reason := self._admission.why_ended(principal, wall_s):
                 self._worker.count(AUTH_ENDED)
+                self._audit.note("client.ended", connection.address, principal.name, reason=reason)
                 self._ends.note("ended", reason=reason, principal=principal.name, address=connection.address)
                 self._worker.admit(connection.slot, 0)
                 connection.close()

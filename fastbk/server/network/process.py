@@ -70,6 +70,7 @@ def worker_options(
         apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
         spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
+        is_audited=config.is_audited,
         is_admission_required=is_admission_required,
     )
 
@@ -113,12 +114,12 @@ async def serve(child: Child) -> None:
     for pair in range(config.pair_count):
         seal_segment(child.fds[f"segment.{pair}"])
     network = Network(
-        worker, config, admission, child.fds["bell"], asyncio.get_running_loop()
+        worker, config, admission, child.fds["bell"], asyncio.get_running_loop(), child.index
     )
-    network.digests.send = child.offer
+    network.digests.send = network.audit.send = child.offer
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
     os.close(child.fds["listener"])
-    child.send({"type": "ready", "port": port})
+    child.ready(port=port)
     logs.info("worker.ready", port=port)
     await until_drain(child, network)
     left = await network.drain(min(config.drain_timeout_ms / 1000, DRAIN_TIMEOUT_S_MAX))

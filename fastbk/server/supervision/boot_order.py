@@ -10,6 +10,7 @@ that serves reads only has no journal and no gc: an index starts as soon as it h
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from fastbk.server.configuration.bookie_config import (
     WorkerConfig,
 )
 from fastbk.server.configuration.settings import unconfirmed_ledgers_max
+from fastbk.server.confinement import confinement_of
 from fastbk.server.disks import space_thresholds
 from fastbk.server.supervision.child_events import Exited, Message, Stop
 
@@ -258,6 +260,7 @@ class BootOrder:
                 "epoch": self._boot.epoch,
                 "config": msgspec.to_builtins(config),
                 "descriptors": child.descriptors,
+                "confinement": msgspec.to_builtins(confinement_of(process, self._config)),
                 "log": {"bookie_id": self._facts.bookie_id},
             }
         )
@@ -275,6 +278,8 @@ class BootOrder:
         """Return the reason that a child gave, else how it ended."""
         if event.process in self._failed:
             return self._failed[event.process]
+        if event.code == -signal.SIGSYS:
+            return "killed for a system call that only an attacker makes (SIGSYS, see `[bookie] confinement`)"
         if event.code < 0:
             return f"killed by signal {-event.code}"
         return f"ended with code {event.code}"
@@ -293,6 +298,7 @@ class BootOrder:
             authentication=self._config.authentication,
             authorization=self._config.authorization,
             cluster_id=self._facts.cluster_id,
+            is_audited=bool(self._config.audit.file),
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
             processors=() if self._config.bookie.spin_us else self._config.bookie.processors,
             spin_us=self._config.bookie.spin_us,

@@ -2,8 +2,8 @@
  *
  * A durable write on a direct file is one SQE with RWF_DSYNC: on a pre-written file the kernel submits it inline
  * and never hands it to a worker thread.  Where O_DIRECT or RWF_DSYNC is refused, a write SQE is linked to an
- * fdatasync SQE.  The ring is made disabled and enabled by the first write or wait: that thread is then its only
- * issuer.  Everything that may simply wait (open, read, sync, names) is io/common.c's. */
+ * fdatasync SQE.  The ring is made disabled, restricted, and enabled by the first write or wait: that thread is then its
+ * only issuer.  Everything that may simply wait (open, read, sync, names) is io/common.c's. */
 #include "io/uring.h"
 
 #include "base/segment.h"
@@ -39,6 +39,20 @@ static const struct fbk_io_operations uring_operations = {
     .destroy = uring_destroy,
 };
 
+/* INV-N3: the ring takes the operations that io/uring_queue.c submits, and nothing else, once it is enabled.  0 or -errno. */
+static int32_t
+restrict_ring(struct io_uring *ring)
+{
+    static const uint8_t operations[] = {IORING_OP_WRITE, IORING_OP_READ, IORING_OP_FSYNC, IORING_OP_ASYNC_CANCEL,
+                                         IORING_OP_TIMEOUT};
+    struct io_uring_restriction rules[sizeof operations + 1] = {0};
+    for (size_t i = 0; i < sizeof operations; i++)
+        rules[i] = (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = operations[i]};
+    rules[sizeof operations].opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED;
+    rules[sizeof operations].sqe_flags = IOSQE_IO_LINK | IOSQE_IO_DRAIN | IOSQE_ASYNC;
+    return io_uring_register_restrictions(ring, rules, sizeof rules / sizeof *rules);
+}
+
 static struct fbk_io *
 make(uint32_t depth, uint32_t setup_flags, const struct fbk_io_mode *mode, int32_t *error)
 {
@@ -59,6 +73,12 @@ make(uint32_t depth, uint32_t setup_flags, const struct fbk_io_mode *mode, int32
     struct io_uring_params parameters = {.flags = setup_flags | IORING_SETUP_R_DISABLED};
     *error = io_uring_queue_init_params(2 * depth + 4, &uring->ring, &parameters);
     if (*error < 0) {
+        fbk_memory_give_back(uring, sizeof *uring);
+        return NULL;
+    }
+    *error = restrict_ring(&uring->ring);
+    if (*error < 0) {
+        io_uring_queue_exit(&uring->ring);
         fbk_memory_give_back(uring, sizeof *uring);
         return NULL;
     }

@@ -890,6 +890,7 @@ fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *con
     case FBK_APACHE_GOOD:
         if (right_for(&asked) & ~connection->rights) { /* INV-N2 */
             fbk_worker_note(worker, FBK_C_WORKER_REFUSED_RIGHTS);
+            fbk_audit_denial(worker, connection, right_for(&asked), asked.ledger_id);
             status = FBK_APACHE_EUA;
         } else if (is_for_python(asked.operation)) {
             return FBK_FOR_PYTHON;

@@ -105,6 +105,8 @@ dispatch_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connec
     record.payload_bytes = entry_bytes;
     record.entry_count = 1;
     lane->cost_written += is_normal ? cost : 0;
+    if (FBK_UNLIKELY(!is_normal))
+        fbk_audit_recovery(worker, connection, request->ledger_id);
     fbk_worker_note(worker, FBK_C_WORKER_ADDS);
     count_unverified(worker, request, 1);
     return fbk_place_add(worker, lane, connection, &record);
@@ -168,6 +170,8 @@ dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
     record.entry_count = request->entry_count;
     record.body_crc = fbk_crc32c(0, table, table_bytes);
     lane->cost_written += is_normal ? cost : 0;
+    if (FBK_UNLIKELY(!is_normal))
+        fbk_audit_recovery(worker, connection, request->ledger_id);
     fbk_worker_note(worker, FBK_C_WORKER_ADD_BATCHES);
     count_unverified(worker, request, request->entry_count);
     return fbk_place_add(worker, lane, connection, &record);
@@ -185,6 +189,8 @@ dispatch_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_co
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, kind);
     fbk_worker_note(worker, kind == FBK_KIND_FENCE ? FBK_C_WORKER_FENCES : FBK_C_WORKER_FORCES);
+    if (kind == FBK_KIND_FENCE)
+        fbk_audit_note(worker, connection, FBK_AUDIT_FENCE, request->ledger_id, FBK_S_OK);
     return fbk_place_add(worker, lane, connection, &record);
 }
 
@@ -323,8 +329,11 @@ fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection
 {
     struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
     connection->lane = lane->number;
-    if (FBK_UNLIKELY(right_for(request) & ~connection->rights)) /* INV-N2 */
+    const uint8_t right = right_for(request);
+    if (FBK_UNLIKELY(right & ~connection->rights)) { /* INV-N2 */
+        fbk_audit_denial(worker, connection, right, request->ledger_id);
         return refuse(worker, connection, request, FBK_S_FORBIDDEN);
+    }
     switch (request->body_type) {
     case FBK_REQUEST_BODY_ADD: return dispatch_add(worker, lane, connection, request);
     case FBK_REQUEST_BODY_ADD_BATCH: return dispatch_add_batch(worker, lane, connection, request);

@@ -30,7 +30,10 @@ take_memory(struct fbk_worker *worker)
     worker->dirty = fbk_memory_take(count * sizeof *worker->dirty);
     worker->events = fbk_memory_take(count * sizeof *worker->events);
     worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
-    bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory;
+    if (worker->options.is_audited)
+        worker->audits = fbk_memory_take(FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
+    bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory &&
+               (worker->audits || !worker->options.is_audited);
     int32_t error = all ? fbk_contexts_init(worker) : -ENOMEM;
     return error != 0 ? error : fbk_digests_init(worker);
 }
@@ -115,6 +118,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     fbk_memory_give_back(worker->dirty, count * sizeof *worker->dirty);
     fbk_memory_give_back(worker->events, count * sizeof *worker->events);
     fbk_memory_give_back(worker->receive_memory, FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
+    fbk_memory_give_back(worker->audits, FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     for (uint32_t p = 0; p < worker->lane_count; p++)
         fbk_lane_close(&worker->lanes[p]);
     fbk_memory_give_back(worker, sizeof *worker);
@@ -411,6 +415,15 @@ acknowledge_to(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowle
     return true;
 }
 
+/* Of the record at a position, which is this worker's own and was not answered yet. */
+static int64_t
+ledger_of(const struct fbk_lane *lane, uint64_t position)
+{
+    struct fbk_record record;
+    memcpy(&record, fbk_ring_at(&lane->add_ring, position), sizeof record);
+    return record.ledger_id;
+}
+
 static bool
 take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t exceptions_end,
                 uint64_t ring_end)
@@ -427,6 +440,9 @@ take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowl
         if (placed->size_bytes > ring_end - lane->replied)
             return false;
         acknowledge_one(worker, run, placed, exception.verdict);
+        if (exception.verdict == FBK_S_UNAUTHORIZED && run->connection != NULL)
+            fbk_audit_note(worker, run->connection, placed->kind == FBK_KIND_FENCE ? FBK_AUDIT_FENCE : FBK_AUDIT_ADD,
+                           ledger_of(lane, exception.position), FBK_S_UNAUTHORIZED);
         lane->replied += placed->size_bytes;
         lane->placed_first++;
         lane->placed_count--;

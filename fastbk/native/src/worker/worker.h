@@ -103,6 +103,7 @@ struct fbk_connection {
     uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
+    int64_t recovered;    /* the ledger that it recovers, + 1, as an audit was told; 0: none */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
     uint8_t *output;
@@ -274,6 +275,9 @@ struct fbk_worker {
     uint64_t pending, polls;
     struct fbk_worker_apache apache;
     struct fbk_digests digests;
+    struct fbk_worker_audit *audits; /* FBK_WORKER_AUDITS_MAX; NULL: nobody wants to know */
+    uint32_t audit_count;
+    uint64_t audits_dropped;
 
     uint32_t *dirty;
     uint32_t dirty_count;
@@ -519,6 +523,14 @@ void fbk_lanes_sleep(struct fbk_worker *worker);
 void fbk_lanes_wake(struct fbk_worker *worker);
 /* Whether to poll instead: an add is under way, and spin_us are not over. */
 bool fbk_lanes_may_spin(const struct fbk_worker *worker, uint64_t now_ns);
+
+/* ---- worker/audit.c */
+void fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation, int64_t ledger_id,
+                    uint32_t status);
+/* A request that needs a right which its client has not. */
+void fbk_audit_denial(struct fbk_worker *worker, const struct fbk_connection *connection, uint8_t right, int64_t ledger_id);
+/* A recovery add: the first of a ledger is noted. */
+void fbk_audit_recovery(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id);
 
 /* ---- worker/dispatch.c */
 enum fbk_outcome fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,

@@ -1,0 +1,349 @@
+/* INV-N3: a process of a bookie opens no path and makes no system call that its role does not need.
+ *
+ * Landlock holds the paths (by a thread, so it comes before other threads are made), seccomp the calls (of all threads).  A call
+ * that is not listed fails with EPERM: a library may try one and do without.  One that only an attacker makes kills. */
+#include "base/confine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------ Landlock */
+
+/* The kernel's numbers, which older headers lack. */
+#define CREATE_RULESET 444
+#define ADD_RULE 445
+#define RESTRICT_SELF 446
+#define VERSION_FLAG 1u
+#define RULE_PATH_BENEATH 1
+
+enum {
+    FS_EXECUTE = 1 << 0,
+    FS_WRITE_FILE = 1 << 1,
+    FS_READ_FILE = 1 << 2,
+    FS_READ_DIR = 1 << 3,
+    FS_ALL_1 = (1 << 13) - 1, /* of the first version */
+    FS_REFER = 1 << 13,
+    FS_TRUNCATE = 1 << 14,
+    FS_IOCTL_DEV = 1 << 15,
+    NET_BIND_TCP = 1 << 0,
+    NET_CONNECT_TCP = 1 << 1,
+    SCOPE_ABSTRACT_UNIX = 1 << 0,
+    SCOPE_SIGNAL = 1 << 1,
+};
+
+/* Of what a directory may hold, data and names: no devices, sockets, pipes or links. */
+#define FS_MAKE_DIR (1u << 7)
+#define FS_MAKE_REG (1u << 8)
+#define FS_REMOVE_DIR (1u << 4)
+#define FS_REMOVE_FILE (1u << 5)
+#define FS_CHANGE (FS_WRITE_FILE | FS_REMOVE_DIR | FS_REMOVE_FILE | FS_MAKE_DIR | FS_MAKE_REG | FS_REFER | FS_TRUNCATE)
+#define FS_OF_FILES (FS_EXECUTE | FS_WRITE_FILE | FS_READ_FILE | FS_TRUNCATE | FS_IOCTL_DEV)
+
+struct ruleset_attributes {
+    uint64_t handled_access_fs;
+    uint64_t handled_access_net;
+    uint64_t scoped;
+};
+
+struct path_attributes {
+    uint64_t allowed_access;
+    int32_t parent_fd;
+} __attribute__((packed));
+
+static int32_t
+allow_path(int ruleset, const struct fbk_confine_path *one, uint64_t handled)
+{
+    const int fd = open(one->path, O_PATH | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
+    struct stat found;
+    uint64_t access = FS_READ_FILE | FS_READ_DIR;
+    if (one->access & FBK_PATH_WRITE)
+        access |= FS_CHANGE;
+    if (fstat(fd, &found) == 0 && !S_ISDIR(found.st_mode))
+        access &= FS_OF_FILES;
+    const struct path_attributes attributes = {.allowed_access = access & handled, .parent_fd = fd};
+    const int32_t error = syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, &attributes, 0) == 0 ? 0 : -errno;
+    close(fd);
+    return error;
+}
+
+int32_t
+fbk_confine_version(void)
+{
+    const long version = syscall(CREATE_RULESET, NULL, 0, VERSION_FLAG);
+    return version < 0 ? -errno : (int32_t)version;
+}
+
+int32_t
+fbk_confine_paths(const struct fbk_confine_path *paths, uint32_t count, uint32_t flags)
+{
+    const int32_t version = fbk_confine_version();
+    if (version < 0)
+        return version == -ENOSYS || version == -EOPNOTSUPP ? 0 : version;
+    struct ruleset_attributes attributes = {.handled_access_fs = FS_ALL_1};
+    size_t size_bytes = offsetof(struct ruleset_attributes, handled_access_net);
+    if (version >= 2)
+        attributes.handled_access_fs |= FS_REFER;
+    if (version >= 3)
+        attributes.handled_access_fs |= FS_TRUNCATE;
+    if (version >= 4) {
+        attributes.handled_access_net = NET_BIND_TCP | (flags & FBK_MAY_CONNECT ? 0 : NET_CONNECT_TCP);
+        size_bytes = offsetof(struct ruleset_attributes, scoped);
+    }
+    if (version >= 5)
+        attributes.handled_access_fs |= FS_IOCTL_DEV;
+    if (version >= 6) {
+        attributes.scoped = SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL;
+        size_bytes = sizeof attributes;
+    }
+    const int ruleset = (int)syscall(CREATE_RULESET, &attributes, size_bytes, 0);
+    if (ruleset < 0)
+        return -errno;
+    int32_t error = 0;
+    for (uint32_t i = 0; i < count && error == 0; i++)
+        error = allow_path(ruleset, &paths[i], attributes.handled_access_fs);
+    if (error == 0 && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(RESTRICT_SELF, ruleset, 0) != 0))
+        error = -errno;
+    close(ruleset);
+    return error < 0 ? error : version;
+}
+
+/* ------------------------------------------------------------------ seccomp */
+
+#if defined(__x86_64__)
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#endif
+
+#define KILL SECCOMP_RET_KILL_PROCESS
+#define FAIL (SECCOMP_RET_ERRNO | EPERM)
+#define ALLOW SECCOMP_RET_ALLOW
+#define X32_BIT 0x40000000u
+#define PR_SET_VMA_OPTION 0x53564d41
+#define REGISTER_ENABLE_RINGS 12
+
+/* What Python, C and their libraries need to run, and to use descriptors that they have. */
+static const int common_calls[] = {
+    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2,
+    SYS_close, SYS_close_range, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_lseek, SYS_munmap, SYS_mremap, SYS_madvise, SYS_brk,
+    SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_rt_sigpending, SYS_futex, SYS_sched_yield,
+    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep, SYS_nanosleep,
+    SYS_gettimeofday, SYS_getpid, SYS_gettid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getrandom,
+    SYS_exit, SYS_exit_group, SYS_ppoll, SYS_pselect6, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2,
+    SYS_timerfd_create, SYS_timerfd_settime, SYS_pipe2, SYS_getrusage, SYS_sysinfo, SYS_uname, SYS_restart_syscall,
+    SYS_membarrier, SYS_rseq, SYS_set_robust_list, SYS_get_robust_list, SYS_set_tid_address, SYS_dup, SYS_dup3, SYS_fcntl,
+    SYS_getcwd, SYS_openat, SYS_faccessat, SYS_faccessat2, SYS_readlinkat, SYS_getdents64, SYS_statfs, SYS_fstatfs,
+    SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown, SYS_socketpair, SYS_getsockname, SYS_getpeername,
+    SYS_getsockopt, SYS_setsockopt, SYS_setpriority, SYS_ioprio_set,
+#ifdef __x86_64__
+    SYS_stat, SYS_lstat, SYS_open, SYS_access, SYS_readlink, SYS_poll, SYS_select, SYS_epoll_create, SYS_epoll_wait, SYS_dup2,
+    SYS_time, SYS_arch_prctl, SYS_getrlimit,
+#endif
+};
+
+/* Of a process that keeps files: journal, index, and gc, which keeps what it saw of metadata. */
+static const int file_calls[] = {
+    SYS_fsync, SYS_fdatasync, SYS_sync_file_range, SYS_unlinkat, SYS_renameat2, SYS_ftruncate, SYS_fallocate, SYS_flock,
+    SYS_mkdirat, SYS_fadvise64,
+#ifdef __x86_64__
+    SYS_unlink, SYS_rename, SYS_renameat, SYS_mkdir, SYS_rmdir,
+#endif
+};
+
+static const int worker_calls[] = {SYS_accept4, SYS_listen};
+static const int journal_calls[] = {SYS_io_uring_enter};
+/* Metadata: ZooKeeper, or sqlite's file. */
+static const int gc_calls[] = {SYS_connect, SYS_bind, SYS_sendmmsg, SYS_recvmmsg, SYS_fchown, SYS_fchmod, SYS_umask};
+
+/* What only somebody makes who wants out. */
+static const int hostile_calls[] = {
+    SYS_execve, SYS_execveat, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_pidfd_getfd, SYS_bpf,
+    SYS_perf_event_open, SYS_userfaultfd, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_init_module, SYS_finit_module,
+    SYS_delete_module, SYS_kexec_load, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_setns, SYS_unshare, SYS_chroot, SYS_reboot,
+    SYS_swapon, SYS_settimeofday, SYS_clock_settime, SYS_io_uring_setup, SYS_open_by_handle_at, SYS_setuid, SYS_setgid,
+#ifdef __x86_64__
+    SYS_iopl, SYS_ioperm, SYS_fork, SYS_vfork,
+#endif
+};
+
+static const uint32_t ioctls[] = {FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, TCGETS, TIOCGWINSZ};
+static const uint32_t prctls[] = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, PR_SET_TIMERSLACK, PR_SET_VMA_OPTION};
+
+#define CODES_MAX 512u
+
+struct program {
+    struct sock_filter codes[CODES_MAX];
+    uint32_t count;
+};
+
+static void
+put(struct program *program, uint16_t code, uint32_t value, uint8_t if_true, uint8_t if_false)
+{
+    FBK_ASSERT(program->count < CODES_MAX);
+    program->codes[program->count++] = (struct sock_filter){code, if_true, if_false, value};
+}
+
+static void
+load_word(struct program *program, size_t offset)
+{
+    put(program, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+}
+
+/* The low half of an argument: none that is looked at here has another. */
+static void
+load_argument(struct program *program, uint32_t argument)
+{
+    load_word(program, offsetof(struct seccomp_data, args) + 8u * argument);
+}
+
+static void
+end_with(struct program *program, uint32_t verdict)
+{
+    put(program, BPF_RET | BPF_K, verdict, 0, 0);
+}
+
+static void
+judge_call(struct program *program, int call, uint32_t verdict)
+{
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1);
+    end_with(program, verdict);
+}
+
+#define judge_calls(program, calls, verdict)                                                                                   \
+    do {                                                                                                                       \
+        for (size_t call_ = 0; call_ < sizeof(calls) / sizeof(int); call_++)                                                   \
+            judge_call(program, (calls)[call_], verdict);                                                                      \
+    } while (0)
+
+/* A call that is allowed if an argument is one of those values. */
+static void
+allow_if_one_of(struct program *program, int call, uint32_t argument, const uint32_t *values, uint32_t count)
+{
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)(2 * count + 2));
+    load_argument(program, argument);
+    for (uint32_t i = 0; i < count; i++)
+        judge_call(program, (int)values[i], ALLOW);
+    end_with(program, FAIL);
+}
+
+/* A call that is allowed if an argument has all bits of `set` and none of `clear`. */
+static void
+allow_if_bits(struct program *program, int call, uint32_t argument, uint32_t set, uint32_t clear)
+{
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 6);
+    load_argument(program, argument);
+    put(program, BPF_JMP | BPF_JSET | BPF_K, clear, 3, 0);
+    put(program, BPF_ALU | BPF_AND | BPF_K, set, 0, 0);
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, set, 0, 1);
+    end_with(program, ALLOW);
+    end_with(program, FAIL);
+}
+
+/* Memory that can be run is made of files only, as libraries are. */
+static void
+judge_mmap(struct program *program)
+{
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 6);
+    load_argument(program, 2);
+    put(program, BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 2);
+    load_argument(program, 3);
+    put(program, BPF_JMP | BPF_JSET | BPF_K, MAP_ANONYMOUS, 1, 0);
+    end_with(program, ALLOW);
+    end_with(program, FAIL);
+}
+
+static void
+judge_sockets(struct program *program, uint32_t role)
+{
+    static const uint32_t families[] = {AF_INET, AF_INET6, AF_UNIX, AF_NETLINK}; /* the last two: to look names up */
+    if (role == FBK_ROLE_GC)
+        allow_if_one_of(program, SYS_socket, 0, families, sizeof families / sizeof *families);
+}
+
+static void
+begin(struct program *program)
+{
+    program->count = 0;
+    load_word(program, offsetof(struct seccomp_data, arch));
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+    end_with(program, KILL);
+    load_word(program, offsetof(struct seccomp_data, nr));
+}
+
+static int32_t
+install(struct program *program)
+{
+    const struct sock_fprog filter = {.len = (unsigned short)program->count, .filter = program->codes};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+        return -errno;
+    const long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
+    return result == 0 ? 0 : result < 0 ? -errno : -EBUSY;
+}
+
+int32_t
+fbk_confine_rings(void)
+{
+#ifndef ARCHITECTURE
+    return -ENOSYS;
+#else
+    static struct program program;
+    begin(&program);
+    judge_call(&program, SYS_io_uring_setup, SECCOMP_RET_ERRNO | ENOSYS);
+    end_with(&program, ALLOW);
+    return install(&program);
+#endif
+}
+
+int32_t
+fbk_confine_calls(uint32_t role)
+{
+#ifndef ARCHITECTURE
+    (void)role;
+    return -ENOSYS;
+#else
+    static struct program program; /* 4 KiB; called once */
+    begin(&program);
+    put(&program, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
+    end_with(&program, KILL);
+    judge_calls(&program, common_calls, ALLOW);
+    if (role != FBK_ROLE_WORKER)
+        judge_calls(&program, file_calls, ALLOW);
+    switch (role) {
+    case FBK_ROLE_WORKER: judge_calls(&program, worker_calls, ALLOW); break;
+    case FBK_ROLE_JOURNAL: judge_calls(&program, journal_calls, ALLOW); break;
+    case FBK_ROLE_INDEX: break;
+    case FBK_ROLE_GC: judge_calls(&program, gc_calls, ALLOW); break;
+    default: return -EINVAL;
+    }
+    judge_calls(&program, hostile_calls, KILL);
+    judge_sockets(&program, role);
+    judge_mmap(&program);
+    allow_if_bits(&program, SYS_mprotect, 2, 0, PROT_EXEC);
+    allow_if_bits(&program, SYS_clone, 0, CLONE_THREAD | CLONE_VM, 0);
+    judge_call(&program, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS); /* its flags lie in memory; C falls back to clone */
+    allow_if_one_of(&program, SYS_ioctl, 1, ioctls, sizeof ioctls / sizeof *ioctls);
+    allow_if_one_of(&program, SYS_prctl, 0, prctls, sizeof prctls / sizeof *prctls);
+    const uint32_t self = (uint32_t)getpid(), nothing = 0, enable = REGISTER_ENABLE_RINGS;
+    allow_if_one_of(&program, SYS_kill, 0, &self, 1);
+    allow_if_one_of(&program, SYS_tgkill, 0, &self, 1);
+    allow_if_one_of(&program, SYS_prlimit64, 2, &nothing, 1); /* only to read: the new limits lie nowhere */
+    if (role == FBK_ROLE_JOURNAL)
+        allow_if_one_of(&program, SYS_io_uring_register, 1, &enable, 1);
+    end_with(&program, FAIL);
+    return install(&program);
+#endif
+}

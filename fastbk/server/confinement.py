@@ -1,0 +1,135 @@
+"""What a bookie's children give up for good: paths when they are configured, system calls when set up (INV-N3).
+
+A child that an attacker takes over then reads no other files than these, runs no program and, unless it is gc with
+ZooKeeper, connects to nobody. The supervisor, which starts them, is not confined.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+import fastbk
+from fastbk.errors import ConfigError
+from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings
+from fastbk.native.kill_points import FILE_VARIABLE
+from fastbk.observe import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.server.process_table import Process
+
+SYSTEM_PATHS = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/etc/localtime",
+    "/usr/share/zoneinfo", "/dev/null", "/dev/urandom", "/sys/fs/cgroup", "/proc/sys/kernel/random",
+)  # fmt: skip
+"""Libraries, time zones and the like, which every process may read."""
+NAME_PATHS = (
+    "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf",
+    "/run/systemd/resolve",
+)  # fmt: skip
+"""What looking up ZooKeeper's names takes."""
+
+
+class Confinement(msgspec.Struct, kw_only=True):
+    """What one child may still do; with the defaults everything."""
+
+    mode: Literal["auto", "require", "off"] = "off"
+    read: tuple[str, ...] = ()
+    """Directories and files, beside the program itself."""
+    write: tuple[str, ...] = ()
+    may_connect: bool = False
+
+    def begin(self, role: str) -> None:
+        """Open no other paths from now on; before this process makes threads. Raises ConfigError with `require`."""
+        if self.mode == "off":
+            return
+        if role != "journal":
+            try:
+                confine_rings()
+            except OSError as error:
+                self._cannot("io_uring", error)
+        try:
+            read = (*program_paths(), *self.read)
+            write = (*self.write, *kill_point_folders())
+            version = confine_paths(read, write, may_connect=self.may_connect)
+        except OSError as error:
+            self._cannot("paths", error)
+        else:
+            if version == UNSUPPORTED:
+                self._cannot("paths", OSError(errno.ENOSYS, "the kernel has no Landlock"))
+
+    def finish(self, role: str) -> None:
+        """Make no system calls but those of `role` from now on. Raises ConfigError with `require`."""
+        if self.mode == "off":
+            return
+        try:
+            confine_calls(role)
+        except OSError as error:
+            self._cannot("system calls", error)
+
+    def _cannot(self, what: str, error: OSError) -> None:
+        if self.mode == "require":
+            raise ConfigError(
+                f'[bookie] confinement = "require": {what} cannot be given up here: {error.strerror}'
+            ) from error
+        logs.warning("process.not_confined", what=what, reason=error.strerror)
+
+
+def program_paths() -> Iterator[str]:
+    """Yield what the program itself consists of, and what it may look up about itself and the system."""
+    package = Path(fastbk.__file__).resolve().parent
+    yield from SYSTEM_PATHS
+    yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, str(package)}
+    # The folder that has `fastbk` in it may have anything else beside it.
+    yield from (one for one in sys.path if one and Path(one).resolve() != package.parent)
+    yield f"/proc/{os.getpid()}"
+
+
+def kill_point_folders() -> Iterator[str]:
+    """Yield where an armed kill point leaves its mark."""
+    if path := os.environ.get(FILE_VARIABLE):
+        yield os.path.dirname(os.path.abspath(path))
+
+
+def confinement_of(process: Process, config: BookieConfig) -> Confinement:
+    """Return what a child needs of the file system and of the network."""
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    may_connect = False
+    if process.role == "worker":
+        read = tuple(_secret_folders(config))
+    elif process.role == "journal":
+        write = (config.journal.all_directories[process.index],)
+    elif process.role == "index":
+        write = (
+            config.ledgers.all_directories[process.index],
+            config.journal.all_directories[process.index],
+        )
+        read = config.journal.all_directories  # what its neighbours on the same disk take
+    elif process.role == "gc":
+        path = config.metadata.uri.removeprefix("sqlite:")
+        is_sqlite = path != config.metadata.uri
+        write = (*config.ledgers.all_directories, *((os.path.dirname(os.path.realpath(path)),) if is_sqlite else ()))
+        read = NAME_PATHS
+        may_connect = not is_sqlite
+    return Confinement(
+        mode=config.bookie.confinement, read=read, write=write, may_connect=may_connect
+    )
+
+
+def _secret_folders(config: BookieConfig) -> Iterator[str]:
+    """Yield the folders of keys, passwords and the like: a file that is renewed is another file of the same name."""
+    tls, authentication = config.tls, config.authentication
+    files = (
+        tls.certificate_file, tls.key_file, tls.key_password_file, tls.ca_file, tls.ca_password_file,
+        authentication.users_file, authentication.token_keys_file, authentication.revoked_file,
+    )  # fmt: skip
+    yield from sorted({os.path.dirname(os.path.abspath(one)) for one in files if one})
