@@ -38,6 +38,7 @@ from fastbk.stream.writer.segment_writer import SegmentWriter
 
 AGAIN_S = 0.05
 AGAIN_S_MAX = 5.0
+TICK_S = 0.001
 ENDS_THE_WRITER = (ClientClosed, MetadataConflict, StreamNotFound, StreamSealed)
 DOOMED_MANY = 16
 """With as many ledgers to be deleted the writer deletes them itself."""
@@ -152,7 +153,8 @@ class SegmentLifecycle:
                 nonlocal timer
                 left_s = self._left_s(limit_s)
                 if left_s > 0.0:
-                    timer = loop.call_later(left_s, check)
+                    # Less than a clock can add to its time would be no wait at all, over and over.
+                    timer = loop.call_later(max(left_s, TICK_S), check)
                 else:
                     deadline.reschedule(loop.time())
 
