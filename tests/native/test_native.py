@@ -180,7 +180,7 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_apache.c", APACHE_SOURCES, corpus="apache"),
     Fuzzer("fuzz_auth.c", APACHE_SOURCES),
     Fuzzer("fuzz_apache_translation.c", TRANSLATION_SOURCES, found=((100_000, 1569555891),)),
-    Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
+    Fuzzer("fuzz_worker.c", WORKER_SOURCES, found=((2500, 1395960478),), cost=40),
     Fuzzer("fuzz_stream.c", ("stream/codec.c",), corpus="stream"),
     Fuzzer(
         "fuzz_stream_columns.c", ("stream/codec.c", "stream/columns.c"), corpus="stream_columns"

@@ -34,9 +34,10 @@ fbk_audit_denial(struct fbk_worker *worker, const struct fbk_connection *connect
 void
 fbk_audit_recovery(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id)
 {
-    if (connection->recovered == ledger_id + 1)
+    const uint64_t mark = (uint64_t)ledger_id + 1;
+    if (connection->recovered == mark)
         return;
-    connection->recovered = ledger_id + 1;
+    connection->recovered = mark;
     fbk_audit_note(worker, connection, FBK_AUDIT_RECOVER, ledger_id, FBK_S_OK);
 }
 

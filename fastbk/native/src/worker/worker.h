@@ -103,7 +103,7 @@ struct fbk_connection {
     uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
-    int64_t recovered;    /* the ledger that it recovers, + 1, as an audit was told; 0: none */
+    uint64_t recovered;   /* the ledger that it recovers, + 1, as an audit was told; 0: none */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
     uint8_t *output;
