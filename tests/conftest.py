@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fastbk.observe import logs
 from tests import SERVICE_FOLDERS
 
 pytest_plugins = [
@@ -81,6 +82,14 @@ def _freeze_what_earlier_tests_left() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A command that a test runs in this process sets the level of what later tests log."""
+    before = logs._style, logs._level
+    yield
+    logs._style, logs._level = before
 
 
 @pytest.hookimpl(wrapper=True)

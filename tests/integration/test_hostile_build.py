@@ -250,7 +250,7 @@ def test_what_a_taken_over_process_cannot_do(started: Any) -> None:
         if not has_landlock():
             achieved = {name: outcome for name, outcome in achieved.items() if name not in PATHS}
         assert achieved == {}, role
-    assert bookie.events("bookie.started")
+    wait_until(lambda: bool(bookie.events("bookie.started")), "the bookie to start beside them")
     assert not bookie.events("bookie.broke_down")
 
 
