@@ -6,6 +6,8 @@ they work before the first bookie starts.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +27,7 @@ from fastbk.cli.options import (
 )
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.exit_codes import DONE, FAILED
+from fastbk.meta.zookeeper_security import VARIABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -54,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verb(verbs, "status", _status, text)
     text = "end the hold: what metadata does not list now may be deleted"
     add_confirmation(add_verb(verbs, "confirm", _confirm, text))
+    text = "give all nodes in ZooKeeper the rights that the file of FASTBK_ZOOKEEPER_FILE names"
+    add_confirmation(add_verb(verbs, "secure", _secure, text))
+    text = "print the id by which a user of ZooKeeper's digest authentication stands in [acl]"
+    acl_id = add_verb(verbs, "acl-id", _acl_id, text)
+    acl_id.add_argument("--user", required=True)
+    acl_id.add_argument("--password-file", required=True, metavar="FILE")
     metadata_backup.add_verbs(verbs)
     metadata_rebuild.add_verbs(verbs)
     add_common(verbs)
@@ -105,6 +114,30 @@ def _show(options: argparse.Namespace) -> int:
         text = value if isinstance(value, str) else ", ".join(value) or "none"
         lines.append(f"{name.replace('_', ' '):<17} {text}")
     return print_answer(options, facts, *lines)
+
+
+def _secure(options: argparse.Namespace) -> int:
+    uri = metadata_uri(options)
+    location = _zookeeper(uri)
+    if location is None:
+        raise ConfigError(f"{uri}: only ZooKeeper's nodes have rights; the file belongs to its user")
+    from fastbk.meta import zookeeper_admin
+
+    count = zookeeper_admin.secure(location, is_dry=True)
+    code = exit_without_consent(options, f"set the rights of {count} nodes at {uri}")
+    if code is not None:
+        return code
+    count = zookeeper_admin.secure(location)
+    return print_answer(options, {"nodes": count}, f"{count} nodes have the rights of {VARIABLE} now")
+
+
+def _acl_id(options: argparse.Namespace) -> int:
+    from fastbk.auth.users import read_password
+
+    password = read_password(options.password_file)
+    digest = hashlib.sha1(f"{options.user}:{password}".encode(), usedforsecurity=False).digest()
+    print(f"digest:{options.user}:{base64.b64encode(digest).decode()}")
+    return DONE
 
 
 def _made(options: argparse.Namespace, uri: str, instance_id: str) -> int:

@@ -8,6 +8,7 @@ import secrets
 import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from typing import Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
@@ -180,6 +181,8 @@ class Client:
             int(time.time() * 1000),
             secrets.randbits(62),
         )
+        if not self.config.passwords_in_metadata and password:
+            value = replace(value, password=None)
         if ledger_id is None:
             ledger_id = await self.records.draw_ledger_id()
         known = await self._create(ledger_id, value)

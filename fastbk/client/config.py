@@ -36,6 +36,9 @@ class ClientConfig:
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
     """How to authenticate to bookies beside a certificate; None: not. Left out, the environment says it:
     FASTBK_TOKEN_FILE, FASTBK_USER and FASTBK_USER_PASSWORD_FILE (`fastbk.auth.credentials`)."""
+    passwords_in_metadata: bool = True
+    """False: a new ledger's password is not stored. Nobody finds it in metadata, AutoRecovery and others neither: they
+    cannot close the ledger when its writer has died, and bookies do not verify its HMAC digests."""
     connect_timeout: float = 10.0
     """Reaching a bookie, magic and hello included."""
     append_timeout: float = 10.0
@@ -122,6 +125,7 @@ class ClientOptions(TypedDict, total=False):
     client_name: str
     tls: TlsOptions | None
     credentials: Credentials | None
+    passwords_in_metadata: bool
     connect_timeout: float
     append_timeout: float
     read_timeout: float

@@ -14,10 +14,14 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastbk.devcluster.processes import free_port, is_free
 from fastbk.errors import ConfigError, StorageError
 from fastbk.private_files import make_directory, opener, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 JARS_VARIABLE = "FASTBK_ZOOKEEPER_JARS"
 _DEBIAN_JARS = Path("/usr/share/java")
@@ -54,6 +58,8 @@ class ZooKeeperServer:
         tick_ms: int = 500,
         session_timeout_max_s: float = 20.0,
         is_durable: bool = True,
+        settings: Mapping[str, object] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         """Nothing runs yet.
 
@@ -62,12 +68,16 @@ class ZooKeeperServer:
             tick_ms: how exactly sessions expire.
             session_timeout_max_s: the longest session that a client gets.
             is_durable: sync each change to disk before it is confirmed; tests that never cut power do without.
+            settings: more lines of its configuration.
+            java_options: more of its Java.
         """
         self.data = data.absolute()
         self.port = 0
         self._tick_ms = tick_ms
         self._session_timeout_max_s = session_timeout_max_s
         self._is_durable = is_durable
+        self._settings = settings or {}
+        self._more_java_options = java_options
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -161,6 +171,7 @@ class ZooKeeperServer:
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "srvr",
             "autopurge.purgeInterval": 1,
+            **self._settings,
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
@@ -172,6 +183,7 @@ class ZooKeeperServer:
             "-XX:-UsePerfData",
             f"-Dzookeeper.forceSync={'yes' if self._is_durable else 'no'}",
             "-Dzookeeper.preAllocSize=1024",
+            *self._more_java_options,
             "-cp",
             ":".join(map(str, find_jars())),
         ]

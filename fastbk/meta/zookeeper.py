@@ -43,7 +43,7 @@ class ZooKeeperStore:
     ) -> None:
         """Connect and read the layout. Raises ConfigError where there is no cluster, MetadataUnavailable."""
         self.uri = location.uri
-        self._session = Session(location.servers, timeout_s, session_timeout_s)
+        self._session = Session(location.servers, timeout_s, session_timeout_s, location.root)
         try:
             call = self._session.call("open")
             layout = read_layout(call, location)

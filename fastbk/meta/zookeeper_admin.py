@@ -17,6 +17,7 @@ from fastbk.meta.zookeeper import read_layout
 from fastbk.meta.zookeeper_bookies import list_bookies
 from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, NotEmpty, Op, ResultUnknown
 from fastbk.meta.zookeeper_paths import Layout, Paths, layout_text
+from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.meta.zookeeper_session import Session
 
 LAYOUT_DEFAULT = Layout.HIERARCHICAL
@@ -43,7 +44,7 @@ class ClusterFacts:
 
 @contextmanager
 def _session(location: ZooKeeperLocation, timeout_s: float) -> Iterator[Session]:
-    session = Session(location.servers, timeout_s)
+    session = Session(location.servers, timeout_s, root=location.root)
     try:
         yield session
     finally:
@@ -118,6 +119,32 @@ def nuke(location: ZooKeeperLocation, instance_id: str | None, timeout_s: float 
             raise MetadataConflict(f"{paths.root} holds what no cluster has: {', '.join(strange)}")
         _remove(call, paths.root)
         return True
+
+
+def secure(location: ZooKeeperLocation, timeout_s: float = 10.0, *, is_dry: bool = False) -> int:
+    """Give all nodes of a cluster the rights of FASTBK_ZOOKEEPER_FILE; return how many there are.
+
+    Children come before their parents, so that a run that is cut off can be repeated. Raises ConfigError where the file
+    names nobody, or ZooKeeper does not allow it; MetadataUnavailable.
+    """
+    with _session(location, timeout_s) as session:
+        if session.acl_of(location.root) is None:
+            raise ConfigError(f"{VARIABLE} names nobody in [acl]: whom are the nodes to belong to?")
+        call = session.call("secure", FORMAT_TIMEOUT_S)
+        if call.exists(location.root) is None:
+            raise ConfigError(f"there is no cluster at {location.uri}")
+        return _secure(call, location.root, is_dry=is_dry)
+
+
+def _secure(call: Call, path: str, *, is_dry: bool) -> int:
+    count = sum(_secure(call, f"{path}/{name}", is_dry=is_dry) for name in call.children(path) or [])
+    while not is_dry:
+        call.again()
+        try:
+            return count + call.secure(path)
+        except ResultUnknown:
+            continue  # it may be done again
+    return count + 1
 
 
 def show(location: ZooKeeperLocation, timeout_s: float = 10.0) -> ClusterFacts:
@@ -195,7 +222,7 @@ class ClusterSession:
 
     def __init__(self, location: ZooKeeperLocation, timeout_s: float) -> None:
         """Connect. Raises ConfigError where there is no cluster, MetadataUnavailable."""
-        self._session = Session(location.servers, timeout_s)
+        self._session = Session(location.servers, timeout_s, root=location.root)
         try:
             call = self._session.call("open")
             read_layout(call, location)

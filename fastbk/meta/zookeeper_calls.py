@@ -176,7 +176,9 @@ class Call:
         """Make a node and return its path. Raises NodeExists, NoNode (its parent), ResultUnknown."""
         return str(
             self._write(
-                lambda zk: zk.create_async(path, data, ephemeral=ephemeral, sequence=sequence)
+                lambda zk: zk.create_async(
+                    path, data, self.session.acl_of(path), ephemeral=ephemeral, sequence=sequence
+                )
             )
         )
 
@@ -191,13 +193,36 @@ class Call:
     def multi(self, ops: Iterable[Op]) -> list[Any]:
         """Do all or nothing; return a result each. Raises what kept the first part from happening, or ResultUnknown."""
         listed = list(ops)
-        results = list(self._write(lambda zk: _transaction(zk, listed).commit_async()))
+        results = list(self._write(lambda zk: self._transaction(zk, listed).commit_async()))
         for result in results:
             if isinstance(result, _LOST):
                 raise ResultUnknown from result
             if isinstance(result, Exception) and not isinstance(result, _ROLLED_BACK):
                 raise result
         return results
+
+    def _transaction(self, zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no types
+        transaction = zk.transaction()
+        for op in ops:
+            if op.kind == "create":
+                acl = self.session.acl_of(op.path)
+                transaction.create(op.path, op.data, acl, ephemeral=op.ephemeral, sequence=op.sequence)
+            elif op.kind == "set":
+                transaction.set_data(op.path, op.data, op.version)
+            elif op.kind == "delete":
+                transaction.delete(op.path, op.version)
+            else:
+                transaction.check(op.path, op.version)
+        return transaction
+
+    def secure(self, path: str) -> bool:
+        """Give a node the rights that it would be made with; return whether it is there. Raises ConfigError."""
+        acl = self.session.acl_of(path)
+        try:
+            self._write(lambda zk: zk.set_acls_async(path, acl))
+        except NoNode:
+            return False
+        return True
 
     def ensure(self, path: str) -> None:
         """Make a node without data, and its parents, where they are missing."""
@@ -259,7 +284,12 @@ class Call:
         except exceptions.NoAuthError as error:
             raise ConfigError(
                 f"{self._what}: ZooKeeper {self.session.servers} does not allow it: check the nodes'"
-                " access control lists"
+                " access control lists, and who this process is (FASTBK_ZOOKEEPER_FILE)"
+            ) from error
+        except exceptions.AuthFailedError as error:
+            raise ConfigError(
+                f"{self._what}: ZooKeeper {self.session.servers} does not accept this process's user or password:"
+                " check FASTBK_ZOOKEEPER_FILE, and start anew"
             ) from error
         except self.session.client.handler.timeout_exception as error:
             raise self._too_late("it does not answer") from error
@@ -272,20 +302,6 @@ class Call:
             + ("; read again before retrying" if self._may_have_written else ""),
             outcome="unknown" if self._may_have_written else "not_written",
         )
-
-
-def _transaction(zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no types
-    transaction = zk.transaction()
-    for op in ops:
-        if op.kind == "create":
-            transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
-        elif op.kind == "set":
-            transaction.set_data(op.path, op.data, op.version)
-        elif op.kind == "delete":
-            transaction.delete(op.path, op.version)
-        else:
-            transaction.check(op.path, op.version)
-    return transaction
 
 
 def _node(data: bytes, stat: Any) -> Node:  # noqa: ANN401 -- kazoo's

@@ -16,8 +16,10 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id
 
 from fastbk.errors import ClientClosed, MetadataUnavailable
+from fastbk.meta import zookeeper_security
 from fastbk.meta.session_log import SessionLog
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_refusals import RefusalWatch
@@ -33,6 +35,7 @@ _PATIENCE_S = 0.5
 _kazoo_log = logging.getLogger("fastbk.meta.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 _kazoo_log.propagate = False
+_kazoo_log.setLevel(logging.INFO)  # below it kazoo tells of each request, those with passwords included
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
@@ -56,8 +59,14 @@ class Session:
         servers: tuple[str, ...],
         timeout_s: float,
         session_timeout_s: float = SESSION_TIMEOUT_S,
+        root: str = "",
     ) -> None:
-        """Connect. Raises MetadataUnavailable when no server answers within `timeout_s`."""
+        """Connect. Raises MetadataUnavailable when no server answers within `timeout_s`, ConfigError.
+
+        `root`: of the cluster, whose nodes are made with the rights that FASTBK_ZOOKEEPER_FILE names.
+        """
+        self._security = zookeeper_security.from_environment()
+        self._root = root
         self.servers = ";".join(servers)
         self.timeout_s = timeout_s
         self.session_timeout_s = session_timeout_s
@@ -93,6 +102,7 @@ class Session:
             # For ever: an outage of any length ends by itself.
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_PAUSE_MAX_S),
             logger=_kazoo_log,
+            **self._security.client_arguments(),
         )
         self._client = client
         client.add_listener(lambda state: self._state_changed(client, state))
@@ -109,6 +119,11 @@ class Session:
         _stop(refused)
         if self._closed:
             _stop(self._client)
+
+    def acl_of(self, path: str) -> list[ACL] | None:
+        """Return who may do what with a new node; None: everybody everything."""
+        entries = self._security.entries(path, self._root)
+        return None if entries is None else [ACL(rights, Id(scheme, name)) for scheme, name, rights in entries]
 
     def on_rolled_back(self, callback: Callable[[str], None]) -> None:
         """Call `callback(reason)` before any other request when ZooKeeper was found to be restored from an older copy.

@@ -224,3 +224,23 @@ async def test_a_client_of_ours_authenticates_in_apaches_protocol(
         await hello(wrong)
     with pytest.raises(fastbk.Error, match=r"wants authentication|ended the connection"):
         await hello(None)
+
+
+async def test_a_password_can_stay_out_of_metadata() -> None:
+    """Its owner opens and recovers the ledger; who has the metadata alone does not."""
+    async with LocalCluster(1) as plain:
+        uri = plain.metadata_uri
+        async with fastbk.connect(uri, passwords_in_metadata=False) as client:
+            writer = await client.create_ledger(1, 1, 1, digest="hmac", password=b"secret")
+            await writer.append(b"entry")
+            ledger_id = writer.ledger_id
+            assert writer.metadata.password is None
+            async with fastbk.connect(uri) as other:
+                for password in (b"", b"wrong"):
+                    with pytest.raises(fastbk.Error):
+                        await other.open_ledger(ledger_id, digest="hmac", password=password)
+                await writer.append(b"still open")
+                reader = await other.open_ledger(ledger_id, digest="hmac", password=b"secret")
+                assert [bytes(one.data) async for one in reader.read(0, 1)] == [b"entry", b"still open"]
+            with pytest.raises(fastbk.LedgerFenced):
+                await writer.append(b"too late")

@@ -54,7 +54,11 @@ HOMES = {
     "uvloop": ["fastbk/server/network/"],
     "sqlite3": ["fastbk/meta/"],
     "rocksdict": ["fastbk/apache/importer/rocksdb.py"],
-    "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],
+    "kazoo": [
+        "fastbk/meta/zookeeper_session.py",
+        "fastbk/meta/zookeeper_calls.py",
+        "fastbk/meta/zookeeper_tls.py",
+    ],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],

@@ -88,6 +88,8 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             )
     if config.http.changing_roles and not (config.http.tls and config.http.client_certificates != "none"):
         yield '[http] changing_roles needs tls = true and client_certificates: roles are in certificates'
+    if config.metadata.zookeeper_file and not config.metadata.uri.startswith("zk"):
+        yield "[metadata] zookeeper_file is for metadata in ZooKeeper"
     if config.audit.file and not os.path.isabs(config.audit.file):
         yield "[audit] file must be an absolute path"
     limits = config.limits

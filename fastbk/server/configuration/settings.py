@@ -91,6 +91,11 @@ class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """`zk+hierarchical://host:2181;host:2181/ledgers`, or for one machine `sqlite:/absolute/path`, which several
     processes may share."""
 
+    zookeeper_file: str = ""
+    """How to authenticate to ZooKeeper, and whom its nodes belong to (docs/zookeeper-security.md). Empty: what
+    FASTBK_ZOOKEEPER_FILE says.
+    """
+
     session_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=300_000)] = 10_000
     """ZooKeeper takes a bookie's registration away when it has heard nothing for so long. Its servers allow 2 to 20 of
     their ticks, mostly 4 to 40 s, and take the nearest.

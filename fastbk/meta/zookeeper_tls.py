@@ -1,0 +1,40 @@
+"""Encrypted connections to ZooKeeper, by the policy that all of fastbk's connections have.
+
+kazoo's own would also accept a certificate of any authority that the system trusts, and TLS 1.0.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+from fastbk.tls.contexts import RefreshedContext, client_context
+
+if TYPE_CHECKING:
+    from fastbk.tls.files import TlsFiles
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, with connections that are made here."""
+
+    def __init__(self, files: TlsFiles, *, verify_name: bool) -> None:
+        """Read the files. Raises ConfigError."""
+        super().__init__()
+        self._context = RefreshedContext(files, lambda: client_context(files, verify_name=verify_name))
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float, *, hostname: str, **_: object
+    ) -> socket.socket:
+        """Connect and shake hands within `timeout` seconds. Raises OSError."""
+        end_s = time.monotonic() + timeout
+        plain = socket.create_connection(address, timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(max(0.001, end_s - time.monotonic()))
+            return self._context.current().wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise

@@ -1,0 +1,235 @@
+"""A ZooKeeper with TLS, digest users, SASL and access control lists, from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+import fastbk
+from fastbk.devcluster.processes import free_port
+from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.errors import ConfigError, MetadataUnavailable
+from fastbk.meta import open_store, zookeeper_admin, zookeeper_security
+from fastbk.meta.uri import parse_zookeeper
+from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.private_files import write_text
+from fastbk.testing import LocalCluster
+from fastbk.tls.authority import Authority
+from tests.fixtures.cli import Cli
+
+LOGIN = """
+Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_saslbookie="sasl-secret"; };
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("zookeeper-security")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority.make(folder / "ca")
+
+
+@pytest.fixture(scope="module")
+def secure_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, authority: Authority, secure_port: int) -> Iterator[ZooKeeperServer]:
+    issued = authority.issue(folder / "server", ["127.0.0.1"])
+    both = folder / "server.pem"
+    write_text(both, issued.key_file.read_text() + issued.certificate_file.read_text())
+    write_text(folder / "jaas.conf", LOGIN)
+    made = ZooKeeperServer(
+        folder / "zookeeper",
+        tick_ms=200,
+        is_durable=False,
+        settings={
+            "secureClientPort": secure_port,
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": both,
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": authority.ca_file,
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "want",
+            "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        },
+        java_options=[f"-Djava.security.auth.login.config={folder / 'jaas.conf'}"],
+    )
+    made.start()
+    yield made
+    made.stop()
+
+
+class Users:
+    """Digest users with a file each, all with the same [acl]."""
+
+    def __init__(self, folder: Path, ca_file: Path) -> None:
+        self._folder = folder
+        self._ca_file = ca_file
+        self._cli = Cli("sqlite:/nowhere")
+        self.ids = {name: self._id(name) for name in ("bookie", "client", "healer", "admin", "stranger")}
+
+    def _id(self, name: str) -> str:
+        write_text(self._folder / f"{name}.password", f"secret of {name}\n")
+        password_file = str(self._folder / f"{name}.password")
+        return self._cli("metadata", "acl-id", "--user", name, "--password-file", password_file).strip()
+
+    def file(self, name: str, more: str = "") -> str:
+        path = self._folder / f"{name}.toml"
+        roles = {"bookies": "bookie", "clients": "client", "healers": "healer", "admins": "admin"}
+        acl = "".join(f'{role} = ["{self.ids[user]}"]\n' for role, user in roles.items())
+        write_text(
+            path,
+            f'mechanism = "digest"\nuser = "{name}"\n'
+            f'password_file = "{self._folder}/{name}.password"\n{more}[acl]\n{acl}',
+        )
+        return str(path)
+
+    def encrypted(self, name: str) -> str:
+        return self.file(name, f'tls = true\nca_file = "{self._ca_file}"\n')
+
+
+@pytest.fixture
+def users(tmp_path: Path, authority: Authority) -> Iterator[Users]:
+    yield Users(tmp_path, authority.ca_file)
+    zookeeper_security.load.cache_clear()
+
+
+async def test_a_cluster_whose_nodes_belong_to_its_roles(
+    server: ZooKeeperServer, secure_port: int, users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"zk+hierarchical://127.0.0.1:{secure_port}/acl/ledgers"
+    monkeypatch.setenv(VARIABLE, users.encrypted("admin"))
+    zookeeper_admin.init(parse_zookeeper(uri))
+    settings: dict[str, dict[str, object]] = {"metadata": {"zookeeper_file": users.encrypted("bookie")}}
+    async with LocalCluster(3, data=tmp_path / "data", metadata_uri=uri, settings=settings) as cluster:
+        monkeypatch.setenv(VARIABLE, users.encrypted("client"))
+        async with fastbk.connect(uri) as client:
+            async with await client.create_ledger(2, 2, 2, password=b"p") as writer:
+                await writer.append(b"x")
+            await client.namespace("n").create()
+            async with client.namespace("n").stream("s").writer(create=True) as stream:
+                await stream.append(b"record")
+            await client.delete_ledger(writer.ledger_id)
+        for user, path, right in (
+            ("stranger", "available", None),
+            ("stranger", "", None),
+            ("client", "available", "read"),
+            ("client", "cookies", "read"),
+            ("bookie", "available", "change"),
+            ("client", "ID-fastbk/records", "change"),
+        ):
+            kazoo = KazooClient(hosts=server.address)
+            kazoo.start(5)
+            with closing(kazoo):
+                try:
+                    kazoo.add_auth("digest", f"{user}:secret of {user}")
+                    node = f"/acl/ledgers/{path}".rstrip("/")
+                    if right is None:
+                        with pytest.raises(NoAuthError):
+                            kazoo.get_children(node)
+                    else:
+                        kazoo.get_children(node)
+                    if right == "change":
+                        kazoo.create(f"{node}/planted")
+                        kazoo.delete(f"{node}/planted")
+                    else:
+                        with pytest.raises(NoAuthError):
+                            kazoo.create(f"{node}/planted")
+                finally:
+                    kazoo.stop()
+        monkeypatch.setenv(VARIABLE, users.encrypted("stranger"))
+        with pytest.raises(ConfigError, match="does not allow it"):
+            open_store(uri, 5.0)
+        text = "".join(bookie.log_path.read_text() for bookie in cluster.bookies)
+        assert "secret of" not in text
+
+
+def test_an_existing_cluster_is_secured(
+    server: ZooKeeperServer, users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"zk+hierarchical://{server.address}/open/ledgers"
+    zookeeper_admin.init(parse_zookeeper(uri))
+    with closing(open_store(uri)) as store:
+        assert store.instance_id()
+    cli = Cli(uri)
+    code, _ = cli.run("metadata", "secure", "--yes")
+    assert (code, "names nobody" in cli.err) == (2, True)
+    monkeypatch.setenv(VARIABLE, users.file("admin"))
+    cli = Cli(uri)
+    assert "set the rights of 9 nodes" in cli("metadata", "secure", "--dry-run")
+    monkeypatch.delenv(VARIABLE)
+    with closing(open_store(uri)) as store:
+        assert store.instance_id()
+    monkeypatch.setenv(VARIABLE, users.file("admin"))
+    assert "9 nodes have the rights" in Cli(uri)("metadata", "secure", "--yes")
+    with closing(open_store(uri)) as store:
+        assert store.instance_id()
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(ConfigError, match="does not allow it"):
+        open_store(uri, 5.0)
+
+
+def test_sasl_is_spoken_and_a_wrong_password_is_refused(
+    server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"zk+hierarchical://{server.address}/sasl/ledgers"
+    write_text(tmp_path / "password", "sasl-secret")
+    text = f'mechanism = "sasl"\nuser = "saslbookie"\npassword_file = "{tmp_path}/password"\n'
+    write_text(tmp_path / "good.toml", text + '[acl]\nbookies = ["sasl:saslbookie"]\n')
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "good.toml"))
+    zookeeper_admin.init(parse_zookeeper(uri))
+    with closing(open_store(uri)) as store:
+        assert store.instance_id()
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(ConfigError, match="does not allow it"):
+        open_store(uri, 5.0)
+    write_text(tmp_path / "wrong", "wrong")
+    write_text(tmp_path / "bad.toml", text.replace("/password", "/wrong"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "bad.toml"))
+    with pytest.raises(ConfigError, match="does not accept this process's user"):
+        open_store(uri, 2.0)
+
+
+def test_a_server_of_another_authority_is_not_spoken_to(
+    server: ZooKeeperServer, secure_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Authority.make(tmp_path / "ca")
+    write_text(tmp_path / "file.toml", f'tls = true\nca_file = "{other.ca_file}"\n')
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "file.toml"))
+    with pytest.raises(MetadataUnavailable):
+        open_store(f"zk://127.0.0.1:{secure_port}/acl/ledgers", 2.0)
+
+
+@pytest.mark.no_service
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("mechanism = 'kerberos'", "mechanism"),
+        ("mechanism = 'digest'", "needs user and password_file"),
+        ("password = 'hidden'", "unknown field"),
+        ("[acl]\nbookies = ['bookie']", "SCHEME:ID"),
+        ("tls = true\nca_file = '/none'", "/none is missing"),
+        ("= hidden", "Invalid"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "zookeeper.toml"
+    write_text(path, text)
+    with pytest.raises(ConfigError, match=reason) as raised:
+        zookeeper_security.load(str(path))
+    assert "hidden" not in str(raised.value)
+    path.chmod(0o644)
+    zookeeper_security.load.cache_clear()
+    with pytest.raises(ConfigError, match="others can read"):
+        zookeeper_security.load(str(path))
