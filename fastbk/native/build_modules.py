@@ -25,6 +25,7 @@ WORKER_SOURCES = [
     "worker/digests.c",
     "worker/count.c",
     "worker/audit.c",
+    "worker/quota.c",
     "worker/worker.c",
     "worker/receive.c",
     "worker/dispatch.c",

@@ -54,6 +54,8 @@ INFOS_FAILED, INFOS_FAILED_US = SLOTS["FBK_C_WORKER_INFOS_FAILED"], SLOTS["FBK_C
 TIGHT_RECEIVE_BYTES = lib.FBK_TIGHT_RECEIVE_BYTES
 """What a connection may receive at once while the memory for waiting input is half used."""
 
+QUOTAS_MAX = lib.FBK_QUOTAS_MAX - 1
+QUOTA_STEP_S = lib.FBK_QUOTA_STEP_US / 1e6
 DIGESTS_WANTED_MAX = 1024
 """Ledgers that `digests_wanted` returns at once, at most."""
 PASSED_BYTES_MAX = 16 * 1024
@@ -121,6 +123,8 @@ class WorkerOptions:
     """`poll` polls for so long while an add is under way; 0: not at all."""
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY."""
+    has_quotas: bool = False
+    """Whether `set_quota` may be called."""
     is_audited: bool = False
     """Whether `audits` has something."""
     is_admission_required: bool = False
@@ -297,6 +301,19 @@ class Worker(NativeObject):
         ledger_ids = ffi.new("int64_t[]", [ledger_id for ledger_id, _ in digests])
         types = ffi.new("uint8_t[]", [digest_type or 0 for _, digest_type in digests])
         lib.fbk_worker_digests_known(self.handle, ledger_ids, types, count)
+
+    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int) -> None:
+        """Say what quota `number`, from 1 to QUOTAS_MAX, allows from now on; 0 is no bound."""
+        lib.fbk_worker_set_quota(self.handle, number, adds_per_s, bytes_per_s)
+
+    def use_quota(self, slot: int, number: int) -> None:
+        """Have a connection's adds count in quota `number`; 0: in none."""
+        lib.fbk_worker_use_quota(self.handle, slot, number)
+
+    @property
+    def quota_waits(self) -> int:
+        """Connections that wait for their quota: `collect` has to be called every QUOTA_STEP_S meanwhile."""
+        return lib.fbk_worker_quota_waits(self.handle)
 
     def audits(self) -> tuple[list[tuple[int, int, int, int]], int]:
         """Return what clients did since the last call: slot, operation (FBK_AUDIT_*), ledger, status.

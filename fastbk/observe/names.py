@@ -265,6 +265,7 @@ _OFF_BY_DEFAULT: Slots = {
     "WORKER_REFUSED_RIGHTS": (81, "Requests refused because the client's role or token does not allow them."),
     "WORKER_AUTHENTICATED": (82, "Clients authenticated by a token, renewed ones included, or by SASL."),
     "WORKER_AUTH_FAILED": (83, "Tokens and SASL responses that did not authenticate their client."),
+    "WORKER_WAITS_QUOTA": (85, "Times that a connection waited because its client had added more than its quota."),
     "WORKER_AUTH_ENDED": (84, "Connections closed because their token had expired or their client was revoked."),
     "JOURNAL_SPINS": (34, "Times that the journal polled for the disk's answer instead of sleeping."),
 }

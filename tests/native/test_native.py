@@ -100,6 +100,7 @@ WORKER_SOURCES = (
     "worker/digests.c",
     "worker/count.c",
     "worker/audit.c",
+    "worker/quota.c",
     "base/flight.c",
     "worker/worker.c",
     "worker/receive.c",

@@ -58,6 +58,7 @@ struct fbk_worker_options {
     uint32_t turn_bytes_max;
     uint32_t spin_us;       /* fbk_worker_poll polls for so long while an add is under way; 0: not at all */
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
+    uint32_t has_quotas;    /* 1: fbk_worker_set_quota may be called */
     uint32_t is_audited;    /* 1: fbk_worker_audits has something */
     uint32_t is_admission_required; /* 1: a connection has no rights until fbk_worker_admit; 0: it has all from the beginning */
     /* Of all connections that speak Apache's protocols: */
@@ -157,6 +158,15 @@ int32_t fbk_worker_digests_wanted(struct fbk_worker *worker, int64_t *ledger_ids
 /* FBK_DIGEST_* of ledgers, NONE where metadata names none: from now on entries of Apache's clients are checked by it. */
 void fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids, const uint8_t *digest_types,
                               uint32_t count);
+
+/* Bounds that several connections share: those of one principal.  Number 0 has none. */
+#define FBK_QUOTAS_MAX 1024
+/* From now on; a rate of 0 is no bound.  number: 1..FBK_QUOTAS_MAX - 1. */
+void fbk_worker_set_quota(struct fbk_worker *worker, uint32_t number, uint64_t adds_per_s, uint64_t bytes_per_s);
+void fbk_worker_use_quota(struct fbk_worker *worker, uint32_t connection, uint32_t number);
+/* Connections that wait for their quota: while there are any, fbk_worker_collect has to be called every FBK_QUOTA_STEP_US. */
+#define FBK_QUOTA_STEP_US 5000
+uint32_t fbk_worker_quota_waits(const struct fbk_worker *worker);
 
 /* What a client did that an audit wants to know: a fence, the beginning of a recovery of a ledger, and every refusal. */
 #define FBK_AUDIT_ADD 1

@@ -16,6 +16,7 @@ from fastbk.server.configuration.authentication import (
     AuthenticationSettings,
     AuthorizationSettings,
 )
+from fastbk.server.configuration.quotas import QuotaSettings
 from fastbk.server.configuration.settings import (
     AuditSettings,
     BookieSettings,
@@ -55,6 +56,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tls: TlsSettings = msgspec.field(default_factory=TlsSettings)
     authentication: AuthenticationSettings = msgspec.field(default_factory=AuthenticationSettings)
     authorization: AuthorizationSettings = msgspec.field(default_factory=AuthorizationSettings)
+    quotas: QuotaSettings = msgspec.field(default_factory=QuotaSettings)
     journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
     ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
     disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
@@ -158,6 +160,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     authentication: AuthenticationSettings = AuthenticationSettings()
     authorization: AuthorizationSettings = AuthorizationSettings()
     cluster_id: str = ""
+    quotas: QuotaSettings = QuotaSettings()
+    worker_count: int = 1
     is_audited: bool = False
     """Whether there is an audit log."""
     drain_timeout_ms: int

@@ -9,7 +9,7 @@ from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
-from fastbk.server.configuration import authentication
+from fastbk.server.configuration import authentication, quotas
 from fastbk.server.configuration.authentication import check_files, keeps_strangers_out
 from fastbk.server.configuration.tls import authenticates, http_tls, pages_authenticate, server_tls
 from fastbk.server.disks import space_thresholds
@@ -69,6 +69,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             " [bookie] allow_unauthenticated_remote = true"
         )
     yield from authentication.problems(config.authentication, config.authorization, config.tls)
+    yield from quotas.problems(config.quotas, has_names=bool(config.authentication.methods))
     if config.tls.authorized_roles and not authenticates(config.tls):
         yield '[tls] authorized_roles needs mode = "require" and client_certificates = "require"'
     if config.tls.mode == "off" and config.tls.certificate_file and not config.http.tls:

@@ -16,7 +16,7 @@ from fastbk.server.network.auth_files import AuthFiles
 from fastbk.tls.roles import first_role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fastbk.server.configuration.authentication import (
         AuthenticationSettings,
@@ -90,6 +90,8 @@ class Admission:
         self._authorization = authorization
         self._is_limited = is_limited(authorization)
         self.files = AuthFiles(authentication)
+        self.refuse_more: Callable[[str], str] = lambda _: ""
+        """Returns why a principal gets no further connection; "": it does."""
 
     @property
     def is_required(self) -> bool:
@@ -183,6 +185,8 @@ class Admission:
 
     def _try_to(self, client: Client, principal: Principal) -> None:
         client.refusal = self.files.why_revoked(principal)
+        if not client.refusal and client.principal.name != principal.name:
+            client.refusal = self.refuse_more(principal.name)
         if not client.refusal and principal.rights == NO_RIGHTS:
             client.refusal = f"{principal.name} has no role at this bookie ([authorization])"
         client.principal = NOBODY if client.refusal else principal

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.native.worker import LIMITS
+from fastbk.native.worker import LIMITS, QUOTA_STEP_S
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.network.acceptor import Acceptor
@@ -20,6 +20,7 @@ from fastbk.server.network.digest_requests import DigestRequests
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
 from fastbk.server.network.idle_connections import IdleConnections, keep_alive
 from fastbk.server.network.principals import Principals
+from fastbk.server.network.quotas import Quotas
 
 if TYPE_CHECKING:
     import socket
@@ -56,10 +57,12 @@ class Network:
         self.digests = DigestRequests(worker, loop)
         self.connections: dict[int, Connection] = {}
         self.audit = AuditTrail(worker, number, self.connections, is_on=config.is_audited)
+        self.quotas = Quotas(config.quotas, config.worker_count, worker)
+        admission.refuse_more = self.quotas.refusal
         self.handlers = Handlers(config, worker, admission, self.audit)
         self.apache = ApacheHandlers(config, worker, admission, self.audit)
         self.principals = Principals(
-            admission, worker, config.authentication.refresh_interval_s, self.audit
+            admission, worker, config.authentication.refresh_interval_s, self.audit, self.quotas
         )
         self._idle = IdleConnections(worker, self.connections)
         self._limits = LimitLog("worker.limit_reached")
@@ -68,6 +71,7 @@ class Network:
         self._poll_fd = worker.poll_fd
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._quota_timer: asyncio.TimerHandle | None = None
         self._is_collect_due = False
         self._failure: asyncio.Future[None] = loop.create_future()
         self._drained: asyncio.Future[None] | None = None
@@ -126,6 +130,8 @@ class Network:
         """Leave the loop; the worker's memory may be unmapped after this."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._quota_timer is not None:
+            self._quota_timer.cancel()
         self.digests.stop()
         self.loop.remove_reader(self._bell_fd)
         self.loop.remove_reader(self._poll_fd)
@@ -187,7 +193,13 @@ class Network:
             self._act(events)
         if is_more:
             self.collect_soon()
+        if self.quotas.are_on and self._quota_timer is None and self.worker.quota_waits:
+            self._quota_timer = self.loop.call_later(QUOTA_STEP_S, self._on_quota_timer)
         self._look_at_drain()
+
+    def _on_quota_timer(self) -> None:
+        self._quota_timer = None
+        self._on_bell()
 
     def _on_timer(self) -> None:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.server.network.admission import Admission, Client
     from fastbk.server.network.audit_trail import AuditTrail
+    from fastbk.server.network.quotas import Quotas
 
 
 class Authenticated(Protocol):
@@ -37,6 +38,7 @@ class Principals:
         worker: Worker,
         refresh_s: float,
         audit: AuditTrail,
+        quotas: Quotas,
         *,
         clock_s: Callable[[], float] = time.monotonic,
         wall_clock_s: Callable[[], float] = time.time,
@@ -44,6 +46,7 @@ class Principals:
         self._admission = admission
         self._worker = worker
         self._audit = audit
+        self._quotas = quotas
         self._refresh_s = refresh_s
         self._clock_s, self._wall_clock_s = clock_s, wall_clock_s
         self._refreshed_s = clock_s()
@@ -54,10 +57,12 @@ class Principals:
         """Its client has authenticated, or has renewed its token."""
         if connection.client.principal not in (ANYBODY, NOBODY):
             self._connections.add(connection)
+            self._quotas.enter(connection.slot, connection.client.principal.name)
 
     def left(self, connection: Authenticated) -> None:
         """It is gone."""
         self._connections.discard(connection)
+        self._quotas.leave(connection.slot)
 
     def sweep(self) -> None:
         """End the connections of those who are not accepted any more."""

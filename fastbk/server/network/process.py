@@ -14,6 +14,7 @@ from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
 from fastbk.server.child import Child, SupervisorGone, keep_to, run
 from fastbk.server.configuration.bookie_config import WorkerConfig
+from fastbk.server.configuration.quotas import has_quotas
 from fastbk.server.network.admission import Admission
 from fastbk.server.network.idle_connections import allow_descriptors
 from fastbk.server.network.network import Network
@@ -70,6 +71,7 @@ def worker_options(
         apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
         spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
+        has_quotas=has_quotas(config.quotas),
         is_audited=config.is_audited,
         is_admission_required=is_admission_required,
     )

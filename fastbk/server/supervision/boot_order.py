@@ -298,6 +298,8 @@ class BootOrder:
             authentication=self._config.authentication,
             authorization=self._config.authorization,
             cluster_id=self._facts.cluster_id,
+            quotas=self._config.quotas,
+            worker_count=self._boot.worker_count,
             is_audited=bool(self._config.audit.file),
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
             processors=() if self._config.bookie.spin_us else self._config.bookie.processors,

@@ -89,6 +89,8 @@ fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connectio
         wait_in(worker, connection, FBK_LINE_REQUEST + connection->lane);
     else if (why == FBK_BLOCKED_BUDGET)
         wait_in(worker, connection, FBK_LINE_BUDGET);
+    else if (why == FBK_BLOCKED_QUOTA)
+        wait_in(worker, connection, FBK_LINE_QUOTA);
     else if (why == FBK_BLOCKED_TURN)
         fbk_line_join(worker, connection, FBK_LINE_READY, false);
     fbk_connection_mark(worker, connection);

@@ -149,6 +149,10 @@ take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const u
     switch (outcome) {
     case FBK_WAIT_ADD: fbk_connection_block(worker, connection, FBK_BLOCKED_ADD); return false;
     case FBK_WAIT_REQUEST: fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST); return false;
+    case FBK_WAIT_QUOTA:
+        fbk_worker_note(worker, FBK_C_WORKER_WAITS_QUOTA);
+        fbk_connection_block(worker, connection, FBK_BLOCKED_QUOTA);
+        return false;
     case FBK_WAIT_CONTEXT:
     case FBK_WAIT_APACHE_ADDS:
     case FBK_WAIT_APACHE_READS:

@@ -30,10 +30,12 @@ take_memory(struct fbk_worker *worker)
     worker->dirty = fbk_memory_take(count * sizeof *worker->dirty);
     worker->events = fbk_memory_take(count * sizeof *worker->events);
     worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
+    if (worker->options.has_quotas)
+        worker->quotas = fbk_memory_take(FBK_QUOTAS_MAX * sizeof *worker->quotas);
     if (worker->options.is_audited)
         worker->audits = fbk_memory_take(FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory &&
-               (worker->audits || !worker->options.is_audited);
+               (worker->audits || !worker->options.is_audited) && (worker->quotas || !worker->options.has_quotas);
     int32_t error = all ? fbk_contexts_init(worker) : -ENOMEM;
     return error != 0 ? error : fbk_digests_init(worker);
 }
@@ -118,6 +120,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     fbk_memory_give_back(worker->dirty, count * sizeof *worker->dirty);
     fbk_memory_give_back(worker->events, count * sizeof *worker->events);
     fbk_memory_give_back(worker->receive_memory, FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
+    fbk_memory_give_back(worker->quotas, FBK_QUOTAS_MAX * sizeof *worker->quotas);
     fbk_memory_give_back(worker->audits, FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     for (uint32_t p = 0; p < worker->lane_count; p++)
         fbk_lane_close(&worker->lanes[p]);
@@ -622,6 +625,27 @@ serve_line(struct fbk_worker *worker, uint32_t line, uint32_t why)
     }
 }
 
+/* Those whose principal may add again; each is looked at, as they are of several. */
+static void
+serve_quotas(struct fbk_worker *worker)
+{
+    if (worker->lines[FBK_LINE_QUOTA].count == 0 || worker->clock_ns - worker->quotas_served_ns < FBK_QUOTA_STEP_US * 1000ull / 2)
+        return;
+    worker->quotas_served_ns = worker->clock_ns;
+    for (uint32_t left = worker->lines[FBK_LINE_QUOTA].count; left > 0; left--) {
+        struct fbk_connection *connection = fbk_line_first(worker, FBK_LINE_QUOTA);
+        fbk_line_leave(worker, connection);
+        if (!fbk_quota_allows(worker, connection)) {
+            fbk_line_join(worker, connection, FBK_LINE_QUOTA, false);
+            continue;
+        }
+        connection->blocked &= (uint16_t)~FBK_BLOCKED_QUOTA;
+        worker->turn_frames = worker->turn_bytes = 0;
+        fbk_worker_go_on(worker, connection);
+        fbk_connection_mark(worker, connection);
+    }
+}
+
 static void
 serve(struct fbk_worker *worker)
 {
@@ -640,6 +664,7 @@ serve(struct fbk_worker *worker)
     }
     for (uint32_t line = FBK_LINE_CONTEXT; line <= FBK_LINE_APACHE_READS; line++)
         serve_line(worker, line, FBK_BLOCKED_CONTEXT);
+    serve_quotas(worker);
     serve_line(worker, FBK_LINE_READY, FBK_BLOCKED_TURN);
     worker->turn_slot = FBK_NO_CONNECTION;
 }

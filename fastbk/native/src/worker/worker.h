@@ -52,12 +52,14 @@ enum fbk_connection_state {
 #define FBK_BLOCKED_DRAIN 64u
 #define FBK_BLOCKED_CONTEXT 128u /* as many requests of Apache's clients as may be are under way */
 #define FBK_BLOCKED_TURN 256u    /* it had its turn: others go first */
+#define FBK_BLOCKED_QUOTA 512u   /* its principal has added more than it may */
 
 /* A connection stands in at most one line; those for room in a ring exist once for each lane. */
 enum fbk_line {
     FBK_LINE_NONE,
     FBK_LINE_BUDGET,
     FBK_LINE_READY,
+    FBK_LINE_QUOTA,
     FBK_LINE_CANCEL,
     FBK_LINE_CONTEXT,
     FBK_LINE_APACHE_ADDS,  /* as many as may be are in progress */
@@ -103,6 +105,7 @@ struct fbk_connection {
     uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
+    uint32_t quota;       /* of its principal; 0: none */
     uint64_t recovered;   /* the ledger that it recovers, + 1, as an audit was told; 0: none */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
@@ -255,6 +258,16 @@ struct fbk_digests {
     int64_t wanted[FBK_DIGESTS_WANTED_MAX];
 };
 
+/* ------------------------------------------------------------------ quotas */
+
+/* What a principal may still add, filled up as time passes.  An add is let through while there is anything left, and may leave a
+ * debt: so one that is larger than a second's bytes passes, too. */
+struct fbk_quota {
+    double adds_per_s, bytes_per_s; /* 0: no bound */
+    double adds, bytes;
+    uint64_t filled_ns;
+};
+
 /* ------------------------------------------------------------------ a worker */
 
 struct fbk_worker {
@@ -275,6 +288,8 @@ struct fbk_worker {
     uint64_t pending, polls;
     struct fbk_worker_apache apache;
     struct fbk_digests digests;
+    struct fbk_quota *quotas;       /* FBK_QUOTAS_MAX; NULL: nobody has one */
+    uint64_t quotas_served_ns;
     struct fbk_worker_audit *audits; /* FBK_WORKER_AUDITS_MAX; NULL: nobody wants to know */
     uint32_t audit_count;
     uint64_t audits_dropped;
@@ -487,6 +502,7 @@ enum fbk_outcome {
     FBK_WAIT_APACHE_READS,
     FBK_FOR_PYTHON,     /* for Python */
     FBK_CLOSE,    /* to be closed without a word */
+    FBK_WAIT_QUOTA,
     FBK_ANSWER = 64,    /* + a status: the caller answers with it, in the client's protocol */
 };
 
@@ -523,6 +539,11 @@ void fbk_lanes_sleep(struct fbk_worker *worker);
 void fbk_lanes_wake(struct fbk_worker *worker);
 /* Whether to poll instead: an add is under way, and spin_us are not over. */
 bool fbk_lanes_may_spin(const struct fbk_worker *worker, uint64_t now_ns);
+
+/* ---- worker/quota.c */
+/* Whether a connection's principal may add more now. */
+bool fbk_quota_allows(struct fbk_worker *worker, const struct fbk_connection *connection);
+void fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t entries, uint64_t bytes);
 
 /* ---- worker/audit.c */
 void fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation, int64_t ledger_id,

@@ -1,0 +1,67 @@
+"""Quotas of principals, in one worker: its share of what the bookie gives each of them.
+
+C holds adds back (`worker/quota.c`). Here is counted how many connections a principal has, and which number its quota
+has in C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.native.worker import QUOTAS_MAX
+from fastbk.server.configuration.quotas import Quota, has_quotas, quota_of, rules_of
+
+if TYPE_CHECKING:
+    from fastbk.native.worker import Worker
+    from fastbk.server.configuration.quotas import QuotaSettings
+
+
+class Quotas:
+    """Who has how many connections; without any quota configured it does nothing."""
+
+    def __init__(self, settings: QuotaSettings, workers: int, worker: Worker) -> None:
+        self._worker = worker
+        self.are_on = has_quotas(settings)
+        self._rules = [(pattern, quota.share(workers)) for pattern, quota in rules_of(settings)]
+        self._names: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._free = list(range(QUOTAS_MAX, 0, -1))
+
+    def refusal(self, name: str) -> str:
+        """Return why a principal gets no further connection; "": it does."""
+        if not self.are_on:
+            return ""
+        most, count = quota_of(self._rules, name).connections_max, self._counts.get(name, 0)
+        if most and count >= most:
+            return f"{name} has all {most} connections to this worker that it may have ([quotas] connections_max)"
+        if name not in self._numbers and not self._free:
+            return f"more than {QUOTAS_MAX} principals have connections to this worker ([quotas])"
+        return ""
+
+    def enter(self, slot: int, name: str) -> None:
+        """A connection is a principal's from now on."""
+        if not self.are_on or self._names.get(slot) == name:
+            return
+        self.leave(slot)
+        number = self._numbers.get(name)
+        if number is None:
+            if not self._free:
+                return  # it was refused, or came before others could be
+            number = self._numbers[name] = self._free.pop()
+            quota: Quota = quota_of(self._rules, name)
+            self._worker.set_quota(number, quota.adds_rate, quota.data_rate)
+        self._names[slot] = name
+        self._counts[name] = self._counts.get(name, 0) + 1
+        self._worker.use_quota(slot, number)
+
+    def leave(self, slot: int) -> None:
+        """A connection is gone, or another's."""
+        name = self._names.pop(slot, None)
+        if name is None:
+            return
+        self._counts[name] -= 1
+        if not self._counts[name]:
+            # A debt is forgotten with the last connection: a tenth of a second at most.
+            del self._counts[name]
+            self._free.append(self._numbers.pop(name))

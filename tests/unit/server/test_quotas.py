@@ -1,0 +1,87 @@
+"""The section [quotas]: whom its bounds are for, and what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.errors import ConfigError
+from fastbk.server.configuration.quotas import Quota, QuotaSettings, problems, quota_of, rules_of
+from fastbk.server.network.quotas import Quotas
+
+
+class FakeWorker:
+    """What the quotas say to C."""
+
+    def __init__(self) -> None:
+        self.set: dict[int, tuple[int, int]] = {}
+        self.used: dict[int, int] = {}
+
+    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int) -> None:
+        self.set[number] = (adds_per_s, bytes_per_s)
+
+    def use_quota(self, slot: int, number: int) -> None:
+        self.used[slot] = number
+
+
+SETTINGS = QuotaSettings(
+    connections_max=10,
+    adds_rate=1000,
+    exceptions=("user:batch-* adds_rate=100 data_rate=1MiB", "user:free connections_max=0 adds_rate=0"),
+)
+
+
+def test_the_first_pattern_that_matches_counts() -> None:
+    rules = rules_of(SETTINGS)
+    assert quota_of(rules, "user:batch-1") == Quota(10, 100, 1 << 20)
+    assert quota_of(rules, "user:free") == Quota(0, 0, 0)
+    assert quota_of(rules, "token:app") == Quota(10, 1000, 0)
+    assert Quota(10, 1001, 3).share(4) == Quota(3, 251, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("user:x", "write PATTERN and what differs"),
+        ("user:x speed=1", "'speed' is none of"),
+        ("user:x adds_rate=fast", "invalid literal"),
+        ("user:x data_rate=1parsec", "user:x data_rate=1parsec"),
+        ("user:x adds_rate=-1", "must be 0 to"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, reason: str) -> None:
+    settings = QuotaSettings(exceptions=(text,))
+    with pytest.raises(ConfigError, match=reason):
+        rules_of(settings)
+    assert any(reason in problem for problem in problems(settings, has_names=True))
+
+
+def test_a_bound_needs_names() -> None:
+    assert list(problems(QuotaSettings(), has_names=False)) == []
+    assert "nobody has a name" in next(problems(SETTINGS, has_names=False))
+
+
+def test_connections_are_counted_by_principal() -> None:
+    fake = FakeWorker()
+    quotas = Quotas(QuotaSettings(connections_max=4, adds_rate=100), 2, fake)  # type: ignore[arg-type]
+    assert quotas.refusal("a") == ""
+    quotas.enter(1, "a")
+    quotas.enter(2, "a")
+    quotas.enter(2, "a")  # a renewed token
+    assert "a has all 2 connections" in quotas.refusal("a")
+    assert quotas.refusal("b") == ""
+    quotas.enter(3, "b")
+    assert fake.used[1] == fake.used[2] != fake.used[3]
+    assert fake.set[fake.used[1]] == (50, 0)
+    quotas.leave(1)
+    assert quotas.refusal("a") == ""
+    quotas.leave(2)
+    quotas.leave(2)
+    quotas.enter(4, "c")
+    assert fake.used[4] == fake.used[1], "a number is given again"
+
+
+def test_without_a_bound_nothing_is_kept() -> None:
+    fake = FakeWorker()
+    quotas = Quotas(QuotaSettings(), 1, fake)  # type: ignore[arg-type]
+    quotas.enter(1, "a")
+    assert (quotas.are_on, fake.used, quotas.refusal("a")) == (False, {}, "")
