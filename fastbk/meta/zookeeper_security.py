@@ -29,8 +29,6 @@ import msgspec
 
 from fastbk.auth.users import read_password, read_secret
 from fastbk.errors import ConfigError
-from fastbk.meta.zookeeper_tls import TlsHandler
-from fastbk.tls.contexts import client_context
 from fastbk.tls.files import TlsFiles
 
 VARIABLE = "FASTBK_ZOOKEEPER_FILE"
@@ -96,6 +94,8 @@ class ZooKeeperSecurity:
         """Return the arguments of one client of kazoo's. Raises ConfigError."""
         if self.tls_files is None:
             return self.login
+        from fastbk.meta.zookeeper_tls import TlsHandler
+
         return {**self.login, "handler": TlsHandler(self.tls_files, verify_name=self.verify_name)}
 
     @property
@@ -148,6 +148,8 @@ def load(path: str) -> ZooKeeperSecurity:
 def _tls_files(read: _File, path: str) -> TlsFiles | None:
     if not read.tls:
         return None
+    from fastbk.tls.contexts import client_context
+
     files = TlsFiles(
         ca_file=read.ca_file,
         certificate_file=read.certificate_file,

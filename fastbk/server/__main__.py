@@ -12,7 +12,6 @@ import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
-from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.native.process import confine
 from fastbk.observe import logs
@@ -58,6 +57,8 @@ def serve(
         file = bookie_file.read(path)
         file.log()
         if zookeeper_file := file.config.metadata.zookeeper_file:
+            from fastbk.meta.zookeeper_security import VARIABLE
+
             os.environ[VARIABLE] = zookeeper_file  # for gc, too
         claim = claim_at_once(file.config)
         # The children import by now, and so does this process.

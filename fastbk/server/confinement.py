@@ -16,7 +16,6 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError
-from fastbk.meta import zookeeper_security
 from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings
 from fastbk.native.kill_points import FILE_VARIABLE
 from fastbk.observe import logs
@@ -119,7 +118,11 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
         path = config.metadata.uri.removeprefix("sqlite:")
         is_sqlite = path != config.metadata.uri
         write = (*config.ledgers.all_directories, *((os.path.dirname(os.path.realpath(path)),) if is_sqlite else ()))
-        read = NAME_PATHS if is_sqlite else (*NAME_PATHS, *zookeeper_security.from_environment().folders)
+        read = NAME_PATHS
+        if not is_sqlite:
+            from fastbk.meta import zookeeper_security
+
+            read = (*read, *zookeeper_security.from_environment().folders)
         may_connect = not is_sqlite
     return Confinement(
         mode=config.bookie.confinement, read=read, write=write, may_connect=may_connect
