@@ -25,7 +25,10 @@ class Quotas:
         self._rules = [(pattern, quota.share(workers)) for pattern, quota in rules_of(settings)]
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
+        """Of principals that have connections, and of those that had: who comes again finds its debt."""
         self._counts: dict[str, int] = {}
+        self._gone: dict[str, None] = {}
+        """Principals without connections, the longest gone first."""
         self._free = list(range(QUOTAS_MAX, 0, -1))
 
     def refusal(self, name: str) -> str:
@@ -35,7 +38,7 @@ class Quotas:
         most, count = quota_of(self._rules, name).connections_max, self._counts.get(name, 0)
         if most and count >= most:
             return f"{name} has all {most} connections to this worker that it may have ([quotas] connections_max)"
-        if name not in self._numbers and not self._free:
+        if name not in self._numbers and not self._free and not self._gone:
             return f"more than {QUOTAS_MAX} principals have connections to this worker ([quotas])"
         return ""
 
@@ -46,11 +49,10 @@ class Quotas:
         self.leave(slot)
         number = self._numbers.get(name)
         if number is None:
-            if not self._free:
-                return  # it was refused, or came before others could be
-            number = self._numbers[name] = self._free.pop()
+            number = self._numbers[name] = self._next_number()
             quota: Quota = quota_of(self._rules, name)
             self._worker.set_quota(number, quota.adds_rate, quota.data_rate)
+        self._gone.pop(name, None)
         self._names[slot] = name
         self._counts[name] = self._counts.get(name, 0) + 1
         self._worker.use_quota(slot, number)
@@ -62,6 +64,12 @@ class Quotas:
             return
         self._counts[name] -= 1
         if not self._counts[name]:
-            # A debt is forgotten with the last connection: a tenth of a second at most.
             del self._counts[name]
-            self._free.append(self._numbers.pop(name))
+            self._gone[name] = None
+
+    def _next_number(self) -> int:
+        if self._free:
+            return self._free.pop()
+        longest_gone = next(iter(self._gone))
+        del self._gone[longest_gone]
+        return self._numbers.pop(longest_gone)

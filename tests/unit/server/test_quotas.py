@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+
 import pytest
 
 from fastbk.errors import ConfigError
+from fastbk.native.worker import COLD, COLLECT, QUOTAS_MAX, Worker
 from fastbk.server.configuration.quotas import Quota, QuotaSettings, problems, quota_of, rules_of
 from fastbk.server.network.quotas import Quotas
+from tests.fixtures import frames
+from tests.fixtures.worker_harness import WorkerHarness
 
 
 class FakeWorker:
@@ -76,8 +82,59 @@ def test_connections_are_counted_by_principal() -> None:
     assert quotas.refusal("a") == ""
     quotas.leave(2)
     quotas.leave(2)
-    quotas.enter(4, "c")
-    assert fake.used[4] == fake.used[1], "a number is given again"
+
+
+def test_who_comes_again_finds_its_debt() -> None:
+    """Else one add a connection would be free of any rate."""
+    fake = FakeWorker()
+    quotas = Quotas(QuotaSettings(adds_rate=100), 1, fake)  # type: ignore[arg-type]
+    quotas.enter(1, "a")
+    quotas.leave(1)
+    fake.set.clear()
+    quotas.enter(2, "a")
+    assert (fake.used[2], fake.set) == (fake.used[1], {}), "nothing is filled up"
+
+
+def test_the_number_of_who_has_been_gone_longest_is_given_to_another() -> None:
+    fake = FakeWorker()
+    quotas = Quotas(QuotaSettings(adds_rate=100), 1, fake)  # type: ignore[arg-type]
+    for slot in range(QUOTAS_MAX):
+        assert quotas.refusal(f"user:{slot}") == ""
+        quotas.enter(slot, f"user:{slot}")
+    assert "principals have connections" in quotas.refusal("another")
+    quotas.leave(7)
+    quotas.leave(3)
+    assert quotas.refusal("another") == ""
+    fake.set.clear()
+    quotas.enter(7, "another")
+    assert fake.set == {fake.used[7]: (100, 0)}
+    quotas.enter(3, "user:3")
+    assert list(fake.set) == [fake.used[7]]
+    assert len(set(fake.used.values())) == QUOTAS_MAX
+
+
+def test_a_connection_that_waits_for_its_quota_has_it_looked_at() -> None:
+    """Where Python receives, as with TLS, nothing else may come that would begin the timer."""
+    with WorkerHarness() as worker_harness, ExitStack() as stack:
+        worker = Worker(worker_harness.options(has_quotas=True))
+        stack.callback(worker.close)
+        near, far = (stack.enter_context(one) for one in socket.socketpair())
+        for end in (near, far):
+            end.setblocking(False)
+        slot = worker.connect(near.fileno())
+        assert slot is not None
+
+        def receive(data: bytes) -> int:
+            worker.receive_buffer[: len(data)] = data
+            return worker.receive(slot, len(data))
+
+        assert receive(frames.hello()) & COLD
+        worker.proceed(slot)
+        worker.set_quota(1, 1, 0)
+        worker.use_quota(slot, 1)
+        assert not receive(frames.add(2, 0, b"the one that it may")) & COLLECT
+        assert receive(frames.add(3, 1, b"one too many")) & COLLECT
+        assert worker.quota_waits == 1
 
 
 def test_without_a_bound_nothing_is_kept() -> None:

@@ -258,7 +258,8 @@ finish(struct fbk_worker *worker, struct fbk_connection *connection)
     fbk_budget_serve(worker);
     uint32_t todo = fbk_connection_take_todo(worker, connection);
     bool is_more = worker->lines[FBK_LINE_READY].count > 0 ||
-                   (worker->apache.freed && fbk_connections_wait_for_contexts(worker));
+                   (worker->apache.freed && fbk_connections_wait_for_contexts(worker)) ||
+                   connection->blocked & FBK_BLOCKED_QUOTA; /* no answer may be left to wake who serves that line */
     worker->apache.freed = false;
     if (fbk_dirty_prune(worker) > 0 || fbk_lanes_starve(worker) || is_more)
         todo |= FBK_DO_COLLECT;
