@@ -11,8 +11,11 @@ import os
 import stat
 from pathlib import Path
 
+from fastbk.errors import ConfigError
+
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 OTHERS = stat.S_IRWXO
+READ_BYTES_MAX = 1 << 20
 
 
 def opener(path: str, flags: int) -> int:
@@ -47,3 +50,34 @@ def tighten(path: str | os.PathLike[str]) -> None:
 def is_open_to_others(path: str | os.PathLike[str]) -> bool:
     """Return whether others than its owner and group may do anything with it. Raises OSError."""
     return bool(os.stat(path).st_mode & OTHERS)
+
+
+def read_secret(path: str) -> bytes:
+    """Return the content of a file that others than owner and group must not be able to read. Raises ConfigError."""
+    return _read(path, OTHERS, f"others can read {path}: run `chmod o= {path}`")
+
+
+def read_public(path: str) -> bytes:
+    """Return the content of a file that others must not be able to change. Raises ConfigError."""
+    return _read(path, stat.S_IWOTH, f"others can change {path}: run `chmod o-w {path}`")
+
+
+def _read(path: str, forbidden_mode: int, problem: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & forbidden_mode:
+                raise ConfigError(problem)
+            content = file.read(READ_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    if len(content) > READ_BYTES_MAX:
+        raise ConfigError(f"{path} is larger than 1 MiB")
+    return content
+
+
+def read_password(path: str) -> str:
+    """Return a password that fills a file; a line break at its end is not part of it. Raises ConfigError."""
+    try:
+        return read_secret(path).decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8") from None

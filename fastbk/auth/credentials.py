@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastbk.auth.digest_md5 import DigestClient, SaslError, check_name
-from fastbk.auth.users import read_password, read_secret
 from fastbk.errors import ConfigError, ProtocolError
+from fastbk.private_files import read_password, read_secret
 
 TOKEN_FILE, USER, PASSWORD_FILE = "FASTBK_TOKEN_FILE", "FASTBK_USER", "FASTBK_USER_PASSWORD_FILE"
 WITHOUT_TLS = "FASTBK_SASL_WITHOUT_TLS"

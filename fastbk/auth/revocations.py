@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastbk.auth.users import read_public
 from fastbk.errors import ConfigError
+from fastbk.private_files import read_public
 
 KINDS = ("user", "token", "certificate", "id", "key")
 

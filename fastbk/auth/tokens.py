@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbk.auth.rights import NO_RIGHTS, OPERATIONS, Principal
-from fastbk.auth.users import read_public, read_secret
 from fastbk.errors import ConfigError
+from fastbk.private_files import read_public, read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

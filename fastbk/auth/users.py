@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 
 from fastbk.auth.digest_md5 import check_name
 from fastbk.errors import ConfigError
+from fastbk.private_files import read_secret
 
-FILE_BYTES_MAX = 1 << 20
 PREFIX = "user_"
 _SKIPPED = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)+", re.DOTALL)
 _TOKEN = re.compile(r'"((?:[^"\\\n]|\\["\\])*)"|([{};=])|([^\s{};="]+)')
@@ -25,37 +23,6 @@ _TOKEN = re.compile(r'"((?:[^"\\\n]|\\["\\])*)"|([{};=])|([^\s{};="]+)')
 def load_users(path: str, section: str) -> dict[str, str]:
     """Return the password of each user of a section. Raises ConfigError, without any password in it."""
     return users_of(read_secret(path).decode("utf-8", "replace"), section, path)
-
-
-def read_secret(path: str) -> bytes:
-    """Return the content of a file that others than owner and group must not be able to read. Raises ConfigError."""
-    return _read(path, stat.S_IRWXO, f"others can read {path}: run `chmod o= {path}`")
-
-
-def read_public(path: str) -> bytes:
-    """Return the content of a file that others must not be able to change. Raises ConfigError."""
-    return _read(path, stat.S_IWOTH, f"others can change {path}: run `chmod o-w {path}`")
-
-
-def _read(path: str, forbidden_mode: int, problem: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_mode & forbidden_mode:
-                raise ConfigError(problem)
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    if len(content) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than 1 MiB")
-    return content
-
-
-def read_password(path: str) -> str:
-    """Return a password that fills a file; a line break at its end is not part of it. Raises ConfigError."""
-    try:
-        return read_secret(path).decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8") from None
 
 
 def users_of(text: str, section: str, path: str) -> dict[str, str]:

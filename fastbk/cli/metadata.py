@@ -132,7 +132,7 @@ def _secure(options: argparse.Namespace) -> int:
 
 
 def _acl_id(options: argparse.Namespace) -> int:
-    from fastbk.auth.users import read_password
+    from fastbk.private_files import read_password
 
     password = read_password(options.password_file)
     digest = hashlib.sha1(f"{options.user}:{password}".encode(), usedforsecurity=False).digest()

@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from fastbk.auth.users import read_password, read_secret
 from fastbk.errors import ConfigError
+from fastbk.private_files import read_password, read_secret
 from fastbk.tls.files import TlsFiles
 
 VARIABLE = "FASTBK_ZOOKEEPER_FILE"

@@ -8,9 +8,9 @@ import pytest
 
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.revocations import load_revocations
-from fastbk.auth.users import load_users, read_password, users_of
+from fastbk.auth.users import load_users, users_of
 from fastbk.errors import ConfigError
-from fastbk.private_files import write_text
+from fastbk.private_files import read_password, write_text
 
 FILE = """
 // bookies
