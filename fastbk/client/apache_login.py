@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import NotEnoughBookies, ProtocolError
+from fastbk.model import protobuf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastbk.auth.credentials import Login
 
 PLUGIN, NO_PLUGIN = b"sasl", b"AuthDisabledPlugin"
@@ -22,9 +21,10 @@ EOK, EUA = 0, 502
 AUTH = 5
 _HEADER = bytes.fromhex("0a06 080310051800")
 """Of version 3, operation AUTH, transaction 0."""
-_HEADER_TAG, _AUTH_TAG = 1 << 3 | 2, 102 << 3 | 2
-_STATUS_TAG = _OPERATION_TAG = 2 << 3
-_PLUGIN_TAG, _PAYLOAD_TAG = 1 << 3 | 2, 2 << 3 | 2
+# Numbers of fields: of a reply, of its header, of its authentication.
+_HEADER_FIELD, _STATUS_FIELD, _AUTH_FIELD = 1, 2, 102
+_OPERATION_FIELD = 2
+_PLUGIN_FIELD, _PAYLOAD_FIELD = 1, 2
 
 
 class ApacheLogin(asyncio.Protocol):
@@ -96,8 +96,10 @@ class ApacheLogin(asyncio.Protocol):
 
 
 def _request(payload: bytes) -> bytes:
-    message = _field(_PLUGIN_TAG, PLUGIN) + _field(_PAYLOAD_TAG, payload)
-    body = _HEADER + _field(_AUTH_TAG, message)
+    message, body = bytearray(), bytearray(_HEADER)
+    protobuf.put_bytes(message, _PLUGIN_FIELD, PLUGIN)
+    protobuf.put_bytes(message, _PAYLOAD_FIELD, payload)
+    protobuf.put_bytes(body, _AUTH_FIELD, bytes(message))
     return len(body).to_bytes(4, "big") + body
 
 
@@ -111,63 +113,21 @@ class _Reply:
 
 def _reply_of(body: bytes) -> _Reply:
     """Return a reply's parts. Raises ProtocolError."""
-    numbers, parts = _parts(body)
-    header, _ = _parts(parts.get(_HEADER_TAG, b""))
-    _, message = _parts(parts.get(_AUTH_TAG, b""))
-    return _Reply(
-        operation=header.get(_OPERATION_TAG, 0),
-        status=numbers.get(_STATUS_TAG, -1),
-        plugin=message.get(_PLUGIN_TAG, b""),
-        payload=message.get(_PAYLOAD_TAG, b""),
-    )
+    try:
+        reply = _fields(body)
+        header = _fields(reply[_HEADER_FIELD].content()) if _HEADER_FIELD in reply else {}
+        message = _fields(reply[_AUTH_FIELD].content()) if _AUTH_FIELD in reply else {}
+        return _Reply(
+            operation=header[_OPERATION_FIELD].integer() if _OPERATION_FIELD in header else 0,
+            status=reply[_STATUS_FIELD].integer() if _STATUS_FIELD in reply else -1,
+            plugin=message[_PLUGIN_FIELD].content() if _PLUGIN_FIELD in message else b"",
+            payload=message[_PAYLOAD_FIELD].content() if _PAYLOAD_FIELD in message else b"",
+        )
+    except ValueError as error:
+        raise ProtocolError(
+            f"its answer to the authentication is none of Apache's protocol: {error}"
+        ) from None
 
 
-def _parts(message: bytes) -> tuple[dict[int, int], dict[int, bytes]]:
-    """Return the numbers and the bytes of a message, by their tags."""
-    numbers: dict[int, int] = {}
-    texts: dict[int, bytes] = {}
-    for tag, value in _fields(message):
-        if isinstance(value, int):
-            numbers[tag] = value
-        else:
-            texts[tag] = value
-    return numbers, texts
-
-
-def _field(tag: int, value: bytes) -> bytes:
-    return _varint(tag) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(message):
-        tag, at = _read_varint(message, at)
-        value, at = _read_varint(message, at)
-        if tag & 7 == 0:
-            yield tag, value
-        elif tag & 7 == 2 and value <= len(message) - at:
-            yield tag, message[at : at + value]
-            at += value
-        else:
-            raise ProtocolError("its answer to the authentication is none of Apache's protocol")
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        if at == len(message):
-            break
-        value |= (message[at] & 127) << shift
-        at += 1
-        if message[at - 1] < 128:
-            return value, at
-    raise ProtocolError("its answer to the authentication is none of Apache's protocol")
+def _fields(message: bytes) -> dict[int, protobuf.Field]:
+    return {one.number: one for one in protobuf.fields(message)}
