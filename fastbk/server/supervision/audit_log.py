@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 SYNC_INTERVAL_S = 1.0
 HEAD_INTERVAL_S = 3600.0
+WORKERS_EVENTS = ("tls.", "client.", "request.")
+WORKERS_VALUES = ("at", "address", "principal", "method", "operation", "ledger", "verdict", "reason")
+"""What a worker's records may have. A worker that was taken over writes no others, and no line's number or time."""
 
 
 class AuditLog:
@@ -39,7 +42,7 @@ class AuditLog:
         self._descriptor = -1
         self._size_bytes = 0
         self._written = self._dropped = 0
-        self._is_dirty = False
+        self._is_dirty = self._is_begun = False
         self._headed_s = 0.0
         self._failures = LimitLog("audit.not_written")
         self._task: asyncio.Task[None] | None = None
@@ -57,6 +60,7 @@ class AuditLog:
             self._open_file()
         except OSError as error:
             raise StorageError(f"[audit] file {self._path}: {error.strerror or error}") from error
+        self._is_begun = True
         self.note("audit.begun")
         self._headed_s = time.monotonic()
         logs.info("audit.head", sequence=self._chain.sequence, chain=self._chain.head)
@@ -74,9 +78,11 @@ class AuditLog:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        if self._descriptor >= 0:
+        if self._is_begun:
             self.note("audit.ended")
+            self._is_begun = False
             logs.info("audit.head", sequence=self._chain.sequence, chain=self._chain.head)
+        if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._descriptor)
             os.close(self._descriptor)
@@ -88,17 +94,23 @@ class AuditLog:
         if isinstance(dropped, int) and dropped > 0:
             self._dropped += dropped
             self.note("audit.dropped", count=dropped, worker=message.get("worker"))
-        for record in message.get("records", ()):
+        records = message.get("records")
+        for record in records if isinstance(records, list) else ():
             if isinstance(record, dict):
-                self.note(str(record.pop("event", "unknown")), **record)
+                event = str(record.get("event"))
+                values = {name: record[name] for name in WORKERS_VALUES if name in record}
+                is_known = event.startswith(WORKERS_EVENTS)
+                self.note(event if is_known else "unknown", worker=message.get("worker"), **values)
 
     def note(self, event: str, **values: object) -> None:
         """Write a line; one that cannot be written is counted."""
-        if self._descriptor < 0:
+        if not self._is_begun:
             return
         before = Chain(self._chain.sequence, self._chain.head)
         line = self._chain.line({"time": _utc(time.time()), "event": event, **values})
         try:
+            if self._descriptor < 0:
+                self._open_file()  # a rotation could not
             if self._size_bytes + len(line) > self._settings.file_size_bytes_max and self._size_bytes:
                 self._rotate()
             written = os.write(self._descriptor, line)

@@ -128,11 +128,48 @@ def test_what_cannot_be_written_is_counted(tmp_path: Path, monkeypatch: pytest.M
     log.note("lost")
     monkeypatch.setattr(os, "write", real)
     assert path.read_bytes() == before
-    log.take({"records": [{"event": "kept"}], "dropped": 7, "worker": 1})
+    log.take({"records": [{"event": "client.refused"}], "dropped": 7, "worker": 1})
     os.close(log._descriptor)
-    assert events_of(path)[1:] == ["audit.dropped", "kept"]
+    assert events_of(path)[1:] == ["audit.dropped", "client.refused"]
     assert list(faults(lines_of(path), Chain())) == []
     assert "fastbk_audit_dropped_total 8" in log.metric_lines()
+
+
+def test_a_file_that_cannot_be_made_anew_is_made_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.log"
+    log = opened(path, file_size_bytes_max=4096)
+    real = log._open_file
+
+    def fails() -> None:
+        raise OSError(errno.ENFILE, "Too many open files in system")
+
+    monkeypatch.setattr(log, "_open_file", fails)
+    while "fastbk_audit_dropped_total 0" in log.metric_lines():
+        log.note("filler", text="x" * 1000)
+    log.note("lost")
+    monkeypatch.setattr(log, "_open_file", real)
+    log.note("kept")
+    os.close(log._descriptor)
+    assert events_of(path) == ["kept"]
+    assert "fastbk_audit_dropped_total 2" in log.metric_lines()
+    assert list(faults([*lines_of(tmp_path / "audit.log.1"), *lines_of(path)], Chain())) == []
+
+
+def test_a_worker_that_was_taken_over_writes_nothing_but_records_of_its_own(tmp_path: Path) -> None:
+    """Neither number nor time of a line is its choice, nor does it end the supervisor."""
+    path = tmp_path / "audit.log"
+    log = opened(path)
+    forged = {"sequence": 7, "time": "1970", "self": 1, "chain": "x", "values": {}, "address": "10.0.0.1"}
+    log.take({"worker": 1, "records": [{**forged, "event": "audit.ended"}, {**forged, "event": "request.denied"}, 5]})
+    log.take({"worker": 1, "records": 5, "dropped": "many"})
+    os.close(log._descriptor)
+    assert events_of(path) == ["audit.begun", "unknown", "request.denied"]
+    for number, line in enumerate(lines_of(path)[1:], 2):
+        read = json.loads(line)
+        assert (read["sequence"], read["address"], read["worker"]) == (number, "10.0.0.1", 1)
+        assert read["time"] > "2020"
+        assert not {"self", "values"} & set(read)
+    assert list(faults(lines_of(path), Chain())) == []
 
 
 def test_a_place_that_is_not_there_keeps_the_bookie_from_starting(tmp_path: Path) -> None:
