@@ -1,5 +1,4 @@
-"""Who is served, and with which rights: by TLS, by the client's certificate, by a token, or by SASL.
-"""
+"""Who is served, and with which rights: by TLS, by the client's certificate, by a token, or by SASL."""
 
 from __future__ import annotations
 
