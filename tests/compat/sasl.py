@@ -13,6 +13,7 @@ from fastbk.private_files import write_text
 from tests.compat.java_cells import run_cells
 from tests.compat.python_cells import CELLS, run_python
 from tests.compat.results import Result, is_wanted
+from tests.compat.tls import apache_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +50,7 @@ def sasl_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
     java = f"-Djava.security.auth.login.config={login_file}"
     apache = {
         "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
-        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
-        "tlsProvider": "JDK",
-        "tlsKeyStoreType": "PEM",
-        "tlsKeyStore": certificates / "bookie" / "tls.key",
-        "tlsCertificatePath": certificates / "bookie" / "tls.crt",
-        "tlsTrustStoreType": "PEM",
-        "tlsTrustStore": certificates / "ca" / "ca.crt",
+        **apache_keys(certificates),
     }
     authentication: dict[str, object] = {
         "methods": ["sasl"],

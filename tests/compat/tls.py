@@ -11,6 +11,7 @@ from tests.compat.results import Result, is_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.compat.rig import Rig
 
@@ -19,20 +20,24 @@ JAVA_WORDS = ("append", "quorum", "digest", "read-", "lac", "recovery", "tls")
 PYTHON_WORDS = ("append", "entry-sizes", "deferred", "lac", "tail", "recovery", "kill", "blocking")
 
 
-def tls_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
-    """Java's client in both protocols, and ours in all of its three. Ours refuse who comes in the clear."""
-    tls = DevTls(rig.folder / "tls")
-    folder = tls.environment_file.parent
-    apache = {
+def apache_keys(folder: Path) -> dict[str, str | Path]:
+    """Return what an Apache bookie's file says of TLS, with the certificates of `folder`."""
+    return {
         "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
         "tlsProvider": "JDK",
-        "tlsClientAuthentication": "true",
         "tlsKeyStoreType": "PEM",
         "tlsKeyStore": folder / "bookie" / "tls.key",
         "tlsCertificatePath": folder / "bookie" / "tls.crt",
         "tlsTrustStoreType": "PEM",
         "tlsTrustStore": folder / "ca" / "ca.crt",
     }
+
+
+def tls_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
+    """Java's client in both protocols, and ours in all of its three. Ours refuse who comes in the clear."""
+    tls = DevTls(rig.folder / "tls")
+    folder = tls.environment_file.parent
+    apache = {**apache_keys(folder), "tlsClientAuthentication": "true"}
     ours = {"tls": tls.sections()["tls"]}
     wanted = {name: cell for name, cell in CELLS.items() if is_wanted(name, only or PYTHON_WORDS)}
     for kind, (our_count, apache_count) in {"ours": (4, 0), "mixed": (2, 2)}.items():
