@@ -19,6 +19,7 @@ from fastbk.native.apache_translation import FrameTranslation
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import (
     SASL,
+    TOKEN,
     Hello,
     HelloReply,
     decode_hello_reply,
@@ -108,6 +109,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.hello: HelloReply | None = None
         self.bookie_id = ""
+        self.token = b""
+        """What its client was authenticated by last; empty: by no token."""
         self.is_paused = False
         self.is_open = False
         self.answers_dropped = 0
@@ -366,6 +369,8 @@ class Connection(asyncio.BufferedProtocol):
             if login.method == SASL and not payload and not reply.auth_payload:
                 break  # the bookie does not authenticate its clients
             payload = login.answer(reply.auth_payload)
+        if login.method == TOKEN:
+            self.token = login.payload
         return reply
 
     async def _say(self, frame: bytes | bytearray, timeout_s: float) -> HelloReply:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.errors import Error
+from fastbk.auth.credentials import TOKEN, Login
+from fastbk.errors import ConfigError, Error
 from fastbk.observe.library_log import LibraryLog
-from fastbk.tls.files import stamp_of
+from fastbk.tls.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,9 +28,10 @@ class TokenRenewal:
         self._config = config
         self._connections = connections
         self._path = config.credentials.token_file if config.credentials is not None else ""
-        self._stamp = stamp_of([self._path])
+        self._stamp: Stamp = ()
+        self._token = b""
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Connection, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
         """Look at the file from now on."""
@@ -42,26 +44,35 @@ class TokenRenewal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(INTERVAL_S, self._look)
+        self._read()
+        for connection in self._connections() if self._token else ():
+            # One that was being opened has the old token, one that did not answer kept it.
+            if connection.token not in (b"", self._token) and connection not in self._tasks:
+                task = loop.create_task(self._renew(connection), name="fastbk renew token")
+                self._tasks[connection] = task
+
+    def _read(self) -> None:
+        assert self._config.credentials is not None
         stamp = stamp_of([self._path])
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        for connection in self._connections():
-            task = loop.create_task(self._renew(connection), name="fastbk renew token")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        try:
+            self._token = self._config.credentials.token()
+        except ConfigError as error:
+            _log.warning("token.not_read", reason=str(error))
 
     async def _renew(self, connection: Connection) -> None:
         config = self._config
-        assert config.credentials is not None
         try:
-            login = config.credentials.login()
-            await connection.renew(config.client_name, config.connect_timeout, login)
+            await connection.renew(config.client_name, config.connect_timeout, Login(TOKEN, self._token, None))
         except Error as error:
             _log.warning("token.not_renewed", bookie=connection.bookie_id, reason=str(error))
+        finally:
+            del self._tasks[connection]
