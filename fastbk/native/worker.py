@@ -302,9 +302,11 @@ class Worker(NativeObject):
         types = ffi.new("uint8_t[]", [digest_type or 0 for _, digest_type in digests])
         lib.fbk_worker_digests_known(self.handle, ledger_ids, types, count)
 
-    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int) -> None:
-        """Say what quota `number`, from 1 to QUOTAS_MAX, allows from now on; 0 is no bound."""
-        lib.fbk_worker_set_quota(self.handle, number, adds_per_s, bytes_per_s)
+    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int, ledgers_per_s: float) -> None:
+        """Say what quota `number`, from 1 to QUOTAS_MAX, allows from now on; 0 is no bound.
+
+        All ledgers are new to it."""
+        lib.fbk_worker_set_quota(self.handle, number, adds_per_s, bytes_per_s, ledgers_per_s)
 
     def use_quota(self, slot: int, number: int) -> None:
         """Have a connection's adds count in quota `number`; 0: in none."""

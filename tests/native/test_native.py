@@ -120,6 +120,7 @@ PROGRAMS = [
         for seed in range(1, 4)
     ),
     Program("test_worker_digests.c", WORKER_SOURCES),
+    Program("test_worker_quotas.c", WORKER_SOURCES),
     *(
         Program("test_worker_apache.c", WORKER_SOURCES, ("asan",), arguments=(str(seed), "20000"))
         for seed in range(1, 3)

@@ -161,8 +161,9 @@ void fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_i
 
 /* Bounds that several connections share: those of one principal.  Number 0 has none. */
 #define FBK_QUOTAS_MAX 1024
-/* From now on; a rate of 0 is no bound.  number: 1..FBK_QUOTAS_MAX - 1. */
-void fbk_worker_set_quota(struct fbk_worker *worker, uint32_t number, uint64_t adds_per_s, uint64_t bytes_per_s);
+/* From now on, of a principal whose ledgers are all new; a rate of 0 is no bound.  number: 1..FBK_QUOTAS_MAX - 1. */
+void fbk_worker_set_quota(struct fbk_worker *worker, uint32_t number, uint64_t adds_per_s, uint64_t bytes_per_s,
+                          double ledgers_per_s);
 void fbk_worker_use_quota(struct fbk_worker *worker, uint32_t connection, uint32_t number);
 /* Connections that wait for their quota: while there are any, fbk_worker_collect has to be called every FBK_QUOTA_STEP_US. */
 #define FBK_QUOTA_STEP_US 5000

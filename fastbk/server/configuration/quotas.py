@@ -14,6 +14,9 @@ from fastbk.units import parse_size
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
+NAMES = ("connections_max", "adds_rate", "data_rate", "ledgers_rate")
+"""What an exception may change."""
+
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section [quotas]: what each principal may take of this bookie. Needs [authentication]; 0: no bound."""
@@ -28,6 +31,11 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data_rate_bytes: Count = 0
     """Bytes of entries a second, in the same way."""
 
+    ledgers_rate: Count = 0
+    """Ledgers a second that a principal may begin to add to, in the same way. Each worker remembers about 4,096
+    ledgers that a principal added to last. An add to another ledger begins it. Recovery adds do not count.
+    """
+
     exceptions: tuple[str, ...] = ()
     """Other bounds for some: a pattern of principals and what differs, such as `user:batch-* adds_rate=100
     data_rate=1MiB connections_max=4`. The first that matches counts.
@@ -41,11 +49,16 @@ class Quota:
     connections_max: int = 0
     adds_rate: int = 0
     data_rate: int = 0
+    ledgers_rate: float = 0
 
     def share(self, workers: int) -> Quota:
-        """Return what one of so many workers may give; at least one of each."""
+        """Return the bounds of one of so many workers: whole numbers rounded up, and the exact part of `ledgers_rate`.
+
+        Rates of ledgers are small: rounded up they would be several times as much.
+        """
         parts = (self.connections_max, self.adds_rate, self.data_rate)
-        return Quota(*(-(-part // workers) for part in parts))
+        connections_max, adds_rate, data_rate = (-(-part // workers) for part in parts)
+        return Quota(connections_max, adds_rate, data_rate, self.ledgers_rate / workers)
 
 
 def has_quotas(settings: QuotaSettings) -> bool:
@@ -55,7 +68,7 @@ def has_quotas(settings: QuotaSettings) -> bool:
 
 def rules_of(settings: QuotaSettings) -> list[tuple[str, Quota]]:
     """Return patterns and their bounds, in the order in which they count. Raises ConfigError."""
-    usual = Quota(settings.connections_max, settings.adds_rate, settings.data_rate_bytes)
+    usual = Quota(settings.connections_max, settings.adds_rate, settings.data_rate_bytes, settings.ledgers_rate)
     rules = [_exception(text, usual) for text in settings.exceptions]
     return [*rules, ("*", usual)]
 
@@ -80,8 +93,8 @@ def _exception(text: str, usual: Quota) -> tuple[str, Quota]:
     quota = usual
     for word in words:
         name, _, value = word.partition("=")
-        if name not in ("connections_max", "adds_rate", "data_rate"):
-            raise ConfigError(f"{text!r}: {name!r} is none of connections_max, adds_rate and data_rate")
+        if name not in NAMES:
+            raise ConfigError(f"{text!r}: {name!r} is none of {', '.join(NAMES)}")
         try:
             amount = 0 if value == "0" else parse_size(value) if name == "data_rate" else int(value)
         except ValueError as error:

@@ -51,7 +51,7 @@ class Quotas:
         if number is None:
             number = self._numbers[name] = self._next_number()
             quota: Quota = quota_of(self._rules, name)
-            self._worker.set_quota(number, quota.adds_rate, quota.data_rate)
+            self._worker.set_quota(number, quota.adds_rate, quota.data_rate, quota.ledgers_rate)
         self._gone.pop(name, None)
         self._names[slot] = name
         self._counts[name] = self._counts.get(name, 0) + 1

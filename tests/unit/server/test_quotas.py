@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
+import msgspec
 import pytest
 
 from fastbk.errors import ConfigError
@@ -19,11 +20,11 @@ class FakeWorker:
     """What the quotas say to C."""
 
     def __init__(self) -> None:
-        self.set: dict[int, tuple[int, int]] = {}
+        self.set: dict[int, tuple[int, int, float]] = {}
         self.used: dict[int, int] = {}
 
-    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int) -> None:
-        self.set[number] = (adds_per_s, bytes_per_s)
+    def set_quota(self, number: int, adds_per_s: int, bytes_per_s: int, ledgers_per_s: float) -> None:
+        self.set[number] = (adds_per_s, bytes_per_s, ledgers_per_s)
 
     def use_quota(self, slot: int, number: int) -> None:
         self.used[slot] = number
@@ -44,6 +45,21 @@ def test_the_first_pattern_that_matches_counts() -> None:
     assert Quota(10, 1001, 3).share(4) == Quota(3, 251, 1)
 
 
+def test_a_quota_of_ledgers_may_differ_and_is_shared_exactly() -> None:
+    """Such rates are small: one a second for each of many workers would be much more than was meant."""
+    exceptions = ("user:many ledgers_rate=500", "user:all ledgers_rate=0")
+    rules = rules_of(QuotaSettings(ledgers_rate=20, exceptions=exceptions))
+    assert [quota_of(rules, f"user:{name}").ledgers_rate for name in ("many", "all", "x")] == [500, 0, 20]
+    assert Quota(10, 1001, 3, 10).share(4) == Quota(3, 251, 1, 2.5)
+    assert Quota(ledgers_rate=1).share(4) == Quota(ledgers_rate=0.25)
+    with pytest.raises(msgspec.ValidationError, match="ledgers_rate"):
+        msgspec.convert({"ledgers_rate": -1}, QuotaSettings)
+    fake = FakeWorker()
+    quotas = Quotas(QuotaSettings(ledgers_rate=1), 2, fake)  # type: ignore[arg-type]
+    quotas.enter(1, "a")
+    assert (quotas.are_on, fake.set) == (True, {fake.used[1]: (0, 0, 0.5)})
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -52,6 +68,8 @@ def test_the_first_pattern_that_matches_counts() -> None:
         ("user:x adds_rate=fast", "invalid literal"),
         ("user:x data_rate=1parsec", "user:x data_rate=1parsec"),
         ("user:x adds_rate=-1", "must be 0 to"),
+        ("user:x ledgers_rate=0.5", "invalid literal"),
+        ("user:x ledgers_rate=-1", "ledgers_rate must be 0 to"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, reason: str) -> None:
@@ -77,7 +95,7 @@ def test_connections_are_counted_by_principal() -> None:
     assert quotas.refusal("b") == ""
     quotas.enter(3, "b")
     assert fake.used[1] == fake.used[2] != fake.used[3]
-    assert fake.set[fake.used[1]] == (50, 0)
+    assert fake.set[fake.used[1]] == (50, 0, 0)
     quotas.leave(1)
     assert quotas.refusal("a") == ""
     quotas.leave(2)
@@ -107,7 +125,7 @@ def test_the_number_of_who_has_been_gone_longest_is_given_to_another() -> None:
     assert quotas.refusal("another") == ""
     fake.set.clear()
     quotas.enter(7, "another")
-    assert fake.set == {fake.used[7]: (100, 0)}
+    assert fake.set == {fake.used[7]: (100, 0, 0)}
     quotas.enter(3, "user:3")
     assert list(fake.set) == [fake.used[7]]
     assert len(set(fake.used.values())) == QUOTAS_MAX
@@ -130,7 +148,7 @@ def test_a_connection_that_waits_for_its_quota_has_it_looked_at() -> None:
 
         assert receive(frames.hello()) & COLD
         worker.proceed(slot)
-        worker.set_quota(1, 1, 0)
+        worker.set_quota(1, 1, 0, 0)
         worker.use_quota(slot, 1)
         assert not receive(frames.add(2, 0, b"the one that it may")) & COLLECT
         assert receive(frames.add(3, 1, b"one too many")) & COLLECT

@@ -94,7 +94,7 @@ dispatch_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connec
     bool is_normal = !(request->flags & FBK_FLAG_RECOVERY);
     uint64_t cost = fbk_record_cost(entry_bytes, 1);
     uint64_t size_bytes = sizeof(struct fbk_record) + fbk_round_up(entry_bytes, 8);
-    if (!fbk_quota_allows(worker, connection))
+    if (!fbk_quota_allows(worker, connection, request))
         return FBK_WAIT_QUOTA;
     if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
         return FBK_WAIT_ADD;
@@ -109,7 +109,7 @@ dispatch_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connec
     lane->cost_written += is_normal ? cost : 0;
     if (FBK_UNLIKELY(!is_normal))
         fbk_audit_recovery(worker, connection, request->ledger_id);
-    fbk_quota_charge(worker, connection, 1, entry_bytes);
+    fbk_quota_charge(worker, connection, request, 1);
     fbk_worker_note(worker, FBK_C_WORKER_ADDS);
     count_unverified(worker, request, 1);
     return fbk_place_add(worker, lane, connection, &record);
@@ -154,7 +154,7 @@ dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
     /* Its table can make a record larger than its frame was; the journal's buffers are made for frames. */
     if (size_bytes > sizeof(struct fbk_record) + worker->options.frame_size_bytes_max)
         return refuse(worker, connection, request, FBK_S_TOO_LARGE);
-    if (!fbk_quota_allows(worker, connection))
+    if (!fbk_quota_allows(worker, connection, request))
         return FBK_WAIT_QUOTA;
     if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
         return FBK_WAIT_ADD;
@@ -177,7 +177,7 @@ dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_
     lane->cost_written += is_normal ? cost : 0;
     if (FBK_UNLIKELY(!is_normal))
         fbk_audit_recovery(worker, connection, request->ledger_id);
-    fbk_quota_charge(worker, connection, request->entry_count, request->body_bytes);
+    fbk_quota_charge(worker, connection, request, request->entry_count);
     fbk_worker_note(worker, FBK_C_WORKER_ADD_BATCHES);
     count_unverified(worker, request, request->entry_count);
     return fbk_place_add(worker, lane, connection, &record);

@@ -31,11 +31,11 @@ take_memory(struct fbk_worker *worker)
     worker->events = fbk_memory_take(count * sizeof *worker->events);
     worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     if (worker->options.has_quotas)
-        worker->quotas = fbk_memory_take(FBK_QUOTAS_MAX * sizeof *worker->quotas);
+        fbk_quotas_init(worker);
     if (worker->options.is_audited)
         worker->audits = fbk_memory_take(FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory &&
-               (worker->audits || !worker->options.is_audited) && (worker->quotas || !worker->options.has_quotas);
+               (worker->audits || !worker->options.is_audited) && ((worker->quotas && worker->quota_ledgers) || !worker->options.has_quotas);
     int32_t error = all ? fbk_contexts_init(worker) : -ENOMEM;
     return error != 0 ? error : fbk_digests_init(worker);
 }
@@ -120,7 +120,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     fbk_memory_give_back(worker->dirty, count * sizeof *worker->dirty);
     fbk_memory_give_back(worker->events, count * sizeof *worker->events);
     fbk_memory_give_back(worker->receive_memory, FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
-    fbk_memory_give_back(worker->quotas, FBK_QUOTAS_MAX * sizeof *worker->quotas);
+    fbk_quotas_free(worker);
     fbk_memory_give_back(worker->audits, FBK_WORKER_AUDITS_MAX * sizeof *worker->audits);
     for (uint32_t p = 0; p < worker->lane_count; p++)
         fbk_lane_close(&worker->lanes[p]);
@@ -635,7 +635,7 @@ serve_quotas(struct fbk_worker *worker)
     for (uint32_t left = worker->lines[FBK_LINE_QUOTA].count; left > 0; left--) {
         struct fbk_connection *connection = fbk_line_first(worker, FBK_LINE_QUOTA);
         fbk_line_leave(worker, connection);
-        if (!fbk_quota_allows(worker, connection)) {
+        if (!fbk_quota_may_go_on(worker, connection)) {
             fbk_line_join(worker, connection, FBK_LINE_QUOTA, false);
             continue;
         }

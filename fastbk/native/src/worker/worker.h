@@ -106,6 +106,7 @@ struct fbk_connection {
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint32_t quota;       /* of its principal; 0: none */
+    int64_t quota_ledger_id; /* of the add that waits for that quota; -1: any ledger */
     uint64_t recovered;   /* the ledger that it recovers, + 1, as an audit was told; 0: none */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
@@ -263,10 +264,22 @@ struct fbk_digests {
 /* What a principal may still add, filled up as time passes.  An add is let through while there is anything left, and may leave a
  * debt: so one that is larger than a second's bytes passes, too. */
 struct fbk_quota {
-    double adds_per_s, bytes_per_s; /* 0: no bound */
-    double adds, bytes;
+    double adds_per_s, bytes_per_s, ledgers_per_s; /* 0: no bound */
+    double adds, bytes, ledgers;
     uint64_t filled_ns;
 };
+
+/* The ledgers that a principal with a rate of ledgers added to last.  An add to any other ledger begins it, and takes one from
+ * the quota.
+ *
+ * A table of sets, one cache line each; in a set the ledger added to last comes first, and a new one takes the place of the
+ * last.  A forgotten ledger only costs its principal a beginning again.  Pages of this table are touched only as used. */
+#define FBK_QUOTA_SETS 512u
+#define FBK_QUOTA_WAYS 8u
+struct fbk_quota_ledgers {
+    uint64_t keys[FBK_QUOTA_SETS][FBK_QUOTA_WAYS]; /* a ledger's id + 1; 0 = free */
+};
+_Static_assert(FBK_QUOTA_WAYS * sizeof(uint64_t) == FBK_CACHE_LINE_BYTES, "a set is a cache line");
 
 /* ------------------------------------------------------------------ a worker */
 
@@ -289,6 +302,7 @@ struct fbk_worker {
     struct fbk_worker_apache apache;
     struct fbk_digests digests;
     struct fbk_quota *quotas;       /* FBK_QUOTAS_MAX; NULL: nobody has one */
+    struct fbk_quota_ledgers *quota_ledgers; /* as many */
     uint64_t quotas_served_ns;
     struct fbk_worker_audit *audits; /* FBK_WORKER_AUDITS_MAX; NULL: nobody wants to know */
     uint32_t audit_count;
@@ -541,9 +555,15 @@ void fbk_lanes_wake(struct fbk_worker *worker);
 bool fbk_lanes_may_spin(const struct fbk_worker *worker, uint64_t now_ns);
 
 /* ---- worker/quota.c */
-/* Whether a connection's principal may add more now. */
-bool fbk_quota_allows(struct fbk_worker *worker, const struct fbk_connection *connection);
-void fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t entries, uint64_t bytes);
+void fbk_quotas_init(struct fbk_worker *worker); /* without memory one of both tables stays NULL */
+void fbk_quotas_free(struct fbk_worker *worker);
+/* Whether a connection's principal may place this add now; if not, the connection is to wait in FBK_LINE_QUOTA. */
+bool fbk_quota_allows(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request);
+/* Whether the add that was not allowed would be now. */
+bool fbk_quota_may_go_on(struct fbk_worker *worker, const struct fbk_connection *connection);
+/* An add of so many entries is placed. */
+void fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request,
+                      uint32_t entries);
 
 /* ---- worker/audit.c */
 void fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation, int64_t ledger_id,
