@@ -107,6 +107,14 @@ collect(void)
         continue;
 }
 
+/* A number is another principal's from now on. */
+static void
+change_quota(uint32_t number, uint64_t adds_per_s, double ledgers_per_s)
+{
+    if (worker->quotas != NULL)
+        fbk_worker_set_quota(worker, number, adds_per_s, 0, ledgers_per_s);
+}
+
 static void
 step(void)
 {
@@ -134,6 +142,8 @@ step(void)
     default:
         if (c->slot >= 0)
             transport_flush(c);
+        if (below(20) == 0)
+            change_quota(1 + below(QUOTAS - 1), below(2) * 2000, below(4) * 40);
         if (below(40) == 0)
             c->is_reading = !c->is_reading;
         if (c->slot < 0)
@@ -151,6 +161,8 @@ finish(void)
     for (uint32_t p = 0; p < pair_count; p++)
         worker_harness_grant(pairs[p], granted[p] = 1ull << 40);
     index_laziness = journal_laziness = 1;
+    for (uint32_t number = 1; number < QUOTAS; number++)
+        change_quota(number, 0, 1000); /* what waits is soon allowed: the rounds below are short */
     for (uint32_t round = 0; round < 100000; round++) {
         bool all = true;
         for (uint32_t p = 0; p < pair_count; p++) {
@@ -221,7 +233,7 @@ main(int argc, char **argv)
         .reply_backlog_bytes_max = QUEUE_BYTES / 2, .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS,
         .turn_frames_max = 1 + below(2) * 1000, .turn_bytes_max = 1 + below(2) * 100000,
         .hello_timeout_ms = 1000000, .frame_timeout_ms = 1000000, .write_timeout_ms = 1000000, .frame_bytes_per_s_min = 1,
-        .apache_requests_max = 64, .apache_batch_bytes_max = 20000, .apache_digests_max = 64,
+        .has_quotas = below(2), .apache_requests_max = 64, .apache_batch_bytes_max = 20000, .apache_digests_max = 64,
     };
     memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);
     for (uint32_t p = 0; p < pair_count; p++)
@@ -254,10 +266,10 @@ main(int argc, char **argv)
     CHECK(worker->input_bytes == 0 && worker->reply_bytes == 0 && worker->trial_count == 0);
     const struct worker_harness *s = pairs[0]; /* statistics are counted in the segment of pair 0 */
     printf("seed %s: %" PRIu32 " pairs, %" PRIu64 " adds, waits: credit %" PRIu64 ", ring %" PRIu64 ", requests %" PRIu64 ", pending %" PRIu64
-           ", output %" PRIu64 ", memory %" PRIu64 "; stale %" PRIu64 "\n",
+           ", quota %" PRIu64 ", output %" PRIu64 ", memory %" PRIu64 "; stale %" PRIu64 "\n",
            argc > 1 ? argv[1] : "1", pair_count, worker_harness_counter(s, FBK_C_WORKER_ADDS), worker_harness_counter(s, FBK_C_WORKER_WAITS_CREDIT),
            worker_harness_counter(s, FBK_C_WORKER_WAITS_RING), worker_harness_counter(s, FBK_C_WORKER_WAITS_REQUEST_RING),
-           worker_harness_counter(s, FBK_C_WORKER_WAITS_PENDING), worker_harness_counter(s, FBK_C_WORKER_WAITS_OUTPUT),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_PENDING), worker_harness_counter(s, FBK_C_WORKER_WAITS_QUOTA), worker_harness_counter(s, FBK_C_WORKER_WAITS_OUTPUT),
            worker_harness_counter(s, FBK_C_WORKER_WAITS_MEMORY), worker_harness_counter(s, FBK_C_WORKER_REPLIES_STALE));
     fbk_worker_destroy(worker);
     for (uint32_t p = 0; p < pair_count; p++)

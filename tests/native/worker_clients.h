@@ -20,6 +20,7 @@
 #define EPOCH 9u
 #define PAIRS_MAX 3u
 #define LEDGERS 8u
+#define QUOTAS 3u /* with none, which is number 0 */
 
 struct client {
     int32_t near, far;   /* the worker's end, the client's */
@@ -175,6 +176,8 @@ come(struct client *c)
         c->slot = -1;
         return;
     }
+    if (worker->quotas != NULL)
+        fbk_worker_use_quota(worker, (uint32_t)c->slot, below(QUOTAS));
     push(c, magic, sizeof magic);
     uint8_t hello[256];
     push(c, hello, fbk_wire_put_hello(hello, 0, 1, 1, (const uint8_t *)"x", 1));

@@ -12,6 +12,7 @@ is_in_line_for(const struct fbk_connection *c, uint32_t why)
     case FBK_BLOCKED_ADD: return c->line == FBK_LINE_ADD + c->lane;
     case FBK_BLOCKED_REQUEST: return c->line == FBK_LINE_REQUEST + c->lane;
     case FBK_BLOCKED_BUDGET: return c->line == FBK_LINE_BUDGET;
+    case FBK_BLOCKED_QUOTA: return c->line == FBK_LINE_QUOTA;
     default: return c->line >= FBK_LINE_CONTEXT && c->line <= FBK_LINE_APACHE_READS;
     }
 }
@@ -20,7 +21,8 @@ is_in_line_for(const struct fbk_connection *c, uint32_t why)
 static inline void
 check_lines(const struct fbk_worker *w)
 {
-    static const uint32_t reasons[] = {FBK_BLOCKED_ADD, FBK_BLOCKED_REQUEST, FBK_BLOCKED_BUDGET, FBK_BLOCKED_CONTEXT};
+    static const uint32_t reasons[] = {FBK_BLOCKED_ADD, FBK_BLOCKED_REQUEST, FBK_BLOCKED_BUDGET, FBK_BLOCKED_CONTEXT,
+                                       FBK_BLOCKED_QUOTA};
     uint32_t counts[FBK_LINE_COUNT] = {0};
     for (uint32_t slot = 0; slot < w->slots_used; slot++) {
         const struct fbk_connection *c = &w->connections[slot];
