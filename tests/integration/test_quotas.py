@@ -13,7 +13,7 @@ from fastbk.auth.credentials import Credentials
 from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
 
-USERS = 'Bookie { a.B required user_batch="b" user_other="o" user_bytes="y" user_few="f"; };'
+USERS = 'Bookie { a.B required user_batch="b" user_other="o" user_bytes="y" user_few="f" user_maker="m"; };'
 
 
 def as_user(folder: Path, name: str) -> Credentials:
@@ -38,19 +38,34 @@ async def append_for(uri: str, credentials: Credentials, size_bytes: int, until_
     return sum(await asyncio.gather(one(), one()))
 
 
-async def test_a_principal_is_held_to_its_rates_and_others_are_not(tmp_path: Path) -> None:
-    write_text(tmp_path / "users", USERS)
-    settings: dict[str, dict[str, object]] = {
+async def create_for(uri: str, credentials: Credentials, until_s: float) -> int:
+    """Create ledgers of three entries by two clients until a time; return how many have all of them."""
+
+    async def one() -> int:
+        count = 0
+        async with fastbk.connect(uri, credentials=credentials, append_timeout=30.0) as client:
+            while time.monotonic() < until_s:
+                async with await client.create_ledger(1, 1, 1) as writer:
+                    await asyncio.gather(*(writer.append(b"x") for _ in range(3)))
+                count += 1
+        return count
+
+    return sum(await asyncio.gather(one(), one()))
+
+
+def settings_of(folder: Path, *exceptions: str) -> dict[str, dict[str, object]]:
+    write_text(folder / "users", USERS)
+    return {
         "bookie": {"workers": 1},
-        "authentication": {"methods": ["sasl"], "users_file": str(tmp_path / "users"), "sasl_without_tls": True},
-        "quotas": {
-            "exceptions": [
-                "user:batch adds_rate=500",
-                "user:bytes data_rate=512KiB",
-                "user:few connections_max=1",
-            ]
-        },
+        "authentication": {"methods": ["sasl"], "users_file": str(folder / "users"), "sasl_without_tls": True},
+        "quotas": {"exceptions": list(exceptions)},
     }
+
+
+async def test_a_principal_is_held_to_its_rates_and_others_are_not(tmp_path: Path) -> None:
+    settings = settings_of(
+        tmp_path, "user:batch adds_rate=500", "user:bytes data_rate=512KiB", "user:few connections_max=1"
+    )
     async with LocalCluster(1, settings=settings) as cluster:
         uri = cluster.metadata_uri
         began_s = time.monotonic()
@@ -73,3 +88,25 @@ async def test_a_principal_is_held_to_its_rates_and_others_are_not(tmp_path: Pat
                 with pytest.raises(fastbk.NotEnoughBookies, match="has all 1 connections"):
                     await second.create_ledger(1, 1, 1)
             await writer.append(b"y")
+
+
+async def test_a_principal_is_held_to_its_rate_of_ledgers_and_others_are_not(tmp_path: Path) -> None:
+    async with LocalCluster(1, settings=settings_of(tmp_path, "user:maker ledgers_rate=5")) as cluster:
+        uri = cluster.metadata_uri
+        maker = as_user(tmp_path, "maker")
+        async with (
+            fastbk.connect(uri, credentials=maker) as client,
+            await client.create_ledger(1, 1, 1) as known,
+        ):
+            await known.append(b"the only one of the burst")
+            began_s = time.monotonic()
+            until_s = began_s + 3.0
+            made, others = await asyncio.gather(
+                create_for(uri, maker, until_s), create_for(uri, as_user(tmp_path, "other"), until_s)
+            )
+            took_s = time.monotonic() - began_s
+            assert 5 <= made <= 5 * took_s + 1
+            assert others > 2 * made
+            async with asyncio.timeout(30.0):  # as many new ledgers take a minute
+                for _ in range(300):
+                    await known.append(b"to a ledger that it has begun")
