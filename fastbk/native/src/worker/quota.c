@@ -90,7 +90,8 @@ static bool
 allows(struct fbk_worker *worker, uint32_t number, int64_t ledger_id)
 {
     struct fbk_quota *quota = &worker->quotas[number];
-    const uint64_t now_ns = fbk_now_ns();
+    /* Of the call, which read the clock for all of its adds: reading it again would take half as long as an add. */
+    const uint64_t now_ns = worker->clock_ns > quota->filled_ns ? worker->clock_ns : quota->filled_ns;
     const double passed_s = (double)(now_ns - quota->filled_ns) / 1e9;
     quota->filled_ns = now_ns;
     fill(&quota->adds, quota->adds_per_s, passed_s);
