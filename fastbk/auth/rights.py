@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 
 class Right(enum.IntFlag):
@@ -51,6 +52,7 @@ class Principal:
         ends_at_s: when that ends, in seconds since 1970; None: with its connection.
         key_id: of the key that signed its token; "": it has none.
         token_id: of its token, by which it can be revoked; "".
+        namespaces: patterns; it may only work with ledgers of namespaces that one matches. None: with all.
     """
 
     name: str
@@ -58,6 +60,21 @@ class Principal:
     ends_at_s: float | None = None
     key_id: str = ""
     token_id: str = ""
+    namespaces: tuple[str, ...] | None = None
+
+    @property
+    def granted(self) -> tuple[Right, Right]:
+        """What it may do with every ledger, and what with ledgers that it shows tags for (INV-N4)."""
+        return (self.rights, NO_RIGHTS) if self.namespaces is None else (self.rights & Right.ENTER, self.rights)
+
+    def is_allowed(self, namespace: str) -> bool:
+        """Return whether it may work with ledgers of a namespace; "": of none."""
+        return is_allowed(self.namespaces, namespace)
+
+
+def is_allowed(patterns: tuple[str, ...] | None, namespace: str) -> bool:
+    """Return whether a limit to namespaces that match one of `patterns` lets one through; None: no limit."""
+    return patterns is None or any(fnmatchcase(namespace, pattern) for pattern in patterns)
 
 
 NOBODY = Principal(name="", rights=NO_RIGHTS)

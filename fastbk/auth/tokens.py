@@ -1,12 +1,14 @@
 """Signed tokens: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Nobody but the holder of a private key makes one.
 
 A token's claims: `sub` (whose it is), `aud` (the cluster's id), `exp` (its end), `ops` (what it allows: `read`, `add`,
-`recover`, `admin`), `jti` (its own id, by which it can be revoked). Its header names the key (`kid`). Bookies have the
-public keys as a JSON Web Key Set (RFC 7517): {"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
+`recover`, `admin`), `ns` (patterns of namespaces that it is limited to; without it: none), `jti` (its own id, by which
+it can be revoked). Its header names the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517):
+{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import time
@@ -26,8 +28,9 @@ TOKEN_BYTES_MAX = 4096
 NAME_CHARACTERS_MAX = 200
 KEYS_MAX = 100
 ALGORITHM = "EdDSA"
-NAMESPACES = "ns"
-"""A claim that would limit a token to namespaces. Bookies cannot hold to it, so they refuse a token that has it."""
+TAG_TYPE = "fastbk-ledger"
+"""In the header (`typ`) of a ledger's tag (`ledger_tags.py`), which is no token, and of no token."""
+NAMESPACES_MAX = 100
 _PUBLIC_FIELDS = ("kty", "crv", "x", "kid")
 
 
@@ -64,6 +67,11 @@ class TokenKeys:
             raise ConfigError(f"{path}: must have 1 to {KEYS_MAX} keys")
         return cls(keys)
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """The keys' ids."""
+        return frozenset(self._keys)
+
     def __contains__(self, key_id: object) -> bool:
         """Return whether there is such a key."""
         return key_id in self._keys
@@ -72,29 +80,41 @@ class TokenKeys:
         self, token: bytes, audience: str, clock_s: Callable[[], float] = time.time
     ) -> Principal:
         """Return whose token it is and what it allows. Raises TokenError."""
+        claims, key_id = self.claims(token, audience, ("exp", "aud", "sub"), is_tag=False)
+        return _principal(claims, key_id, clock_s())
+
+    def claims(
+        self, token: bytes, audience: str, required: Sequence[str], *, is_tag: bool
+    ) -> tuple[Mapping[str, Any], str]:
+        """Return what one of these keys has signed for this audience, and the key's id. Raises TokenError.
+
+        Its times are not judged.
+        """
         import jwt
 
         if not 0 < len(token) <= TOKEN_BYTES_MAX:
             raise TokenError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes, not {len(token)}")
         try:
             # A nested or overlong header or payload is bounded by the token's length.
-            key_id = str(jwt.get_unverified_header(token).get("kid", ""))
+            header = jwt.get_unverified_header(token)
+            key_id = str(header.get("kid", ""))
             key = self._keys.get(key_id)
             if key is None:
                 raise TokenError(f"no key {key_id[:40]!r} is known here")
+            if (header.get("typ") == TAG_TYPE) != is_tag:
+                raise TokenError("it is no tag of a ledger" if is_tag else "it is a tag of a ledger")
             claims = jwt.decode(
                 token,
                 key,
                 algorithms=[ALGORITHM],
                 audience=audience,
-                options={"require": ["exp", "aud", "sub"], "verify_exp": False, "verify_iat": False,
-                         "strict_aud": True},
+                options={"require": list(required), "verify_exp": False, "verify_iat": False, "strict_aud": True},
             )  # fmt: skip
         except jwt.InvalidAudienceError:
             raise TokenError("it is for another cluster (aud)") from None
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise TokenError(f"it is not good: {str(error)[:200]}") from None
-        return _principal(claims, key_id, clock_s())
+        return claims, key_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +163,13 @@ class TokenKey:
         audience: str,
         *,
         lifetime_s: float,
+        namespaces: Sequence[str] | None = None,
         clock_s: Callable[[], float] = time.time,
     ) -> str:
-        """Return a token. Raises ConfigError for an operation that there is not."""
-        import jwt
+        """Return a token. `namespaces`: patterns that it is limited to; None: not.
 
+        Raises ConfigError for an operation that there is not, and for patterns that bookies would refuse.
+        """
         if wrong := [one for one in operations if one not in OPERATIONS] or not operations:
             raise ConfigError(f"operations must be some of {', '.join(OPERATIONS)}, not {wrong}")
         now_s = int(clock_s())
@@ -159,7 +181,19 @@ class TokenKey:
             "ops": list(operations),
             "jti": secrets.token_hex(8),
         }
-        return jwt.encode(claims, self.private_key, algorithm=ALGORITHM, headers={"kid": self.key_id})
+        if namespaces is not None:
+            try:
+                claims["ns"] = list(_patterns(list(namespaces)))
+            except TokenError as error:
+                raise ConfigError(f"namespaces: {error}") from None
+        return self.signed(claims, "JWT")
+
+    def signed(self, claims: Mapping[str, Any], kind: str) -> str:
+        """Return claims with a signature; `kind` stands in the header."""
+        import jwt
+
+        headers = {"kid": self.key_id, "typ": kind}
+        return jwt.encode(dict(claims), self.private_key, algorithm=ALGORITHM, headers=headers)
 
     @staticmethod
     def _entry(key: Any) -> dict[str, str]:  # noqa: ANN401 -- private or public, as PyJWT takes it
@@ -197,8 +231,6 @@ def _principal(claims: Mapping[str, Any], key_id: str, now_s: float) -> Principa
         raise TokenError("its end (exp) is no time")
     if ends_at_s <= now_s:
         raise TokenError("it has expired")
-    if NAMESPACES in claims:
-        raise TokenError(f"it is limited to namespaces ({NAMESPACES}), which a bookie does not know")
     if not isinstance(operations, list) or not operations:
         raise TokenError("it allows no operation (ops)")
     rights = NO_RIGHTS
@@ -213,4 +245,24 @@ def _principal(claims: Mapping[str, Any], key_id: str, now_s: float) -> Principa
         ends_at_s=float(ends_at_s),
         key_id=key_id,
         token_id=token_id if isinstance(token_id, str) else "",
+        namespaces=_patterns(claims["ns"]) if "ns" in claims else None,
     )
+
+
+def _patterns(patterns: object) -> tuple[str, ...]:
+    if not isinstance(patterns, list) or not 0 < len(patterns) <= NAMESPACES_MAX:
+        raise TokenError(f"it must be limited to 1 to {NAMESPACES_MAX} patterns of namespaces (ns)")
+    for one in patterns:
+        if not isinstance(one, str) or not 0 < len(one) <= NAME_CHARACTERS_MAX or not one.isprintable():
+            raise TokenError(f"a pattern of namespaces (ns) must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+    return tuple(patterns)
+
+
+def namespaces_of(token: bytes) -> tuple[str, ...] | None:
+    """Return the patterns of namespaces that a token of one's own is limited to; None: to none. Nothing is verified."""
+    try:
+        payload = token.split(b".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
+        return _patterns(claims["ns"]) if "ns" in claims else None
+    except (IndexError, ValueError, TypeError, RecursionError, TokenError):
+        return None

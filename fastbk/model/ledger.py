@@ -19,6 +19,8 @@ from fastbk.model.quorum import check_quorums
 
 _HEADER = b"BookieMetadataFormatVersion\t"
 FORMAT_VERSION = 3
+NAMESPACE_KEY = "fastbk.namespace"
+"""Of the custom metadata."""
 
 
 class LedgerState(enum.IntEnum):
@@ -73,6 +75,11 @@ class LedgerMetadata:
             if fragment.first_entry_id <= previous:
                 raise ConfigError("fragments must start at 0 or later and ascend")
             previous = fragment.first_entry_id
+
+    @property
+    def namespace(self) -> str:
+        """What its creator said that it belongs to; "": nothing."""
+        return self.custom.get(NAMESPACE_KEY, b"").decode(errors="replace")
 
     @property
     def is_closed(self) -> bool:

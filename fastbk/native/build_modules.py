@@ -26,6 +26,7 @@ WORKER_SOURCES = [
     "worker/count.c",
     "worker/audit.c",
     "worker/quota.c",
+    "worker/tags.c",
     "worker/worker.c",
     "worker/receive.c",
     "worker/dispatch.c",

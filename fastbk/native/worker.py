@@ -44,6 +44,7 @@ BAD_VERSION = SLOTS["FBK_C_WORKER_BAD_VERSION"]
 TLS_HANDSHAKES, TLS_FAILED = SLOTS["FBK_C_WORKER_TLS_HANDSHAKES"], SLOTS["FBK_C_WORKER_TLS_FAILED"]
 TLS_REFUSED = SLOTS["FBK_C_WORKER_TLS_REFUSED"]
 AUTHENTICATED, AUTH_FAILED = SLOTS["FBK_C_WORKER_AUTHENTICATED"], SLOTS["FBK_C_WORKER_AUTH_FAILED"]
+REFUSED_RIGHTS = SLOTS["FBK_C_WORKER_REFUSED_RIGHTS"]
 AUTH_ENDED = SLOTS["FBK_C_WORKER_AUTH_ENDED"]
 PLACED_MAX = lib.FBK_PLACED_MAX
 """Adds, fences and forces of one worker and pair that the journal has not answered, at most."""
@@ -55,6 +56,7 @@ TIGHT_RECEIVE_BYTES = lib.FBK_TIGHT_RECEIVE_BYTES
 """What a connection may receive at once while the memory for waiting input is half used."""
 
 QUOTAS_MAX = lib.FBK_QUOTAS_MAX - 1
+TAGS_MAX = lib.FBK_TAGS_MAX
 QUOTA_STEP_S = lib.FBK_QUOTA_STEP_US / 1e6
 DIGESTS_WANTED_MAX = 1024
 """Ledgers that `digests_wanted` returns at once, at most."""
@@ -246,9 +248,16 @@ class Worker(NativeObject):
         )
         return output
 
-    def admit(self, slot: int, rights: int) -> None:
-        """Say what a client may do from now on (INV-N2): bits of `fastbk.auth.rights.Right`."""
-        lib.fbk_worker_admit(self.handle, slot, rights)
+    def admit(self, slot: int, rights: int, tagged_rights: int = 0) -> None:
+        """Say what a client may do from now on (INV-N2): bits of `fastbk.auth.rights.Right`.
+
+        `tagged_rights`: with ledgers that it shows tags for (INV-N4); those it has shown are forgotten.
+        """
+        lib.fbk_worker_admit(self.handle, slot, rights, tagged_rights)
+
+    def grant(self, slot: int, ledger_id: int) -> None:
+        """Say that a connection has shown a good tag for a ledger; the oldest beyond TAGS_MAX is forgotten."""
+        check(lib.fbk_worker_grant(self.handle, slot, ledger_id), "keep a tag")
 
     def pass_output(self, slot: int) -> bytes:
         """Return the replies for a transport that most likely writes them at once; b"": there are more than a few.

@@ -19,6 +19,7 @@ from fastbk.errors import ConfigError
 from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings
 from fastbk.native.kill_points import FILE_VARIABLE
 from fastbk.observe import logs
+from fastbk.server.configuration.authentication import folders_of_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +106,7 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
     write: tuple[str, ...] = ()
     may_connect = False
     if process.role == "worker":
-        read = tuple(_secret_folders(config))
+        read = tuple(folders_of_workers(config.authentication, config.tls))
     elif process.role == "journal":
         write = (config.journal.all_directories[process.index],)
     elif process.role == "index":
@@ -127,13 +128,3 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
     return Confinement(
         mode=config.bookie.confinement, read=read, write=write, may_connect=may_connect
     )
-
-
-def _secret_folders(config: BookieConfig) -> Iterator[str]:
-    """Yield the folders of keys, passwords and the like: a file that is renewed is another file of the same name."""
-    tls, authentication = config.tls, config.authentication
-    files = (
-        tls.certificate_file, tls.key_file, tls.key_password_file, tls.ca_file, tls.ca_password_file,
-        authentication.users_file, authentication.token_keys_file, authentication.revoked_file,
-    )  # fmt: skip
-    yield from sorted({os.path.dirname(os.path.abspath(one)) for one in files if one})

@@ -27,10 +27,10 @@ from fastbk.server.supervision.audit_log import AuditLog
 from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents, Lifeline
 from fastbk.server.supervision.claim import Claim, lock_directories, new_epoch
-from fastbk.server.supervision.digest_service import DigestService
 from fastbk.server.supervision.gc_admin import GcAdmin
 from fastbk.server.supervision.http_pages import HttpPages
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.supervision.metadata_services import MetadataServices
 from fastbk.server.supervision.monitor import Monitor
 from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
 from fastbk.server.supervision.registration import Membership, endpoints
@@ -131,8 +131,8 @@ class Supervisor:
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
-            self._digests = DigestService(self._membership.read_ledgers)
-            stack.push_async_callback(self._digests.close)
+            self._services = MetadataServices(self._membership, self._config.authentication)
+            stack.push_async_callback(self._services.close)
             self._begin_pages(stack)
             return await self._boot_until_stopped()
 
@@ -220,9 +220,8 @@ class Supervisor:
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status, "audit": self._audit.take}
-            asked = {"digests_wanted": self._digests.request}
-            self._digests.attach(boot)
-            sequence = BootOrder(boot, watch, self._config, facts, told, asked)
+            self._services.attach(boot)
+            sequence = BootOrder(boot, watch, self._config, facts, told, self._services.handlers)
             if self._stop_reason is not None:
                 raise StopRequested
             kill_point("supervisor.before_start")
@@ -243,7 +242,7 @@ class Supervisor:
             self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
-            self._digests.detach()
+            self._services.detach()
             self._gc.detach()
             self._read_only_admin.detach()
             self._metrics.detach()

@@ -33,6 +33,9 @@ Untyped: TypeAlias = Any
 """An object of flatbuffers' own, which has no annotations."""
 NAME_BYTES_MAX = 128
 TOKEN, SASL = "token", "sasl"
+TAG, TAG_WANTED = "ledger-tag", "ledger-tag-wanted"
+TAGS_MAX = 4096
+"""Ledgers whose tags a connection has shown: one more takes the place of the oldest, on both sides."""
 AUTH_BYTES_MAX = 4096
 FRAME_SIZE_BYTES_LEAST, FRAME_SIZE_BYTES_MOST = 4096, 32 * 1024 * 1024
 """What a bookie's hello can set the longest frame to. Bookies can be set to 31 MiB at most."""
@@ -43,7 +46,8 @@ class Hello:
     """A client's first request. `client_name`: for logs, at most 128 bytes of UTF-8.
 
     `auth_method`: "", or how the client authenticates itself: TOKEN or SASL, by `auth_payload`. A later hello with a
-    token renews that of the connection.
+    token renews that of the connection, one with TAG shows a ledger's tag, and one with TAG_WANTED asks for the tag of
+    the ledger whose id is its payload, in digits.
     """
 
     version_min: int = VERSION_MIN

@@ -101,6 +101,7 @@ WORKER_SOURCES = (
     "worker/count.c",
     "worker/audit.c",
     "worker/quota.c",
+    "worker/tags.c",
     "base/flight.c",
     "worker/worker.c",
     "worker/receive.c",

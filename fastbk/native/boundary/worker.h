@@ -126,8 +126,13 @@ int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
 /* FBK_DO_OPEN comes, once, when the connection's first byte can be received; that stays in the socket.  Returns 0, or
  * FBK_DO_ABORT. */
 int32_t fbk_worker_await(struct fbk_worker *worker, uint32_t connection);
-/* Its client may do so much from now on: FBK_RIGHT_* (INV-N2). */
-void fbk_worker_admit(struct fbk_worker *worker, uint32_t connection, uint32_t rights);
+/* Its client may do so much from now on: FBK_RIGHT_* (INV-N2).  tagged_rights: what it may do with ledgers that it shows tags
+ * for (INV-N4); those that it has shown are forgotten. */
+void fbk_worker_admit(struct fbk_worker *worker, uint32_t connection, uint32_t rights, uint32_t tagged_rights);
+/* It has shown a good tag for a ledger.  Beyond FBK_TAGS_MAX of a connection the oldest is forgotten; one that is there keeps
+ * its age.  Returns 0 or -errno. */
+#define FBK_TAGS_MAX 4096
+int32_t fbk_worker_grant(struct fbk_worker *worker, uint32_t connection, int64_t ledger_id);
 /* From now on a transport encrypts: bytes come by fbk_worker_receive and leave by FBK_DO_WRITE (INV-N1).  Returns 0, or
  * FBK_DO_ABORT if anything but the request that Python has, and behind_bytes behind it, is under way in the clear. */
 int32_t fbk_worker_secure(struct fbk_worker *worker, uint32_t connection, uint32_t behind_bytes);

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
+
+from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +41,15 @@ class AuthenticationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_u
 
     token_keys_file: str = ""
     """Public keys of tokens, a JSON Web Key Set: `fastbk token key` makes it."""
+
+    tag_keys_file: str = ""
+    """Public keys of tags, in the same form. Clients whose token is limited to namespaces show a tag for each ledger.
+    """
+
+    tag_key_file: str = ""
+    """The private key that this bookie signs tags with; `fastbk token key` makes it. In a folder of its own, since
+    workers may read the folders of all other files here and in [tls].
+    """
 
     token_audience: str = ""
     """The audience (`aud`) of the tokens that are accepted. Empty: the cluster's id."""
@@ -79,6 +91,15 @@ def keeps_strangers_out(settings: AuthenticationSettings, tls: TlsSettings) -> b
     return bool(settings.methods) and tls.mode == "require"
 
 
+def folders_of_workers(settings: AuthenticationSettings, tls: TlsSettings) -> list[str]:
+    """Return the folders that workers read these sections' files in: a file that is renewed is another of its name."""
+    files = (
+        tls.certificate_file, tls.key_file, tls.key_password_file, tls.ca_file, tls.ca_password_file,
+        settings.users_file, settings.token_keys_file, settings.tag_keys_file, settings.revoked_file,
+    )  # fmt: skip
+    return sorted({os.path.dirname(os.path.abspath(one)) for one in files if one})
+
+
 def check_files(settings: AuthenticationSettings) -> None:
     """Refuse files that are not good. Raises ConfigError."""
     # 100 ms that a start without them does not pay.
@@ -86,6 +107,11 @@ def check_files(settings: AuthenticationSettings) -> None:
         from fastbk.auth.tokens import TokenKeys
 
         TokenKeys.load(settings.token_keys_file)
+    if settings.tag_keys_file:
+        from fastbk.auth.tokens import TokenKey, TokenKeys
+
+        if TokenKey.load(settings.tag_key_file).key_id not in TokenKeys.load(settings.tag_keys_file):
+            raise ConfigError(f"{settings.tag_keys_file} does not have the key of {settings.tag_key_file}")
     if settings.users_file:
         from fastbk.auth.users import load_users
 
@@ -118,6 +144,15 @@ def problems(
         yield (
             '[authentication] methods has "sasl" and [tls] mode is "off": turn TLS on, or set sasl_without_tls = true'
         )
+    if bool(settings.tag_keys_file) != bool(settings.tag_key_file):
+        yield "[authentication] tag_keys_file and tag_key_file go together"
+    if settings.tag_keys_file and "token" not in methods:
+        yield '[authentication] names a tag_keys_file: add "token" to methods'
+    if settings.tag_key_file:
+        key = os.path.abspath(settings.tag_key_file)
+        for folder in folders_of_workers(settings, tls):
+            if key.startswith(f"{folder}/"):
+                yield f"[authentication] tag_key_file must not lie below {folder}: workers may read that"
     try:
         re.compile(settings.users_allowed)
     except re.error as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,8 @@ class Client:
         exchange: its SASL authentication, after the challenge.
         postponed: the beginning of its SASL authentication, which is answered once TLS has begun.
         address: of its host.
+        slot: of its connection, in C.
+        tag_key_ids: of the keys that signed the tags of ledgers that it has shown.
     """
 
     principal: Principal = NOBODY
@@ -67,6 +69,8 @@ class Client:
     exchange: DigestServer | None = None
     postponed: bytes = b""
     address: str = ""
+    slot: int = -1
+    tag_key_ids: set[str] = field(default_factory=set)
 
 
 class Admission:
@@ -85,7 +89,9 @@ class Admission:
         self._methods = authentication.methods
         self._allowed = re.compile(authentication.users_allowed or ".*", re.DOTALL)
         self._sasl_without_tls = authentication.sasl_without_tls
-        self._audience = authentication.token_audience or cluster_id
+        self.audience = authentication.token_audience or cluster_id
+        """Of tokens and tags."""
+        self.signs_tags = bool(authentication.tag_key_file)
         self._authorization = authorization
         self._is_limited = is_limited(authorization)
         self.files = AuthFiles(authentication)
@@ -130,10 +136,10 @@ class Admission:
         assert self.files.keys is not None
         if not client.is_secure:
             raise Refused("this bookie takes tokens over TLS only")
-        if not self._audience:
+        if not self.audience:
             raise Refused("this cluster has no id, and [authentication] token_audience is not set")
         try:
-            found = self.files.keys.verify(token, self._audience)
+            found = self.files.keys.verify(token, self.audience)
         except TokenError as error:
             raise Refused(f"the token is not accepted: {error}") from None
         self._accept(client, found)
@@ -161,14 +167,17 @@ class Admission:
             raise Refused(client.refusal)
         return last
 
-    def why_ended(self, principal: Principal, now_s: float) -> str:
+    def why_ended(self, client: Client, now_s: float) -> str:
         """Return why a client is not what it was any more; "": it is."""
+        principal = client.principal
         if principal.ends_at_s is not None and principal.ends_at_s <= now_s:
             return "its token has expired"
         if reason := self.files.why_revoked(principal):
             return reason
         if principal.name.startswith(_USER) and principal.name.removeprefix(_USER) not in self.files.users:
             return "its user was removed"
+        if client.tag_key_ids and (self.files.tag_keys is None or not client.tag_key_ids <= self.files.tag_keys.ids):
+            return "the key of tags that it has shown was removed"
         return ""
 
     def _take(self, client: Client, name: str) -> None:

@@ -21,15 +21,17 @@ class AuthFiles:
 
     Attributes:
         keys: public keys of tokens; None: there is no such file.
+        tag_keys: those of tags of ledgers.
         users: the password of each user.
     """
 
     def __init__(self, settings: AuthenticationSettings) -> None:
         """Read them. Raises ConfigError."""
         self._settings = settings
-        paths = (settings.users_file, settings.token_keys_file, settings.revoked_file)
+        paths = (settings.users_file, settings.token_keys_file, settings.tag_keys_file, settings.revoked_file)
         self._paths = [path for path in paths if path]
         self.keys: TokenKeys | None = None
+        self.tag_keys: TokenKeys | None = None
         self.users: dict[str, str] = {}
         self._revoked: frozenset[str] = frozenset()
         self._stamp = stamp_of(self._paths)
@@ -61,6 +63,7 @@ class AuthFiles:
     def _read(self) -> None:
         settings = self._settings
         keys = TokenKeys.load(settings.token_keys_file) if settings.token_keys_file else None
+        tag_keys = TokenKeys.load(settings.tag_keys_file) if settings.tag_keys_file else None
         users = load_users(settings.users_file, settings.users_section) if settings.users_file else {}
         revoked = load_revocations(settings.revoked_file) if settings.revoked_file else frozenset()
-        self.keys, self.users, self._revoked = keys, users, revoked
+        self.keys, self.tag_keys, self.users, self._revoked = keys, tag_keys, users, revoked

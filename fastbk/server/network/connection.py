@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self) -> None:
         """Have C serve what the client may do."""
-        self._worker.admit(self.slot, self.client.principal.rights)
+        self._worker.admit(self.slot, *self.client.principal.granted)
         self._network.principals.admitted(self)
 
     def _meet_secure(self) -> None:
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         if slot is None:
             self._worker.count(CONNECTIONS_REFUSED)
             return False
-        self.slot = slot
+        self.slot = self.client.slot = slot
         self.address = self.client.address = str(peer[0]) if isinstance(peer, tuple) else ""
         self._network.came(self)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

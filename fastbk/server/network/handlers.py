@@ -24,8 +24,11 @@ from fastbk.native.worker import (
 from fastbk.observe.logs import LimitLog
 from fastbk.server.directories import disk_bytes
 from fastbk.server.network.admission import Refused
+from fastbk.server.network.ledger_tags import LedgerTags
 from fastbk.wire.messages import (
     SASL,
+    TAG,
+    TAG_WANTED,
     TOKEN,
     VERSION_MAX,
     VERSION_MIN,
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A frame to send.
+    """A frame to send; b"": none now.
 
     `is_last`: the connection is refused with it. `is_open`: its hello is accepted. `is_upgrade`: TLS follows.
     """
@@ -77,6 +80,7 @@ class Handlers:
         self._worker = worker
         self._admission = admission
         self._outcomes = AuthOutcomes(worker, audit)
+        self.tags = LedgerTags(worker, admission, audit, self._accepted)
         self._started_ns = time.monotonic_ns()
         self.frozen = ""
         """Which processes of this bookie stand still, by the supervisor's watchdog."""
@@ -89,7 +93,10 @@ class Handlers:
             frame = encode_reply(request.request_id, Status.OK, self._info())
             count_info(self._worker, began_ns, is_done=True)
             return Answer(frame)
-        if client.is_greeted and request.hello.auth_method != TOKEN:
+        method = request.hello.auth_method
+        if client.is_greeted and method in (TAG, TAG_WANTED):
+            return Answer(self.tags.answer(request.request_id, request.hello, client))
+        if client.is_greeted and method != TOKEN:
             only_once = ErrorReply(message="a hello comes only once, unless it has a new token")
             return Answer(encode_reply(request.request_id, Status.BAD_REQUEST, only_once))
         try:
@@ -120,6 +127,9 @@ class Handlers:
             return Answer(frame, is_last=True, is_open=False)
         payload, is_open = self._authenticate(hello, client)
         client.is_greeted = is_open
+        return Answer(self._accepted(request.request_id, payload, version), is_open=is_open)
+
+    def _accepted(self, request_id: int, payload: bytes, version: int = VERSION_MAX) -> bytes:
         reply = HelloReply(
             version=version,
             frame_size_bytes_max=self._config.limits.frame_size_bytes_max,
@@ -130,7 +140,7 @@ class Handlers:
             software=f"fastbk {__version__}",
             auth_payload=payload,
         )
-        return Answer(encode_reply(request.request_id, Status.OK, reply), is_open=is_open)
+        return encode_reply(request_id, Status.OK, reply)
 
     def _authenticate(self, hello: Hello, client: Client) -> tuple[bytes, bool]:
         """Return what SASL answers, and whether the client is served from now on. Raises Refused.

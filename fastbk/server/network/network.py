@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.worker import Event, Worker
     from fastbk.server.configuration.bookie_config import WorkerConfig
-    from fastbk.server.network.admission import Admission
+    from fastbk.server.network.admission import Admission, Client
 
 SWEEP_INTERVAL_S = 1.0
 BACKLOG = 1024
@@ -60,6 +60,7 @@ class Network:
         self.quotas = Quotas(config.quotas, config.worker_count, worker)
         admission.refuse_more = self.quotas.refusal
         self.handlers = Handlers(config, worker, admission, self.audit)
+        self.handlers.tags.reply = self._reply
         self.apache = ApacheHandlers(config, worker, admission, self.audit)
         self.principals = Principals(
             admission, worker, config.authentication.refresh_interval_s, self.audit, self.quotas
@@ -200,6 +201,12 @@ class Network:
     def _on_quota_timer(self) -> None:
         self._quota_timer = None
         self._on_bell()
+
+    def _reply(self, client: Client, frame: bytes) -> None:
+        """Send a frame that is no answer at once, if the client still has its connection."""
+        connection = self.connections.get(client.slot)
+        if connection is not None and connection.client is client:
+            connection.act(self.worker.send(client.slot, frame))
 
     def _on_timer(self) -> None:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)

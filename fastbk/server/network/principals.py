@@ -76,7 +76,7 @@ class Principals:
             principal = connection.client.principal
             if not is_changed and (principal.ends_at_s is None or principal.ends_at_s > wall_s):
                 continue
-            if reason := self._admission.why_ended(principal, wall_s):
+            if reason := self._admission.why_ended(connection.client, wall_s):
                 self._worker.count(AUTH_ENDED)
                 self._audit.note("client.ended", connection.address, principal.name, reason=reason)
                 self._ends.note("ended", reason=reason, principal=principal.name, address=connection.address)

@@ -91,6 +91,8 @@ async def until_drain(child: Child, network: Network) -> None:
                     told.set_result(None)
                 elif kind == "digests_known":
                     network.digests.known(message)
+                elif kind == "tag_known":
+                    network.handlers.tags.known(message)
                 elif kind == "frozen":
                     network.handlers.frozen = str(message.get("reason", ""))
                 message = child.receive()
@@ -118,7 +120,7 @@ async def serve(child: Child) -> None:
     network = Network(
         worker, config, admission, child.fds["bell"], asyncio.get_running_loop(), child.index
     )
-    network.digests.send = network.audit.send = child.offer
+    network.digests.send = network.audit.send = network.handlers.tags.send = child.offer
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
     os.close(child.fds["listener"])
     child.ready(port=port)

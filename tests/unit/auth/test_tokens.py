@@ -47,6 +47,19 @@ def test_a_token_names_its_client_and_what_it_may_do(keys: TokenKeys) -> None:
     assert (found.name, found.key_id, found.ends_at_s) == ("token:app", "key-1", NOW_S + 60)
     assert found.rights == Right.ENTER | Right.READ | Right.ADD
     assert found.token_id
+    assert found.granted == (found.rights, Right(0))
+
+
+def test_a_token_may_be_limited_to_namespaces(keys: TokenKeys) -> None:
+    made = KEY.sign("app", ["read"], "cluster", lifetime_s=60, namespaces=["orders", "orders/*"], clock_s=now)
+    found = keys.verify(made.encode(), "cluster", now)
+    assert found.granted == (Right.ENTER, Right.ENTER | Right.READ)
+    names = ["orders", "orders/eu", "orders/eu/x", "ordersx", "", "Orders", "other/orders"]
+    assert [found.is_allowed(one) for one in names] == [True, True, True, False, False, False, False]
+    every = KEY.sign("app", ["read"], "cluster", lifetime_s=60, namespaces=["*"], clock_s=now)
+    assert keys.verify(every.encode(), "cluster", now).is_allowed("")
+    with pytest.raises(ConfigError, match="1 to 100 patterns"):
+        KEY.sign("app", ["read"], "cluster", lifetime_s=60, namespaces=[])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +80,11 @@ def test_a_token_names_its_client_and_what_it_may_do(keys: TokenKeys) -> None:
         (signed(ops=[]), "no operation"),
         (signed(ops=["read", "root"]), "operation 'root'"),
         (signed(ops=[{}]), "operation"),
-        (signed(ns=["orders/*"]), "namespaces"),
+        (signed(ns=[]), "patterns of namespaces"),
+        (signed(ns="orders"), "patterns of namespaces"),
+        (signed(ns=["x"] * 101), "patterns of namespaces"),
+        (signed(ns=[""]), "1 to 200 printable"),
+        (signed(ns=[5]), "1 to 200 printable"),
         (signed(nbf=4_000_000_000), "not yet valid"),
         (signed(kid="key-2"), "no key 'key-2'"),
         (signed(key=Ed25519PrivateKey.generate()), "Signature verification failed"),

@@ -336,7 +336,7 @@ fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection
     struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
     connection->lane = lane->number;
     const uint8_t right = right_for(request);
-    if (FBK_UNLIKELY(right & ~connection->rights)) { /* INV-N2 */
+    if (FBK_UNLIKELY(right & ~connection->rights) && !fbk_tags_allow(connection, right, request->ledger_id)) { /* INV-N2, INV-N4 */
         fbk_audit_denial(worker, connection, right, request->ledger_id);
         return refuse(worker, connection, request, FBK_S_FORBIDDEN);
     }

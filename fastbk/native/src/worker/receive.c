@@ -337,9 +337,12 @@ cold_bytes(const struct fbk_connection *connection)
 }
 
 void
-fbk_worker_admit(struct fbk_worker *worker, uint32_t slot, uint32_t rights)
+fbk_worker_admit(struct fbk_worker *worker, uint32_t slot, uint32_t rights, uint32_t tagged_rights)
 {
-    fbk_connection_at(worker, slot)->rights = (uint8_t)(rights & FBK_RIGHTS_ALL);
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    connection->rights = (uint8_t)(rights & FBK_RIGHTS_ALL);
+    connection->tagged_rights = (uint8_t)(tagged_rights & FBK_RIGHTS_ALL);
+    fbk_tags_drop(connection);
 }
 
 const uint8_t *

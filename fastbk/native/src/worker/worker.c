@@ -107,6 +107,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
         free(worker->connections[slot].input);
         free(worker->connections[slot].output);
+        fbk_tags_drop(&worker->connections[slot]);
     }
     if (worker->poll_fd >= 0)
         close(worker->poll_fd);
@@ -213,6 +214,7 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
     worker->reply_bytes -= connection->handed_bytes;
     connection->handed_bytes = 0;
     fbk_input_drop(worker, connection);
+    fbk_tags_drop(connection);
     worker->pending -= connection->pending;
     worker->polls -= connection->polls;
     worker->connection_count--;

@@ -103,12 +103,14 @@ struct fbk_connection {
     bool is_trial;        /* one of FBK_TRIALS_MAX */
     bool is_awaited;      /* its first byte is not to be received yet */
     uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
+    uint8_t tagged_rights; /* the same, for the ledgers in `tags` (INV-N4) */
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint32_t quota;       /* of its principal; 0: none */
     int64_t quota_ledger_id; /* of the add that waits for that quota; -1: any ledger */
     uint64_t recovered;   /* the ledger that it recovers, + 1, as an audit was told; 0: none */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
+    struct fbk_tags *tags; /* NULL: none was shown */
     uint8_t *input;
     uint8_t *output;
 };
@@ -564,6 +566,11 @@ bool fbk_quota_may_go_on(struct fbk_worker *worker, const struct fbk_connection 
 /* An add of so many entries is placed. */
 void fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request,
                       uint32_t entries);
+
+/* ---- worker/tags.c */
+/* Whether a right that a connection has not for every ledger is there for this one (INV-N4). */
+bool fbk_tags_allow(const struct fbk_connection *connection, uint8_t right, int64_t ledger_id);
+void fbk_tags_drop(struct fbk_connection *connection);
 
 /* ---- worker/audit.c */
 void fbk_audit_note(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t operation, int64_t ledger_id,

@@ -1,0 +1,322 @@
+"""Clients that are limited to namespaces, frame by frame.
+
+INV-N4: of such a client only requests for ledgers are served that it has shown a good tag for, on that connection.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastbk.auth.ledger_tags import sign_tag
+from fastbk.auth.tokens import TokenKey
+from fastbk.errors import ConfigError
+from fastbk.native.worker import TAGS_MAX as TAGS_MAX_IN_C
+from fastbk.private_files import write_text
+from fastbk.server.configuration.authentication import (
+    AuthenticationSettings,
+    AuthorizationSettings,
+    check_files,
+    problems,
+)
+from fastbk.server.configuration.tls import TlsSettings
+from fastbk.server.network import ledger_tags
+from fastbk.tls.authority import Authority, Issued
+from fastbk.wire.messages import (
+    TAG,
+    TAG_WANTED,
+    TAGS_MAX,
+    ErrorReply,
+    HelloReply,
+    decode_reply,
+    encode_info,
+)
+from tests.fixtures import frames
+from tests.fixtures.frames import LEDGER, answer_of
+from tests.fixtures.logins import KEY, counted, hello, show_token
+from tests.fixtures.worker_harness import CLUSTER_ID, Client, Served, WorkerHarness, served, until
+from tests.unit.network.test_rights import OURS
+from tests.unit.network.test_tls import secure, settings, trusting
+
+OK, BAD_REQUEST, UNSUPPORTED, NOT_READY, NO_LEDGER, BUSY, FORBIDDEN = 0, 1, 2, 3, 10, 25, 28
+TAGS = TokenKey.generate("tags-1")
+WRITER = ("read", "add", "recover")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def issued(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    return authority.issue(tmp_path_factory.mktemp("bookie"), ["127.0.0.1"])
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> AuthenticationSettings:
+    write_text(tmp_path / "keys", KEY.public_text())
+    write_text(tmp_path / "tags", TAGS.public_text())
+    return AuthenticationSettings(
+        methods=("token",),
+        token_keys_file=str(tmp_path / "keys"),
+        tag_keys_file=str(tmp_path / "tags"),
+        tag_key_file="/the/supervisor/has/it",
+    )
+
+
+def limited(*namespaces: str, operations: tuple[str, ...] = WRITER) -> bytes:
+    return KEY.sign("app", operations, CLUSTER_ID, lifetime_s=60, namespaces=namespaces).encode()
+
+
+def tag(ledger_id: int = LEDGER, namespace: str = "orders", key: TokenKey = TAGS) -> bytes:
+    return sign_tag(key, ledger_id, namespace, CLUSTER_ID)
+
+
+async def said(client: Client) -> tuple[int, int, str]:
+    """Return the next reply to a hello: its id, its status, and the payload or the reason of a refusal."""
+    request_id, status, reply = decode_reply(await client.frame())
+    if isinstance(reply, HelloReply):
+        return request_id, status, reply.auth_payload.decode()
+    assert isinstance(reply, ErrorReply)
+    return request_id, status, reply.message
+
+
+async def entered(bookie: Served, authority: Authority, token: bytes) -> Client:
+    client = await secure(bookie, trusting(authority))
+    assert await show_token(client, token) == (OK, "")
+    return client
+
+
+@pytest.mark.parametrize("operations", [WRITER, ("read",), ("add",), ("recover",)])
+async def test_each_request_needs_the_ledgers_tag_and_the_tokens_right(
+    operations: tuple[str, ...], tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    """INV-N4. Nothing of a refused request reaches a ring."""
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), tokens) as bookie:
+            client = await entered(bookie, authority, limited("orders", operations=operations))
+            for number, (_, make) in enumerate(OURS, 10):
+                client.send(make(number))
+                assert answer_of(await client.frame()) == (number, FORBIDDEN)
+            # Requests may follow a tag at once.
+            client.send(hello(30, TAG, tag()) + frames.ping(31))
+            assert await said(client) == (30, OK, "")
+            assert answer_of(await client.frame()) == (31, OK)
+            for number, (right, make) in enumerate(OURS, 40):
+                client.send(make(number))
+                if right in operations:
+                    await (bookie.take_request() if right == "read" else bookie.take(1))
+                else:
+                    assert answer_of(await client.frame()) == (number, FORBIDDEN)
+            client.send(frames.add(60, 0, ledger_id=LEDGER + 1))
+            client.send(encode_info(61))
+            harness.publish()
+            answers = {}
+            while 61 not in answers:
+                request_id, status = answer_of(await client.frame())
+                answers[request_id] = status
+            assert answers[60] == FORBIDDEN
+            assert harness.take_all() == []
+            await client.close()
+
+
+async def test_a_tag_must_be_good_and_of_one_of_the_tokens_namespaces(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), tokens) as bookie:
+            client = await entered(bookie, authority, limited("orders/*"))
+            cases = [
+                (tag(namespace="orders"), "none of the namespaces of token:app"),
+                (tag(namespace=""), "none of the namespaces"),
+                (tag(namespace="orders/eu", key=KEY), "no key 'k1'"),
+                (tag(namespace="orders/eu", key=TokenKey.generate("tags-1")), "Signature"),
+                (sign_tag(TAGS, LEDGER, "orders/eu", "another"), "another cluster"),
+                (limited("orders/*"), "no key"),
+                (b"x", "not good"),
+                (b"", "1 to 4096 bytes"),
+            ]
+            for number, (shown, reason) in enumerate(cases, 10):
+                client.send(hello(number, TAG, shown))
+                request_id, status, text = await said(client)
+                assert (request_id, status, reason in text) == (number, FORBIDDEN, True), text
+                client.send(frames.read(50 + number, 0))
+                assert answer_of(await client.frame()) == (50 + number, FORBIDDEN)
+            assert counted(harness, "REFUSED_RIGHTS") == 2 * len(cases)
+            client.send(hello(99, TAG, tag(namespace="orders/eu/x")) + frames.read(100, 0))
+            assert await said(client) == (99, OK, "")
+            await bookie.take_request()
+            await client.close()
+
+
+async def test_a_tag_holds_for_its_connection_until_the_token_is_renewed(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), tokens) as bookie:
+            client, other = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
+            client.send(hello(2, TAG, tag()) + frames.read(3, 0))
+            assert await said(client) == (2, OK, "")
+            await bookie.take_request()
+            other.send(frames.read(3, 0))
+            assert answer_of(await other.frame()) == (3, FORBIDDEN)
+            assert await show_token(client, limited("orders"), request_id=4) == (OK, "")
+            client.send(frames.read(5, 0))
+            assert answer_of(await client.frame()) == (5, FORBIDDEN)
+            # A token without a limit needs no tag, and one behind a limit cannot keep what it had.
+            unlimited = KEY.sign("app", WRITER, CLUSTER_ID, lifetime_s=60).encode()
+            assert await show_token(client, unlimited, request_id=6) == (OK, "")
+            client.send(hello(7, TAG, b"whatever") + frames.read(8, 0))
+            assert await said(client) == (7, OK, "")
+            await bookie.take_request()
+            assert await show_token(client, limited("other"), request_id=9) == (OK, "")
+            client.send(frames.read(10, 0))
+            assert answer_of(await client.frame()) == (10, FORBIDDEN)
+            # A slot's next user has nothing of the one before.
+            await client.close()
+            await other.close()
+            await until(lambda: not bookie.network.connections)
+            again = await entered(bookie, authority, limited("orders"))
+            again.send(frames.read(3, 0))
+            assert answer_of(await again.frame()) == (3, FORBIDDEN)
+            await again.close()
+
+
+async def test_of_too_many_tags_the_oldest_is_forgotten(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    """The client counts the same way, so the bound is a part of the protocol."""
+    assert TAGS_MAX == TAGS_MAX_IN_C
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), tokens) as bookie:
+            client = await entered(bookie, authority, limited("orders"))
+            (slot,) = bookie.network.connections
+            # Ids that share homes in the table, and their neighbours.
+            ids = [(n * 0x10001) % (1 << 40) for n in range(3 * TAGS_MAX)]
+
+            async def is_served(ledger_id: int) -> bool:
+                client.send(frames.read(9, 0, ledger_id=ledger_id) + frames.ping(10))
+                first = answer_of(await client.frame())
+                if first == (9, FORBIDDEN):
+                    assert answer_of(await client.frame()) == (10, OK)
+                    return False
+                assert first == (10, OK)
+                await bookie.take_request()
+                return True
+
+            for at, one in enumerate(ids):
+                bookie.worker.grant(slot, one)
+                bookie.worker.grant(slot, one)  # it keeps its age
+                if at % 1024 == 7 or at > 3 * TAGS_MAX - 3:
+                    oldest = max(0, at + 1 - TAGS_MAX)
+                    assert await is_served(ids[at])
+                    assert await is_served(ids[oldest])
+                    assert await is_served(ids[(oldest + at) // 2])
+                    if oldest:
+                        assert not await is_served(ids[oldest - 1])
+                        assert not await is_served(ids[0])
+            await client.close()
+
+
+async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), tokens) as bookie:
+            tags = bookie.network.handlers.tags
+            client, gone = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
+            client.send(hello(2, TAG_WANTED, b"5"))
+            assert (await said(client))[:2] == (2, BUSY), "nobody takes it to the supervisor"
+            tags.send = lambda message: not asked.append(message)  # type: ignore[func-returns-value]
+            gone.send(hello(3, TAG_WANTED, b"5"))
+            client.send(hello(3, TAG_WANTED, b"5") + hello(4, TAG_WANTED, b"6") + frames.ping(5))
+            assert answer_of(await client.frame()) == (5, OK), "what comes behind does not wait"
+            await until(lambda: len(tags._asked[5].waiting) == 2)
+            assert asked == [{"type": "tag_wanted", "ledger": one} for one in (5, 6)]
+            await gone.close()
+            await until(lambda: len(bookie.network.connections) == 1)
+            tags.known({"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"})
+            assert await said(client) == (3, OK, "signed")
+            tags.known({"type": "tag_known", "ledger": 5, "namespace": "orders", "tag": "signed"})  # nobody waits
+            tags.known({"type": "tag_known", "ledger": 6, "namespace": "others", "tag": "signed"})
+            assert (await said(client))[:2] == (4, FORBIDDEN)
+            client.send(hello(6, TAG_WANTED, b"7") + hello(7, TAG_WANTED, b"8"))
+            await until(lambda: len(asked) == 4)
+            tags.known({"type": "tag_known", "ledger": 7, "is_missing": True, "reason": "away"})
+            tags.known({"type": "tag_known", "ledger": 8, "reason": "away"})
+            assert (await said(client))[:2] == (6, NO_LEDGER)
+            assert (await said(client))[:2] == (7, NOT_READY)
+            for number, wrong in enumerate((b"", b"x", b"-1", b"9" * 20, str(1 << 63).encode()), 10):
+                client.send(hello(number, TAG_WANTED, wrong))
+                assert (await said(client))[:2] == (number, BAD_REQUEST)
+            # Both kinds of room are bounded; what the supervisor left unanswered gives way after a time.
+            monkeypatch.setattr(ledger_tags, "LEDGERS_MAX", 2)
+            monkeypatch.setattr(ledger_tags, "CLIENTS_MAX", 2)
+            client.send(b"".join(hello(20 + n, TAG_WANTED, b"1") for n in range(3)))
+            assert (await said(client))[:2] == (22, BUSY)
+            client.send(hello(30, TAG_WANTED, b"2") + hello(31, TAG_WANTED, b"3"))
+            assert (await said(client))[:2] == (31, BUSY)
+            now_s = tags._clock_s()
+            tags._clock_s = lambda: now_s + 100
+            client.send(hello(40, TAG_WANTED, b"3"))
+            await until(lambda: set(tags._asked) == {3})
+            await client.close()
+
+
+async def test_a_bookie_without_keys_of_tags_serves_nobody_who_needs_one(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    bare = AuthenticationSettings(methods=("token",), token_keys_file=tokens.token_keys_file)
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), bare) as bookie:
+            client = await entered(bookie, authority, limited("*"))
+            client.send(hello(2, TAG, tag()) + hello(3, TAG_WANTED, b"5") + frames.read(4, 0))
+            assert (await said(client))[:2] == (2, UNSUPPORTED)
+            assert (await said(client))[:2] == (3, UNSUPPORTED)
+            assert answer_of(await client.frame()) == (4, FORBIDDEN)
+            await client.close()
+
+
+async def test_connections_end_when_the_key_of_their_tags_is_removed(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastbk.server.network.network.SWEEP_INTERVAL_S", 0.02)
+    with WorkerHarness() as harness:
+        async with served(harness, settings(issued), tokens) as bookie:
+            bookie.network.principals._refresh_s = 0.0
+            client, other = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
+            client.send(hello(2, TAG, tag()))
+            assert await said(client) == (2, OK, "")
+            write_text(Path(tokens.tag_keys_file), TokenKey.generate("tags-2").public_text())
+            await client.is_closed()
+            other.send(hello(3, TAG, tag()))
+            assert (await said(other))[:2] == (3, FORBIDDEN)
+            await other.close()
+
+
+def test_the_settings_say_what_is_missing(tmp_path: Path) -> None:
+    tls = TlsSettings(mode="require", certificate_file="/keys/tls.crt", key_file="/keys/tls.key")
+
+    def wrong(**changes: Any) -> list[str]:
+        values = {"methods": ("token",), "token_keys_file": "/public/keys", **changes}
+        return list(problems(AuthenticationSettings(**values), AuthorizationSettings(), tls))
+
+    both = {"tag_keys_file": "/public/tags", "tag_key_file": "/signing/tags"}
+    assert wrong() == wrong(**both) == []
+    for one in both:
+        assert wrong(**{one: both[one]}) == ["[authentication] tag_keys_file and tag_key_file go together"]
+    for folder in ("/public", "/public/below", "/keys"):
+        (problem,) = wrong(**{**both, "tag_key_file": f"{folder}/tags"})
+        assert "tag_key_file must not lie below" in problem
+    assert 'add "token" to methods' in wrong(**both, methods=(), token_keys_file="")[0]
+    settings_ = AuthenticationSettings(tag_keys_file=str(tmp_path / "public"), tag_key_file=str(tmp_path / "own"))
+    write_text(tmp_path / "own", TAGS.text())
+    write_text(tmp_path / "public", TAGS.public_text())
+    check_files(settings_)
+    write_text(tmp_path / "public", KEY.public_text())
+    with pytest.raises(ConfigError, match="does not have the key of"):
+        check_files(settings_)
