@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     key.add_argument("file", type=Path, help="the private key goes here; it must not exist")
     key.add_argument(
         "--public", type=Path, required=True, metavar="FILE",
-        help="add its public half to this file of the bookies ([authentication] token_keys_file)",
+        help="add its public half to this file of the bookies ([authentication] token_keys_file or tag_keys_file)",
     )  # fmt: skip
     key.add_argument("--key-id", default="", help="default: a random one")
     create = add_verb(verbs, "create", _create, "sign a token")
@@ -39,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--operations", default=OPERATIONS,
         help=f"of read, add, recover (fence, and add copies) and admin; default: {OPERATIONS}, for a writer",
+    )  # fmt: skip
+    create.add_argument(
+        "--namespaces", metavar="PATTERNS",
+        help="only ledgers and streams of these namespaces, such as orders,orders/*; default: all",
     )  # fmt: skip
     create.add_argument("--lifetime", default=LIFETIME, help=f"such as 10min or 30d; default: {LIFETIME}")
     create.add_argument("--audience", default="", help="default: the id of the cluster at --metadata")
@@ -73,15 +77,17 @@ def _create(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"--lifetime: {error}") from error
     operations = [one.strip() for one in options.operations.split(",") if one.strip()]
+    namespaces = None if options.namespaces is None else options.namespaces.split(",")
     audience = options.audience or _cluster_id(options)
-    token = key.sign(options.subject, operations, audience, lifetime_s=lifetime_s)
+    token = key.sign(options.subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces)
     if options.out is None:
         print(token)
         return DONE
     with os_errors_as(ConfigError, f"{options.out}: cannot be written"):
         _write(options.out, token + "\n", FILE_MODE)
     end = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() + lifetime_s))
-    note(f"{options.out}: {options.subject} may {', '.join(operations)} until {end}")
+    where = f" in {options.namespaces}" if namespaces else ""
+    note(f"{options.out}: {options.subject} may {', '.join(operations)}{where} until {end}")
     return DONE
 
 

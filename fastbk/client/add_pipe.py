@@ -15,6 +15,7 @@ from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
 from fastbk.client.ensembles import drain, log_replacements
 from fastbk.client.explicit_lac_sender import ExplicitLacSender
+from fastbk.client.ledger_tags import show
 from fastbk.client.request_ids import entry_of, first_request_id, room_before_wrap
 from fastbk.client.runner import LedgerIo, Runner
 from fastbk.errors import Error
@@ -64,6 +65,7 @@ class AddPipe:
         self.next_entry_id: EntryId = self.adds.next_entry_id
         self.bytes_in_flight = 0
         self._codec = io.requests.adds
+        self._tag = io.requests.tag
         self.data_bytes_max = codec.FRAME_SIZE_BYTES_MAX - self._codec.add_overhead_bytes
         self._config = config
         self._pool = io.pool
@@ -81,8 +83,7 @@ class AddPipe:
         )
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0  # uvloop's handle of a moment that has come does not say when it was
-        self._released: EntryId = self.adds.head
-        self._has_failed = False
+        self._released, self._has_failed = self.adds.head, False
         self._laggards: asyncio.Future[None] | None = None
         self._version = machine.ensemble_version
         self._runner = Runner(machine, io, self._follow_machine)
@@ -198,6 +199,8 @@ class AddPipe:
         """Send to one bookie what it has not been sent, until its transport fills."""
         connection, adds = self.peers[index].adds.connection, self.adds
         if connection is not None:
+            if self._tag is not None:
+                show(connection, self._tag, self._pool.next_request_id())
             while not connection.is_paused and (frames := adds.next_to_send(index)) is not None:
                 connection.write(frames)
 

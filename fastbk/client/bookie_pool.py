@@ -18,6 +18,7 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.connecting import open_connection
 from fastbk.client.connection import AddListener, Answer, Connection
 from fastbk.client.known_bookies import KnownBookies
+from fastbk.client.ledger_tags import LedgerTag, LedgerTags
 from fastbk.client.pending_request import Build, PendingRequest
 from fastbk.client.request_ids import next_slot
 from fastbk.client.token_renewal import TokenRenewal
@@ -223,12 +224,14 @@ class Peer:
         build: Build,
         timeout_s: float,
         tell: Callable[[Answer | Error], None],
+        tag: LedgerTag | None = None,
     ) -> PendingRequest:
         """Send a request other than a writer's add; `build(request_id)` encodes it. Nothing is told before it returns.
 
+        `tag`: of the ledger, if bookies have to see one.
         Errors: NotEnoughBookies (not reached, or the connection was lost), QuorumTimeout.
         """
-        return PendingRequest(self, build, timeout_s, tell)
+        return PendingRequest(self, build, timeout_s, tell, tag)
 
     async def request(self, build: Build, timeout_s: float) -> Answer:
         """Send a request other than a writer's add and return its answer; raises what `ask` tells."""
@@ -267,6 +270,12 @@ class BookiePool:
         self.config = config
         self.tls = config.tls.context() if config.tls is not None else None
         self.token_renewal = TokenRenewal(config, self._open_connections)
+        self.tags = LedgerTags(
+            config.credentials,
+            lambda: self.token_renewal.token,
+            lambda bookie_id, build: self.peer(bookie_id).request(build, config.read_timeout),
+        )
+        self.token_renewal.on_token = self.tags.refresh
         self.slots: dict[int, AddListener] = {}
         self.report = report
         self.is_closed = False
@@ -366,6 +375,7 @@ class BookiePool:
         """Close all connections; procedures that are under way end with ClientClosed."""
         self.is_closed = True
         self.token_renewal.end()
+        self.tags.close()
         for run in list(self.runs):
             run.end(ClientClosed("the client was closed: make a new one"))
         channels = [one for peer in self._peers.values() for one in peer.channels]

@@ -22,11 +22,11 @@ from fastbk.client.ledger_options import (
     check_open,
     check_password,
     custom_metadata_change,
+    custom_of,
     new_metadata,
     pacing_of,
     placement_of,
     shape_of,
-    with_group,
     writer_options,
 )
 from fastbk.client.ledger_reader import LedgerReader
@@ -104,13 +104,14 @@ class Client:
             writer.bookies_changed()
         self.repairs.bookies_changed()
 
-    def _io(
+    async def _io(
         self,
         requests: LedgerRequests,
         metadata: LedgerMetadata,
         placement: PlacementConfig | None = None,
     ) -> LedgerIo:
         config = placement or placement_of(metadata, self.config.placement)
+        requests.tag = await self.pool.tags.get(requests.ledger_id, metadata)
 
         async def choose(action: Choose) -> Replaced:
             return await self._ensembles.replace(action, metadata, config)
@@ -160,16 +161,13 @@ class Client:
         check_type("ledger_id", ledger_id, int | None)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
-        metadata = with_group(metadata, wish)
+        metadata = custom_of(metadata, wish, self.config.namespace)
         # Refuses impossible quorums before anything is asked.
-        checked = new_metadata(
-            (), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0
-        )
+        checked = new_metadata((), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0)
         self._warnings.check(checked)
+        self.pool.tags.check(checked.namespace)
         await self._watch_bookies()
-        chosen = await self._ensembles.new(
-            checked, wish, allow_missing_bookies=allow_missing_bookies
-        )
+        chosen = await self._ensembles.new(checked, wish, allow_missing_bookies=allow_missing_bookies)
         value = new_metadata(
             chosen.bookies,
             len(chosen.bookies),
@@ -192,7 +190,7 @@ class Client:
         requests = LedgerRequests(ledger_id, digest_type, password, flags, value.creation_token)
         options = writer_options(self.config, deferred_sync, chosen.away)
         machine = WriterMachine(ledger_id, known, options)
-        io = self._io(requests, value, wish)
+        io = await self._io(requests, value, wish)
         machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         self._writers.add(writer)
@@ -206,8 +204,10 @@ class Client:
         *,
         placement: PlacementConfig | None = None,
         allow_missing_bookies: bool = False,
+        namespace: str = "",
     ) -> None:
-        """Raise NotEnoughBookies unless enough bookies answer now for a ledger of that shape; see `create_ledger`."""
+        """Raise NotEnoughBookies or Unauthorized unless such a ledger could be made now; see `create_ledger`."""
+        self.pool.tags.check(namespace or self.config.namespace)
         shape = shape_of(ensemble, write_quorum, ack_quorum)
         wish = placement or self.config.placement
         await self._ensembles.new(shape, wish, allow_missing_bookies=allow_missing_bookies)
@@ -255,7 +255,7 @@ class Client:
         known = await self._store.read_ledger(ledger_id)
         digest_type = check_open(ledger_id, known.metadata, digest, password)
         requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
-        io = self._io(requests, known.metadata)
+        io = await self._io(requests, known.metadata)
         if recovery and not known.metadata.is_closed:
             options = RecoveryOptions(
                 pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
@@ -322,7 +322,7 @@ class Client:
         """
         digest_type = metadata.digest_type or DigestType.CRC32
         requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
-        return await run(procedure, self._io(requests, metadata))
+        return await run(procedure, await self._io(requests, metadata))
 
     async def call_store(self, call: Callable[[MetadataStore], T]) -> T:
         """Return `call(store)` of the metadata store, in a thread of the client's; for tools."""

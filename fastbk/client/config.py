@@ -36,6 +36,9 @@ class ClientConfig:
     credentials: Credentials | None = field(default_factory=Credentials.from_environment)
     """How to authenticate to bookies beside a certificate; None: not. Left out, the environment says it:
     FASTBK_TOKEN_FILE, FASTBK_USER and FASTBK_USER_PASSWORD_FILE (`fastbk.auth.credentials`)."""
+    namespace: str = ""
+    """What new ledgers belong to, unless their metadata says it (`fastbk.namespace`), for tokens that are limited to
+    namespaces. Ledgers of streams belong to the stream's."""
     passwords_in_metadata: bool = True
     """False: a new ledger's password is not stored. Nobody finds it in metadata, AutoRecovery and others neither: they
     cannot close the ledger when its writer has died, and bookies do not verify its HMAC digests."""
@@ -125,6 +128,7 @@ class ClientOptions(TypedDict, total=False):
     client_name: str
     tls: TlsOptions | None
     credentials: Credentials | None
+    namespace: str
     passwords_in_metadata: bool
     connect_timeout: float
     append_timeout: float

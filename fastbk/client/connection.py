@@ -111,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self.bookie_id = ""
         self.token = b""
         """What its client was authenticated by last; empty: by no token."""
+        self.tags_shown: dict[int, None] = {}
+        """Ledgers whose tags the bookie has seen, in that order (`ledger_tags.py`)."""
         self.is_paused = False
         self.is_open = False
         self.answers_dropped = 0
@@ -365,6 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         payload: bytes | None = login.payload
         while payload is not None:
             hello = Hello(client_name=client_name, auth_method=login.method, auth_payload=payload)
+            self.tags_shown.clear()  # as the bookie does
             reply = await self._say(encode_hello(HELLO_REQUEST_ID, hello), timeout_s)
             if login.method == SASL and not payload and not reply.auth_payload:
                 break  # the bookie does not authenticate its clients

@@ -126,7 +126,7 @@ class ExplicitLacSender:
                 answered.set_result(None if is_good else status_name(outcome.status))
 
         request = self._io.pool.peer(bookie_id).send_request(
-            lambda request_id: requests.frame(WriteLac(lac), request_id), self._timeout_s, reply
+            lambda request_id: requests.frame(WriteLac(lac), request_id), self._timeout_s, reply, requests.tag
         )
         self._requests[request] = answered
 

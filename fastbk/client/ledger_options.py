@@ -11,7 +11,7 @@ from fastbk.errors import ConfigError, NotEnoughBookies, Unauthorized, WeakQuoru
 from fastbk.meta.api import BookieRegistration
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
-from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.ledger import NAMESPACE_KEY, Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
@@ -172,12 +172,17 @@ def no_bookie_took_lac(
     )
 
 
-def with_group(
-    custom: Mapping[str, bytes] | None, placement: PlacementConfig
+def custom_of(
+    custom: Mapping[str, bytes] | None, placement: PlacementConfig, namespace: str
 ) -> Mapping[str, bytes] | None:
-    """Return the custom metadata of a new ledger, its group in it: whoever replaces a bookie later keeps to it."""
+    """Return the custom metadata of a new ledger, with its group, which whoever replaces a bookie later keeps to.
+
+    And with its namespace, unless it names one.
+    """
     check_type("placement", placement, PlacementConfig)
     check_type("metadata", custom, Mapping | None)
+    if namespace:
+        custom = {NAMESPACE_KEY: namespace.encode(), **(custom or {})}
     if placement.group is None:
         return custom
     kind = "hard" if placement.group_is_hard else "soft"

@@ -7,7 +7,7 @@ names another ledger or entry than was asked for, leaves this file as data.
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fastbk.client.connection import Answer
 from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
@@ -29,6 +29,9 @@ from fastbk.replication.actions import (
 )
 from fastbk.replication.entry_table import EntryTable
 from fastbk.wire.statuses import Status
+
+if TYPE_CHECKING:
+    from fastbk.client.ledger_tags import LedgerTag
 
 SmallRequest: TypeAlias = ReadEntry | ReadEntries | ReadLac | WriteLac | ForceLedger | ListEntries
 _RANGE = struct.Struct("<qq")
@@ -52,6 +55,8 @@ class LedgerRequests:
         """`creation_token`: of the ledger's metadata; bookies refuse what is of another creation (INV-T2)."""
         self.ledger_id = ledger_id
         self.digest_type = digest_type
+        self.tag: LedgerTag | None = None
+        """What bookies have to see in front of requests; None: nothing."""
         self._creation_mark = mark = creation_mark(creation_token)
         self.adds = LedgerCodec(ledger_id, digest_type, password, flags, mark)
         """Encodes the adds of the ledger's own writer, with `flags`."""

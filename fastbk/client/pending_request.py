@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastbk.client.connection import Answer, Connection, late
+from fastbk.client.ledger_tags import show
 from fastbk.errors import Error, NotEnoughBookies
 
 if TYPE_CHECKING:
     from fastbk.client.bookie_pool import Channel, Peer
+    from fastbk.client.ledger_tags import LedgerTag
 
 # Encodes a request, given its id.
 Build: TypeAlias = Callable[[int], bytes | bytearray]
@@ -19,7 +21,7 @@ Build: TypeAlias = Callable[[int], bytes | bytearray]
 class PendingRequest:
     """A request on its way to one bookie; `tell` gets the answer or an Error, once, unless it was cancelled."""
 
-    __slots__ = ("_connection", "_peer", "_request_id", "_task", "_tell", "_timeout_s", "_timer")
+    __slots__ = ("_connection", "_peer", "_request_id", "_tag", "_task", "_tell", "_timeout_s", "_timer")
 
     def __init__(
         self,
@@ -27,8 +29,11 @@ class PendingRequest:
         build: Build,
         timeout_s: float,
         tell: Callable[[Answer | Error], None],
+        tag: LedgerTag | None = None,
     ) -> None:
+        """`tag`: is shown to the bookie first."""
         self._peer = peer
+        self._tag = tag
         self._tell = tell
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
@@ -51,6 +56,8 @@ class PendingRequest:
 
     def _send(self, connection: Connection, frame: bytes | bytearray) -> None:
         self._connection = connection
+        if self._tag is not None:
+            show(connection, self._tag, self._peer.pool.next_request_id())
         connection.send_request(self._request_id, frame, self._end)
 
     def _timed_out(self) -> None:

@@ -26,10 +26,13 @@ class TokenRenewal:
 
     def __init__(self, config: ClientConfig, connections: Callable[[], Iterable[Connection]]) -> None:
         self._config = config
+        self.on_token: Callable[[], None] = lambda: None
+        """Called when connections are given a new one, and again while some have not got it."""
         self._connections = connections
         self._path = config.credentials.token_file if config.credentials is not None else ""
         self._stamp: Stamp = ()
-        self._token = b""
+        self.token = b""
+        """What the file had when it changed last; empty: it has not changed."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[Connection, asyncio.Task[None]] = {}
 
@@ -51,11 +54,14 @@ class TokenRenewal:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(INTERVAL_S, self._look)
         self._read()
-        for connection in self._connections() if self._token else ():
-            # One that was being opened has the old token, one that did not answer kept it.
-            if connection.token not in (b"", self._token) and connection not in self._tasks:
+        # One that was being opened has the old token, one that did not answer kept it.
+        have_old = [one for one in self._connections() if self.token and one.token not in (b"", self.token)]
+        for connection in have_old:
+            if connection not in self._tasks:
                 task = loop.create_task(self._renew(connection), name="fastbk renew token")
                 self._tasks[connection] = task
+        if have_old:
+            self.on_token()
 
     def _read(self) -> None:
         assert self._config.credentials is not None
@@ -64,14 +70,14 @@ class TokenRenewal:
             return
         self._stamp = stamp
         try:
-            self._token = self._config.credentials.token()
+            self.token = self._config.credentials.token()
         except ConfigError as error:
             _log.warning("token.not_read", reason=str(error))
 
     async def _renew(self, connection: Connection) -> None:
         config = self._config
         try:
-            await connection.renew(config.client_name, config.connect_timeout, Login(TOKEN, self._token, None))
+            await connection.renew(config.client_name, config.connect_timeout, Login(TOKEN, self.token, None))
         except Error as error:
             _log.warning("token.not_renewed", bookie=connection.bookie_id, reason=str(error))
         finally:

@@ -34,6 +34,11 @@ class StreamContext:
     """Raises QuotaExceeded if `policy`, called before, found that no new segment may be made."""
 
     @property
+    def namespace(self) -> str:
+        """The path of its namespace; "": the root."""
+        return self.name.rpartition("/")[0]
+
+    @property
     def stream_id(self) -> str:
         """The stream's id in metadata."""
         return self.store.stream_id

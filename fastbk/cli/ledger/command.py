@@ -28,6 +28,7 @@ from fastbk.cli.options import (
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.errors import ConfigError, os_errors_as
+from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
@@ -279,6 +280,9 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="begin while bookies are away or read-only, if the ack quorum answers; copies are owed",
     )
+    parser.add_argument(
+        "--namespace", default="", metavar="NAME", help="that it belongs to, for tokens that are limited to some"
+    )
     _add_secret(parser)
 
 
@@ -299,6 +303,7 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
             ack_quorum=options.ack_quorum,
             digest=options.digest or "crc32c",
             password=password_of(options),
+            metadata={NAMESPACE_KEY: options.namespace.encode()} if options.namespace else None,
             allow_missing_bookies=options.allow_missing_bookies,
         )
     for one in told:

@@ -28,14 +28,15 @@ def new_owner() -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(8)}"
 
 
-async def check_bookies(client: Client, policy: StreamPolicy) -> None:
-    """Raise NotEnoughBookies unless a segment could be made: who cannot write must not end one who can."""
-    await client.check_bookies(
+async def check_bookies(context: StreamContext, policy: StreamPolicy) -> None:
+    """Raise NotEnoughBookies or Unauthorized unless a segment could be made: who cannot write must not end who can."""
+    await context.client.check_bookies(
         policy.ensemble,
         policy.write_quorum,
         policy.ack_quorum,
         placement=policy.placement(),
         allow_missing_bookies=policy.allow_missing_bookies,
+        namespace=context.namespace,
     )
 
 
@@ -47,6 +48,8 @@ async def create_ledger(
     Streams' ledgers are guarded by their names, not by passwords.
     """
     custom = {"stream": context.stream_id, **metadata}
+    if context.namespace:
+        custom["namespace"] = context.namespace
     return await context.client.create_ledger(
         policy.ensemble,
         policy.write_quorum,

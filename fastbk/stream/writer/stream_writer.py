@@ -106,7 +106,7 @@ class StreamWriter:
             policy = await self._context.policy()
             if not self._options.over_quota:
                 self._context.check_room()  # before anybody is fenced for nothing
-            await check_bookies(self._context.client, policy)
+            await check_bookies(self._context, policy)
             known = await self._open_chain()
             # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
             await delete_pending(self._context, known)
