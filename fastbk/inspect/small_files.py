@@ -1,4 +1,4 @@
-"""The small files of a directory, each shown whole: manifest, mark, identity, cookie, audit log."""
+"""The small files of a directory, each shown whole: manifest, mark, identity, cookie, deletion log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastbk.inspect.items import Item, damage
 from fastbk.model import cookie as cookie_model
 from fastbk.storage import cookie_file as cookie_file
 from fastbk.storage import identity, limbo, manifest, scrub_state, small_files, unclean
-from fastbk.storage.directories import AUDIT_NAME
+from fastbk.storage.directories import DELETION_LOG_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SIZE_BYTES_MAX = 256 << 20
 LINE_BYTES_SHOWN = 200
 _ABSENT = {
-    AUDIT_NAME: "nothing was deleted or dropped there yet, or it is no ledger directory",
+    DELETION_LOG_NAME: "nothing was deleted or dropped there yet, or it is no ledger directory",
     limbo.NAME: "no rebirth waits there for its first start",
     unclean.NAME: "the last stop was a clean one, or it is no ledger directory",
     scrub_state.NAME: "no scrub has begun there, or it is no ledger directory",
@@ -157,8 +157,8 @@ def read_unclean(path: str) -> Iterator[Item]:
 
 
 def read_audit(path: str) -> Iterator[Item]:
-    """Yield each line of the audit log of a directory, or of the file itself."""
-    path = _inside(path, AUDIT_NAME)
+    """Yield each line of the deletion log of a directory, or of the file itself."""
+    path = _inside(path, DELETION_LOG_NAME)
     at = 0
     for line in _whole(path).split(b"\n"):
         if line:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import Error, StorageError
-from fastbk.storage.audit import AuditLog
+from fastbk.storage.deletion_log import DeletionLog
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import CommitInDoubt, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt, NewFiles
@@ -88,7 +88,7 @@ class Commits:
         self.is_held = False
         """For tests (`fastbk.server.index.hold_mark`): manifests count in this life alone, and nothing is unlinked."""
         self._directory = directory
-        self._audit = AuditLog(disk, directory)
+        self._deletion_log = DeletionLog(disk, directory)
         self._clock_s = clock_s
         self.reclaimed = Reclaimed()
         self._obituaries: list[dict[str, object]] = []
@@ -159,8 +159,8 @@ class Commits:
         try:
             self._write_obituaries()
         except OSError as error:
-            # Without its line in the audit log nothing is deleted: with the next change, or by the next start.
-            complaints.append(f"audit log: {error}")
+            # Without its line in the deletion log nothing is deleted: with the next change, or by the next start.
+            complaints.append(f"deletion log: {error}")
             if error.errno not in NO_ROOM:
                 dead = []
         complaints += self.files.unlink([*paths, *dead])
@@ -170,11 +170,11 @@ class Commits:
             try:
                 self._write_obituaries()
             except OSError as error:
-                complaints.append(f"audit log: {error}")
+                complaints.append(f"deletion log: {error}")
         return complaints
 
     def _write_obituaries(self) -> None:
-        self._audit.append(*self._obituaries)
+        self._deletion_log.append(*self._obituaries)
         self._obituaries.clear()
 
     def sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:

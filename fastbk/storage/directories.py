@@ -13,8 +13,9 @@ from fastbk.storage.manifest import SLOTS, Manifest, ManifestLost, ManifestMissi
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
 
-AUDIT_NAME = "audit.log"
-AUDIT_OLD_NAME = "audit.1.log"
+DELETION_LOG_NAME = "audit.log"
+DELETION_LOG_OLD_NAME = "audit.1.log"
+"""On disk it keeps the name that it had first. A bookie's audit log (`[audit] file`) is another one."""
 
 
 @dataclass(frozen=True, slots=True)

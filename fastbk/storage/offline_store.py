@@ -17,8 +17,8 @@ from fastbk.native.ledger_state import DELETED, LedgerState
 from fastbk.native.shard import shard_of
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage import limbo
-from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
+from fastbk.storage.deletion_log import DeletionLog
 from fastbk.storage.directories import free_bytes
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.manifest import ManifestSlots
@@ -36,8 +36,8 @@ FLUSH_ENTRIES = 100_000
 FLUSH_STATES = 100_000
 KEPT_FREE_BYTES = 128 * MIB
 """Room on the target's disk that no copy may take."""
-AUDIT_IDS = 4096
-"""Ledgers in one line of the audit log."""
+LEDGERS_PER_LINE = 4096
+"""Ledgers in one line of the deletion log."""
 FORGOTTEN_S = 1
 """When ledgers were deleted that have only left: so long ago that any merge of all files forgets them."""
 RANGES = 1024
@@ -62,7 +62,7 @@ class OfflineStore:
         )
         self._checkpoint = Checkpoint(disk, directory, slots, manifest, CheckpointSettings())
         self._damaged = self._checkpoint.load(self._store)
-        self._audit = AuditLog(disk, directory)
+        self._deletion_log = DeletionLog(disk, directory)
 
     def close(self) -> None:
         """Free everything."""
@@ -180,7 +180,7 @@ class OfflineStore:
         return self._store
 
     def drop(self, shards: Collection[int], reason: str) -> int:
-        """Drop all ledgers of these shards, durably and with their reason in the audit log; return their number.
+        """Drop all ledgers of these shards, durably and with their reason in the deletion log; return their number.
 
         They count as deleted from then on; merges and gc free the space. Again is harmless. A ledger that comes
         back by another move lives again.
@@ -188,9 +188,9 @@ class OfflineStore:
         states = [one for one in self.states(shards).values() if not one.flags & DELETED]
         states.sort(key=lambda state: state.ledger_id)
         now_s = int(time.time())
-        for at in range(0, len(states), AUDIT_IDS):
-            ids = [state.ledger_id for state in states[at : at + AUDIT_IDS]]
-            self._audit.append({"ledgers": ids, "reason": reason, "time_s": now_s})
+        for at in range(0, len(states), LEDGERS_PER_LINE):
+            ids = [state.ledger_id for state in states[at : at + LEDGERS_PER_LINE]]
+            self._deletion_log.append({"ledgers": ids, "reason": reason, "time_s": now_s})
         self._put_states(
             [replace(one, flags=one.flags | DELETED, deleted_s=FORGOTTEN_S) for one in states]
         )

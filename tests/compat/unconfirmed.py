@@ -59,7 +59,7 @@ def _unconfirmed(cluster: Cluster) -> list[float]:
 
 
 def _expired(cluster: Cluster) -> set[int]:
-    """Return the ledgers that the bookies' audit logs say expired."""
+    """Return the ledgers that the bookies' deletion logs say expired."""
     assert cluster.ours is not None
     paths = [
         path for one in cluster.ours.bookies for path in Path(one.directory).rglob("audit.log")

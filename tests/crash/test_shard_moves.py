@@ -71,8 +71,8 @@ def test_moved_shards_live_in_the_other_pair_alone(bookie: StoppedBookie) -> Non
     assert same(bookie.content(), before)
     assert not bookie.leftovers()
     bookie.settle()
-    audit = Path(bookie.config.ledgers.directories[0], "audit.log").read_text().splitlines()
-    assert "moved to pair 1" in json.loads(audit[-1])["reason"]
+    deletions = Path(bookie.config.ledgers.directories[0], "audit.log").read_text().splitlines()
+    assert "moved to pair 1" in json.loads(deletions[-1])["reason"]
 
 
 def test_shards_can_come_back(bookie: StoppedBookie) -> None:

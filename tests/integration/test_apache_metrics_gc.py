@@ -12,7 +12,7 @@ from tests.fixtures.exposition import Exposition, scraped
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_gc_space import (
-    audit_log,
+    deletion_log,
     events,
     gc,
     log_bytes,
@@ -27,10 +27,10 @@ BYTES = ENTRIES * 4096
 
 
 def buried(cluster: LocalCluster) -> dict[str, int]:
-    """Return size by path of each log that the audit log says is gone because nothing lived in it."""
+    """Return size by path of each log that the deletion log says is gone because nothing lived in it."""
     return {
         event["deleted"]: event["bytes"]
-        for event in events(audit_log(cluster.bookies[0]))
+        for event in events(deletion_log(cluster.bookies[0]))
         if "nothing" in event.get("reason", "") and "deleted" in event
     }
 
@@ -46,7 +46,7 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         await wait_until_confirmed(cluster.bookies)
         await client.delete_ledger(doomed)
         await wait_until_async(lambda: len(buried(cluster)) > 0, "logs are dead", 30)
-        (deletion,) = [one for one in events(audit_log(bookie)) if doomed in one.get("ledgers", [])]
+        (deletion,) = [one for one in events(deletion_log(bookie)) if doomed in one.get("ledgers", [])]
         assert "in two cycles" in deletion["reason"]
 
         async def agrees() -> bool:
@@ -57,7 +57,7 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
             counted = shown.value("bookie_RECLAIMED_DELETION_SPACE_BYTES")
             return before == after == counted > 0
 
-        await wait_until_async(agrees, "the counter is the sum of the audit log", 30)
+        await wait_until_async(agrees, "the counter is the sum of the deletion log", 30)
         assert await gc(bookie, "run", "--major") == 0
         shown = await scraped(cluster)
         assert shown.value("bookie_RECLAIM_FAILED_TO_DELETE") == 0

@@ -76,7 +76,7 @@ def log_bytes(bookie: Bookie) -> int:
     )
 
 
-def audit_log(bookie: Bookie) -> Path:
+def deletion_log(bookie: Bookie) -> Path:
     return bookie.directory / "ledgers" / "audit.log"
 
 
@@ -127,7 +127,7 @@ async def test_compaction_under_load_wins_space_back_and_loses_nothing() -> None
             await client.delete_ledger(ledger_id)
 
         def are_deleted() -> bool:
-            return set(ids[2:]) <= deleted(audit_log(bookie))
+            return set(ids[2:]) <= deleted(deletion_log(bookie))
 
         await wait_until_async(are_deleted, "gc has deleted them", WAIT_S)
         load = asyncio.create_task(write(client, 300))
@@ -173,7 +173,7 @@ async def test_a_copy_that_a_repair_replaced_goes_and_its_fence_stays() -> None:
             return False
 
         await wait_until_async(is_gone, "the copy too many is dropped", WAIT_S)
-        dropped = [event for event in events(audit_log(old)) if ledger_id in event.get("dropped", [])]
+        dropped = [event for event in events(deletion_log(old)) if ledger_id in event.get("dropped", [])]
         assert "named other bookies" in dropped[0]["reason"]
         assert await raw.add(ledger_id, 100, b"late") == Status.FENCED
         for each, count in ((ledger_id, 100), (kept, 10)):
@@ -258,7 +258,7 @@ async def test_suspended_run_and_resumed(capsys: pytest.CaptureFixture[str]) -> 
             assert await gc(bookie, "run") == 0
         assert "1 not in metadata" in capsys.readouterr().out
         await wait_until_async(
-            lambda: deleted(audit_log(bookie)) == {ids[0]}, "a run deletes all the same", WAIT_S
+            lambda: deleted(deletion_log(bookie)) == {ids[0]}, "a run deletes all the same", WAIT_S
         )
         assert await gc(bookie, "resume", "--minor") == 0
         assert await gc(bookie, "resume", "--json") == 0
@@ -274,9 +274,9 @@ async def test_most_of_all_ledgers_go_by_force_only(capsys: pytest.CaptureFixtur
         assert await gc(bookie, "run") == 0, "the first look only takes note"
         assert await gc(bookie, "run") == 1
         assert "6 of 8 ledgers are not in metadata" in capsys.readouterr().out
-        assert deleted(audit_log(bookie)) == set()
+        assert deleted(deletion_log(bookie)) == set()
         assert await gc(bookie, "run", "--force") == 0
         await wait_until_async(
-            lambda: deleted(audit_log(bookie)) == set(ids[:6]), "an operator's word", WAIT_S
+            lambda: deleted(deletion_log(bookie)) == set(ids[:6]), "an operator's word", WAIT_S
         )
         await check_whole(client, ids[7], 1)

@@ -77,9 +77,9 @@ async def test_ghosts_leave_room_for_real_ledgers_and_go_also_after_a_restart() 
             assert await bookie.add(ghosts[0], 0, b"new", password=b"new") == Status.OK, (
                 "no tombstone"
             )
-            audit = (cluster.bookies[0].directory / "ledgers" / "audit.log").read_text()
+            deletions = (cluster.bookies[0].directory / "ledgers" / "audit.log").read_text()
             expired = [
-                one for line in audit.splitlines() for one in json.loads(line).get("expired", ())
+                one for line in deletions.splitlines() for one in json.loads(line).get("expired", ())
             ]
             assert set(ghosts) <= set(expired)
             assert first not in expired

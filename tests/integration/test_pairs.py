@@ -81,9 +81,9 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             for ledger_id in doomed:
                 await client.delete_ledger(ledger_id)
             for pair in (0, 1):
-                audit = bookie.directory / f"ledgers.{pair}" / "audit.log"
+                log = bookie.directory / f"ledgers.{pair}" / "audit.log"
                 await asyncio.to_thread(
-                    wait_until, lambda audit=audit, pair=pair: doomed[pair] in dropped(audit), "gc in both pairs", 30
+                    wait_until, lambda log=log, pair=pair: doomed[pair] in dropped(log), "gc in both pairs", 30
                 )  # fmt: skip
             for ledger_id in set(ids) - set(doomed):
                 await check_whole(client, ledger_id, 2 * ENTRIES)
@@ -93,10 +93,10 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             assert f'pair="{pair}"' in text
 
 
-def dropped(audit: Path) -> set[int]:
-    if not audit.exists():
+def dropped(log: Path) -> set[int]:
+    if not log.exists():
         return set()
-    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
     return {ledger_id for line in lines for ledger_id in line.get("ledgers", ())}
 
 

@@ -20,7 +20,7 @@ from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server import process_table
 from fastbk.server.supervision.spawn import ChildProcess
-from fastbk.storage.audit import AUDIT_NAME, AuditLog
+from fastbk.storage.deletion_log import DELETION_LOG_NAME, DeletionLog
 from fastbk.stream.chain.chain import VERSION, get_chain
 from fastbk.stream.namespace.tree_records import UsageRecord, get
 
@@ -58,10 +58,10 @@ def test_an_identity_in_sqlite_that_makes_no_sense_is_named_so(tmp_path: Path) -
     store.close()
 
 
-def test_the_audit_log_passes_over_such_a_line(tmp_path: Path) -> None:
-    (tmp_path / AUDIT_NAME).write_bytes(UNKNOWN_FIELD + b'\n{"event": "x"}\n')
+def test_the_deletion_log_passes_over_such_a_line(tmp_path: Path) -> None:
+    (tmp_path / DELETION_LOG_NAME).write_bytes(UNKNOWN_FIELD + b'\n{"event": "x"}\n')
     disk = Disk(str(tmp_path), "plain")
-    assert AuditLog(disk, str(tmp_path)).read() == [{"event": "x"}]
+    assert DeletionLog(disk, str(tmp_path)).read() == [{"event": "x"}]
 
 
 @pytest.mark.parametrize("text", ["'[' * 30_000", "'no JSON'"])

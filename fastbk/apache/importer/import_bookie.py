@@ -31,7 +31,7 @@ from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie_file as cookie_file
 from fastbk.storage import identity, limbo
 from fastbk.storage.directories import (
-    AUDIT_NAME,
+    DELETION_LOG_NAME,
     LOCATIONS,
     LOGS,
     free_bytes,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
 
 LEDGERS_AT_ONCE = 1000
-OWN_FILES = (*SLOTS, AUDIT_NAME, limbo.NAME, identity.NAME)
+OWN_FILES = (*SLOTS, DELETION_LOG_NAME, limbo.NAME, identity.NAME)
 
 
 @dataclass

@@ -17,8 +17,8 @@ from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import DirectBackground, DirectJobs
 from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop
-from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
+from fastbk.storage.deletion_log import DeletionLog
 
 if TYPE_CHECKING:
     from array import array
@@ -34,11 +34,11 @@ RETRY_DELAY_S = 1.0
 """After a flush has failed as often as a checkpoint tries."""
 
 
-class AuditFailed(OSError):
-    """Lines for the audit log that could not be written."""
+class DeletionLogFailed(OSError):
+    """Lines for the deletion log that could not be written."""
 
     def __init__(self, events: list[dict[str, object]]) -> None:
-        super().__init__("the audit log can't be written")
+        super().__init__("the deletion log can't be written")
         self.events = events
 
 
@@ -76,7 +76,7 @@ class Flusher:
         self._store = store
         self._checkpoint = checkpoint
         self._jobs = jobs
-        self._audit = AuditLog(disk, directory)
+        self._deletion_log = DeletionLog(disk, directory)
         self._log = log
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
@@ -88,9 +88,9 @@ class Flusher:
         """Bytes of logs and failures that are counted already."""
         self._damage: tuple[Damage, ...] = ()
         self._clean = False
-        # Deletions: marked in states that are not sealed yet; not in the audit log yet; in the flush that is under way.
+        # Deletions: marked in states that are not sealed yet; not in the deletion log yet; in the flush under way.
         self._marked: list[dict[str, object]] = []
-        self._unaudited: list[dict[str, object]] = []
+        self._unrecorded: list[dict[str, object]] = []
         self._deleted: array[int] | None = None
         self._has_expired = False
         """Whether ledgers have expired among `_deleted`."""
@@ -126,8 +126,8 @@ class Flusher:
         """
         check(not self._is_flushing, "one flush at a time")
         self._index.seal()
-        if self._marked or self._unaudited:
-            self._audit_deletions()
+        if self._marked or self._unrecorded:
+            self._record_deletions()
         self._is_flushing = True
         self._begun_s = self._timer_s()
         self._damage = tuple(damage)
@@ -198,7 +198,7 @@ class Flusher:
         if count:
             event = {"dropped": list(ledger_ids[:count]), "reason": reason}
             self._jobs.submit(
-                "audit", lambda: self._audit.append({**event, "time_s": int(self._clock_s())})
+                "audit", lambda: self._deletion_log.append({**event, "time_s": int(self._clock_s())})
             )
         return count
 
@@ -222,22 +222,22 @@ class Flusher:
 
     # ---- deletions
 
-    def _audit_deletions(self) -> None:
+    def _record_deletions(self) -> None:
         """Before the flush that makes deletions durable they are written down; after it what is deleted may go."""
-        events = [*self._unaudited, *self._marked]
-        self._marked, self._unaudited = [], []
+        events = [*self._unrecorded, *self._marked]
+        self._marked, self._unrecorded = [], []
         self._has_expired = any("expired" in event for event in events)
         self._deleted = self._index.deleted_ledgers()
 
-        def audit() -> None:
-            kill_point("index.delete_before_audit")
+        def record() -> None:
+            kill_point("index.delete_before_record")
             try:
-                self._audit.append(*events)
+                self._deletion_log.append(*events)
             except OSError as error:
-                raise AuditFailed(events) from error
-            kill_point("index.delete_after_audit")
+                raise DeletionLogFailed(events) from error
+            kill_point("index.delete_after_record")
 
-        self._jobs.submit("audit", audit)
+        self._jobs.submit("audit", record)
 
     def _forgotten(self, ledger_ids: array[int]) -> None:
         if self._deleted is not None:
@@ -287,9 +287,9 @@ class Flusher:
             self._index.count("FBK_C_INDEX_FLUSH_FAILURES")
             self.failure = str(error)
             self._retry_at_s = self._monotonic_s() + RETRY_DELAY_S
-        elif name == "audit" and isinstance(error, AuditFailed):
+        elif name == "audit" and isinstance(error, DeletionLogFailed):
             # Nothing goes without its line: with the next flush once more.
-            self._unaudited += error.events
+            self._unrecorded += error.events
             self._deleted = None
         elif isinstance(error, Error | OSError):
             self.upkeep.take(name, error)

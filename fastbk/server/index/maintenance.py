@@ -69,7 +69,7 @@ class MaintenanceLoop:
     ) -> None:
         """Begin with nothing to do."""
         self.deleted: Collection[int] = ()
-        """Ledgers whose deletion is flushed, and in the audit log: their locations may go."""
+        """Ledgers whose deletion is flushed, and in the deletion log: their locations may go."""
         self.compaction = CompactionStatus()
         self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
         """Told (ledger, first id, last id) of what a compaction found damaged, once it counts."""

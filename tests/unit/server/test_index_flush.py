@@ -17,8 +17,8 @@ from fastbk.server.index.background import FlushThread, Task
 from fastbk.server.index.flush import Flusher
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.holdings_check import HeldCheck
-from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
+from fastbk.storage.deletion_log import DeletionLog
 from fastbk.storage.directories import LOCATIONS, log_path
 from fastbk.storage.locations_merge import MERGE_FILES_MIN
 from tests.fixtures.fake_disk import FakeDisk
@@ -149,7 +149,7 @@ def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) 
     assert life.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2
     assert list(life.flusher.upkeep.deleted) == [1]
     disk = fake.disk()
-    events = AuditLog(disk, LEDGERS).read()
+    events = DeletionLog(disk, LEDGERS).read()
     assert {"ledgers": [1, 77], "reason": "gone from metadata"}.items() <= events[0].items()
     life.close()
     again = Life(fake, Book())
@@ -160,19 +160,19 @@ def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) 
         again.close()
 
 
-def test_nothing_goes_without_its_line_in_the_audit_log(fake: FakeDisk, life: Life) -> None:
+def test_nothing_goes_without_its_line_in_the_deletion_log(fake: FakeDisk, life: Life) -> None:
     life.add(1, 0, bytes(300))
     life.settle()
     life.flush()
-    fake.fault("fail", "create", errno=errno.ENOSPC)  # the audit log's file
+    fake.fault("fail", "create", errno=errno.ENOSPC)  # the deletion log's file
     delete(life, 1)
-    assert AuditLog(fake.disk(), LEDGERS).read() == []
+    assert DeletionLog(fake.disk(), LEDGERS).read() == []
     assert not life.flusher.upkeep.deleted
     assert life.checkpoint.manifest.logs[0].live_bytes
     life.add(2, 0, bytes(300))
     life.settle()
     life.flush()
-    assert AuditLog(fake.disk(), LEDGERS).read()[0]["ledgers"] == [1]
+    assert DeletionLog(fake.disk(), LEDGERS).read()[0]["ledgers"] == [1]
     assert list(life.flusher.upkeep.deleted) == [1]
 
 
@@ -218,7 +218,7 @@ def test_a_compaction_on_request(fake: FakeDisk, life: Life) -> None:
     assert [log.kind for log in logs] == ["flush", "compaction"]
     for ledger_id in (2, 3):
         assert life.ask(life.harness.read(ledger_id, 0)).status == OK
-    events = AuditLog(fake.disk(), LEDGERS).read()
+    events = DeletionLog(fake.disk(), LEDGERS).read()
     assert "compacted into" in str(events[-1]["reason"])
     life.close()
 

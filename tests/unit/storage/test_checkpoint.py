@@ -1,4 +1,4 @@
-"""Checkpoints: order, retries, what a failure leaves behind, deletions and their audit."""
+"""Checkpoints: order, retries, what a failure leaves behind, deletions and their lines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from fastbk.native.store import DELETED, FlushContents, LedgerState, Scope
-from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
+from fastbk.storage.deletion_log import DeletionLog
 from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_merge import MERGE_FILES_MIN
 from fastbk.storage.maintenance import Recount
@@ -175,7 +175,7 @@ def test_files_of_a_commit_in_doubt_stay_until_the_next_one(harness: StoreHarnes
     harness.check_files()
 
 
-def test_a_dead_log_goes_with_a_line_in_the_audit(harness: StoreHarness) -> None:
+def test_a_dead_log_goes_with_a_line_in_the_deletion_log(harness: StoreHarness) -> None:
     harness.settings = CheckpointSettings(entry_log_size_bytes=1)
     life = harness.start()
     harness.flush([(1, 0), (2, 0)])
@@ -184,13 +184,13 @@ def test_a_dead_log_goes_with_a_line_in_the_audit(harness: StoreHarness) -> None
     assert [log.log_id for log in life.checkpoint.manifest.logs] == [1]
     assert life.store.read(2, 0, 0).status == OK
     assert life.store.read(1, 1, 1).status == NO_ENTRY
-    (line,) = AuditLog(life.disk, DIRECTORY).read()
+    (line,) = DeletionLog(life.disk, DIRECTORY).read()
     assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000002.log"
     assert line["reason"] == "nothing that is not deleted lies in it"
     harness.delete(2)
     harness.check_files()
     assert life.disk.list(f"{DIRECTORY}/logs") == []
-    assert len(AuditLog(life.disk, DIRECTORY).read()) == 2
+    assert len(DeletionLog(life.disk, DIRECTORY).read()) == 2
 
 
 def test_nothing_is_deleted_without_its_line(harness: StoreHarness) -> None:
@@ -201,7 +201,7 @@ def test_nothing_is_deleted_without_its_line(harness: StoreHarness) -> None:
     assert change is not None
     Checkpoint.install(life.store, change)
     harness.fake.fault("fail", "create", errno=errno.EIO)
-    assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
+    assert "deletion log" in life.checkpoint.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == ["0000000000000001.log"]
     harness.maybe_deleted = {1}
     harness.restart()
@@ -218,9 +218,9 @@ def test_a_full_disk_has_room_made_before_the_line(harness: StoreHarness) -> Non
     assert change is not None
     Checkpoint.install(life.store, change)
     harness.fake.fault("fail", "create", errno=errno.ENOSPC)
-    assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
+    assert "deletion log" in life.checkpoint.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == []
-    (line,) = AuditLog(life.disk, DIRECTORY).read()
+    (line,) = DeletionLog(life.disk, DIRECTORY).read()
     assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000001.log"
 
 

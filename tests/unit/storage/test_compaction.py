@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.store import Scope
-from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed, CheckpointSettings
 from fastbk.storage.compaction import Compaction, CompactionSettings
+from fastbk.storage.deletion_log import DeletionLog
 from fastbk.storage.directories import log_path
 from fastbk.storage.manifest import COMPACTION, ManifestSlots
 from tests.fixtures import upkeep_at_once
@@ -87,7 +87,7 @@ def test_what_lives_is_moved_and_the_logs_go(harness: StoreHarness, life: Life) 
     harness.check()
     harness.check_files()
     assert life.store.read(2, 0, LAST).status == NO_ENTRY
-    lines = AuditLog(life.disk, DIRECTORY).read()
+    lines = DeletionLog(life.disk, DIRECTORY).read()
     assert [line["deleted"] for line in lines] == [log_path(DIRECTORY, i) for i in (1, 2, 3, 4)]
     assert lines[0]["reason"] == f"compacted into {6:016x}"
     harness.restart()

@@ -1,8 +1,7 @@
-"""The audit log of a ledger directory: every deletion of data, with its reason, before it happens.
+"""The deletion log of a ledger directory: every deletion of data, with its reason, before it happens.
 
-One JSON object a line. Only appended to; a line that was cut short by a crash is closed by a line's end before
-the next one. A file that is long enough becomes `audit.1.log`, in place of the one before it: whoever wants to keep
-more copies that away.
+It is `audit.log`, one JSON object a line, and is only appended to. If a crash cut a line short, a newline closes it
+before the next line. A long file becomes `audit.1.log` and replaces the one before it: copy that away to keep more.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.storage.directories import AUDIT_NAME, AUDIT_OLD_NAME
+from fastbk.storage.directories import DELETION_LOG_NAME, DELETION_LOG_OLD_NAME
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -21,13 +20,13 @@ SIZE_BYTES_MAX = 64 * MIB
 """A longer one is set aside before the next line."""
 
 
-class AuditLog:
+class DeletionLog:
     """`audit.log` of one directory. One thread of one process."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        self._path = f"{directory}/{AUDIT_NAME}"
+        self._path = f"{directory}/{DELETION_LOG_NAME}"
 
     def append(self, *events: dict[str, object]) -> None:
         """Add one line an event, durably. Raises OSError: then what they announce must not be done."""
@@ -54,7 +53,7 @@ class AuditLog:
         if self._disk.size(file) <= SIZE_BYTES_MAX:
             return file, False
         self._disk.close(file)
-        self._disk.rename(self._path, f"{self._directory}/{AUDIT_OLD_NAME}")
+        self._disk.rename(self._path, f"{self._directory}/{DELETION_LOG_OLD_NAME}")
         return self._disk.open(self._path, create=True), True
 
     def read(self) -> list[dict[str, object]]:

@@ -1,12 +1,12 @@
-"""The audit log: durable lines, whole behind a cut one, and bounded."""
+"""The deletion log: durable lines, whole behind a cut one, and bounded."""
 
 from __future__ import annotations
 
 import pytest
 
-from fastbk.storage import audit
-from fastbk.storage.audit import AuditLog
-from fastbk.storage.directories import AUDIT_NAME, AUDIT_OLD_NAME
+from fastbk.storage import deletion_log
+from fastbk.storage.deletion_log import DeletionLog
+from fastbk.storage.directories import DELETION_LOG_NAME, DELETION_LOG_OLD_NAME
 from tests.fixtures.fake_disk import FakeDisk
 
 DIRECTORY = "/ledgers"
@@ -23,26 +23,26 @@ def fake() -> FakeDisk:
 def test_a_long_one_is_set_aside_and_the_one_before_it_goes(
     fake: FakeDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "SIZE_BYTES_MAX", 1000)
+    monkeypatch.setattr(deletion_log, "SIZE_BYTES_MAX", 1000)
     disk = fake.disk()
-    log = AuditLog(disk, DIRECTORY)
+    log = DeletionLog(disk, DIRECTORY)
     for number in range(200):
         log.append({"ledgers": [number], "reason": "test"})
         sizes = [len(disk.read_file(f"{DIRECTORY}/{name}")) for name in disk.list(DIRECTORY)]
         assert max(sizes) <= 1100 and len(sizes) <= 2
-    assert sorted(disk.list(DIRECTORY)) == [AUDIT_OLD_NAME, AUDIT_NAME]
+    assert sorted(disk.list(DIRECTORY)) == [DELETION_LOG_OLD_NAME, DELETION_LOG_NAME]
     assert log.read()[-1] == {"ledgers": [199], "reason": "test"}
 
 
 def test_power_cut_between_setting_aside_and_the_next_line_loses_no_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(audit, "SIZE_BYTES_MAX", 100)
+    monkeypatch.setattr(deletion_log, "SIZE_BYTES_MAX", 100)
     for nth in range(1, 12):
         fake = FakeDisk(seed=nth)
         fake.disk().make_directory(DIRECTORY)
         fake.disk().sync_directory("/")
-        log = AuditLog(fake.disk(), DIRECTORY)
+        log = DeletionLog(fake.disk(), DIRECTORY)
         for number in range(4):
             log.append({"number": number, "padding": "x" * 30})
         fake.fault("cut", nth=nth)
@@ -57,7 +57,7 @@ def test_power_cut_between_setting_aside_and_the_next_line_loses_no_line(
         fake.restart("random", nth)
         disk = fake.disk()
         raw = b""
-        for name in (AUDIT_OLD_NAME, AUDIT_NAME):
+        for name in (DELETION_LOG_OLD_NAME, DELETION_LOG_NAME):
             if name in disk.list(DIRECTORY):
                 raw += disk.read_file(f"{DIRECTORY}/{name}")
         for number in range(2, 5 if is_done else 4):  # two lines fill a file
