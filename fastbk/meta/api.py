@@ -32,6 +32,8 @@ APACHE_PROTOCOL = "bookie-rpc"
 HTTP_PROTOCOL = "http"
 HTTPS_PROTOCOL = "https"
 HTTP_NAME = "httpserver"
+TLS_EXTENSION = "tls"
+"""The extension of an endpoint where a client may use TLS, as Apache's bookies register it."""
 READS_ONLY_PROPERTY = "reads_only"
 """The property of a registration that says why the bookie takes no adds."""
 REASON_CHARACTERS_MAX = 500
@@ -55,6 +57,7 @@ class Endpoint:
     port: int
     protocol: str = FASTBK_PROTOCOL
     name: str = "bookie"
+    extensions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

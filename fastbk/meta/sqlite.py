@@ -14,16 +14,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 
-from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
+from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
     BookieIdentity,
     BookieRegistration,
     BookieService,
-    DirectoryIdentity,
-    Endpoint,
     VersionedIdentity,
     VersionedLedger,
     deleted_before,
@@ -35,13 +32,13 @@ from fastbk.meta.record_sessions import read_boot_id
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
+from fastbk.meta.sqlite_texts import identity_text, parse_identity, parse_service, service_text
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
 LEASE_S = 10.0
 WATCH_INTERVAL_S = 0.1
 MEMORY_WATCH_INTERVAL_S = 0.01
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class SqliteLease:
@@ -238,7 +235,7 @@ class SqliteStore:
                     service.bookie_id,
                     session,
                     str(service.incarnation),
-                    json.dumps(asdict(service)),
+                    service_text(service),
                     writable,
                     self._boot_id,
                     self._clock() + self._lease_s,
@@ -275,7 +272,7 @@ class SqliteStore:
             "SELECT service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
         )
         return [
-            BookieRegistration(_service(service), bool(writable))
+            BookieRegistration(parse_service(service), bool(writable))
             for service, writable, boot_id, expires_s in rows
             if self._alive(boot_id, expires_s)
         ]
@@ -287,7 +284,7 @@ class SqliteStore:
         row = self._file.row(
             "SELECT identity, version FROM identities WHERE bookie_id = ?", bookie_id
         )
-        return None if row is None else VersionedIdentity(_identity(row[0]), row[1])
+        return None if row is None else VersionedIdentity(parse_identity(row[0]), row[1])
 
     def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
         """Return None: no other system's bookies are here."""
@@ -302,7 +299,7 @@ class SqliteStore:
     ) -> int:
         """Create or compare-and-set an identity."""
         check_bookie_id(identity.bookie_id)
-        text = json.dumps(asdict(identity))
+        text = identity_text(identity)
         with self._file.transaction() as db:
             if version is None:
                 try:
@@ -332,7 +329,7 @@ class SqliteStore:
     def list_identities(self) -> list[BookieIdentity]:
         """Return all identities."""
         rows = self._file.rows("SELECT identity FROM identities ORDER BY bookie_id")
-        return [_identity(row[0]) for row in rows]
+        return [parse_identity(row[0]) for row in rows]
 
     # --- watches -----------------------------------------------------------------------------------------------
 
@@ -383,23 +380,3 @@ def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
     return MetadataConflict(
         f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
     )
-
-
-def _service(text: str) -> BookieService:
-    """Raises StorageError."""
-    try:
-        fields = json.loads(text)
-        endpoints = tuple(Endpoint(**one) for one in fields.pop("endpoints"))
-        return BookieService(**fields, endpoints=endpoints)
-    except _DAMAGED as error:
-        raise StorageError(f"a bookie's registration in sqlite is damaged: {error!r}") from error
-
-
-def _identity(text: str) -> BookieIdentity:
-    """Raises StorageError."""
-    try:
-        fields = json.loads(text)
-        directories = tuple(DirectoryIdentity(**one) for one in fields.pop("directories"))
-        return BookieIdentity(**fields, directories=directories)
-    except _DAMAGED as error:
-        raise StorageError(f"a bookie's identity in sqlite is damaged: {error!r}") from error

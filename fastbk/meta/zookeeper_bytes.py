@@ -38,6 +38,8 @@ def service_bytes(service: BookieService) -> bytes:
         protobuf.put_int(message, 2, endpoint.port)
         protobuf.put_bytes(message, 3, endpoint.host.encode())
         protobuf.put_bytes(message, 4, endpoint.protocol.encode())
+        for extension in endpoint.extensions:
+            protobuf.put_bytes(message, 6, extension.encode())
         protobuf.put_bytes(out, 6, bytes(message))
     properties = {**service.properties, INCARNATION_PROPERTY: str(service.incarnation)}
     for key, value in properties.items():
@@ -75,12 +77,15 @@ def parse_service(bookie_id: BookieId, raw: bytes) -> BookieService:
 def _endpoint(message: bytes) -> Endpoint:
     texts = {1: "", 3: "", 4: ""}
     port = 0
+    extensions: list[str] = []
     for one in protobuf.fields(message):
         if one.number in texts:
             texts[one.number] = one.content().decode()
         elif one.number == 2:
             port = one.integer()
-    return Endpoint(texts[3], port, texts[4], texts[1])
+        elif one.number == 6:
+            extensions.append(one.content().decode())
+    return Endpoint(texts[3], port, texts[4], texts[1], tuple(extensions))
 
 
 def _pair(message: bytes) -> tuple[str, str]:

@@ -64,6 +64,7 @@ def test_one_bookie_and_the_cluster(shell: Shell, zookeeper: ZooKeeperPlace, pee
     code, out, _ = shell("endpointinfo", "-b", "bookie-2")
     assert code == 0
     assert "Protocol: bookie-rpc" in out
+    assert "Extensions: []" in out
     code, _, err = shell("endpointinfo", "-bookieid", "bookie-9")
     assert (code, err) == (
         255,

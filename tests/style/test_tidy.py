@@ -27,7 +27,6 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/replication/add_machine.py": (619, "one state machine; half of it is its events and questions"),
     "fastbk/replication/writer_machine.py": (430, "one state machine, with the text of what its drivers do"),
     "fastbk/client/ledger_writer.py": (520, "a public handle, the first candidate for a split"),
-    "fastbk/meta/sqlite.py": (405, "one store: schema, transactions, watches"),
     "tests/native/test_store.c": (550, "one program, many cases over one rig"),
 }
 

@@ -83,6 +83,7 @@ def _endpoint_info(context: Context, words: CommandLine) -> int:
         print(f"Endpoint: {endpoint.name}")
         print(f"Protocol: {endpoint.protocol}")
         print(f"Address: {endpoint.host} : {endpoint.port}")
+        print(f"Extensions: [{', '.join(endpoint.extensions)}]")
     return 0
 
 

@@ -24,6 +24,7 @@ from fastbk.meta.api import (
     HTTPS_PROTOCOL,
     READS_ONLY_PROPERTY,
     REASON_CHARACTERS_MAX,
+    TLS_EXTENSION,
     BookieService,
     Endpoint,
 )
@@ -58,7 +59,10 @@ def endpoints(
     `host`, `port`: where it listens. `http_port`: where its pages are; None: there are none.
     """
     host = config.bookie.advertised or host
-    found = tuple(Endpoint(host, port, one) for one in (FASTBK_PROTOCOL, APACHE_PROTOCOL))
+    extensions = () if config.tls.mode == "off" else (TLS_EXTENSION,)
+    found = tuple(
+        Endpoint(host, port, one, extensions=extensions) for one in (FASTBK_PROTOCOL, APACHE_PROTOCOL)
+    )
     if http_port is None:
         return found
     http_host, _ = split_address(config.http.listen, "[http] listen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieIdentity, DirectoryIdentity, Endpoint
+from fastbk.meta.api import TLS_EXTENSION, BookieIdentity, DirectoryIdentity, Endpoint
 from fastbk.meta.sqlite import MemoryStore, SqliteStore
 from fastbk.meta.zookeeper_paths import Layout
 from fastbk.model.ledger import LedgerMetadata
@@ -213,6 +214,15 @@ def test_a_registration_says_how_to_reach_the_bookie(open_driver: Open) -> None:
     lease.close()
     lease.close()
     assert other.list_bookies() == []
+
+
+def test_a_registration_says_that_an_endpoint_has_tls(open_driver: Open) -> None:
+    store = open_driver()
+    endpoints = (Endpoint("127.0.0.1", 3181, extensions=(TLS_EXTENSION,)), Endpoint("127.0.0.1", 80))
+    lease = store.register_bookie(replace(service(), endpoints=endpoints), writable=True)
+    (found,) = store.list_bookies()
+    assert found.service.endpoints == endpoints
+    lease.close()
 
 
 def test_the_same_data_takes_its_registration_over_and_other_data_does_not(

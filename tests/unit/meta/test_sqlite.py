@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sqlite3
 from contextlib import closing
@@ -15,7 +16,8 @@ from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.sqlite_file import SqliteFile
-from tests.fixtures.metadata import metadata
+from fastbk.meta.sqlite_texts import service_text
+from tests.fixtures.metadata import metadata, service
 
 
 def _draw(path: str, count: int, out: multiprocessing.SimpleQueue[list[int]]) -> None:
@@ -103,3 +105,9 @@ async def test_clients_make_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no cluster at"), fastbk.sync.connect(uri) as client:
         list(client.list_ledgers())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_version_01_reads_the_registration_of_a_bookie_without_tls() -> None:
+    """It makes an endpoint of what it finds, and raises for a field that it does not know."""
+    (endpoint,) = json.loads(service_text(service()))["endpoints"]
+    assert endpoint.keys() == {"host", "port", "protocol", "name"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,14 +141,14 @@ def test_deleted_ids_share_a_node_with_their_neighbours() -> None:
 # --- nodes -------------------------------------------------------------------------------------------------------
 
 # By hand: field 6 (endpoint) {1 "bookie", 2 3181, 3 "h", 4 "fastbk"}, field 7 (property) twice.
+INCARNATION = b"\x3a\x17\x0a\x12fastbk.incarnation\x12\x017"
 SERVICE = (
     b"\x32\x16\x0a\x06bookie\x10\xed\x18\x1a\x01h\x22\x06fastbk"
-    b"\x3a\x06\x0a\x01k\x12\x01v"
-    b"\x3a\x17\x0a\x12fastbk.incarnation\x12\x017"
+    b"\x3a\x06\x0a\x01k\x12\x01v" + INCARNATION
 )
 SERVICE_VALUE = BookieService("b1", 7, (Endpoint("h", 3181),), {"k": "v"})
 
-# What an Apache bookie with an HTTP server publishes: with auth and extensions, without our property.
+# What an Apache bookie with an HTTP server publishes: with TLS, without our property.
 APACHE_SERVICE = (
     b"\x32\x1f\x0a\x06bookie\x10\xed\x18\x1a\x01h\x22\x0abookie-rpc\x32\x03tls"
     b"\x32\x19\x0a\x0ahttpserver\x10\x90\x3f\x1a\x01h\x22\x05https"
@@ -160,11 +162,9 @@ def test_registrations() -> None:
 
 def test_registrations_of_apache_bookies() -> None:
     found = raw_bytes.parse_service("b1", APACHE_SERVICE)
-    assert found == BookieService(
-        "b1",
-        0,
-        (Endpoint("h", 3181, "bookie-rpc", "bookie"), Endpoint("h", 8080, "https", "httpserver")),
-    )
+    bookie = Endpoint("h", 3181, "bookie-rpc", "bookie", ("tls",))
+    assert found == BookieService("b1", 0, (bookie, Endpoint("h", 8080, "https", "httpserver")))
+    assert raw_bytes.service_bytes(replace(found, incarnation=7)) == APACHE_SERVICE + INCARNATION
     assert found.endpoint() is None
     empty = raw_bytes.parse_service("10.0.0.1:3181", b"")
     assert empty.endpoint("bookie-rpc") == Endpoint("10.0.0.1", 3181, "bookie-rpc")

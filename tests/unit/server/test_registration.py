@@ -1,5 +1,6 @@
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.settings import BookieSettings, MetadataSettings
 from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
+from fastbk.server.configuration.tls import TlsSettings
 from fastbk.server.directories import lock_all
 from fastbk.server.supervision import registration
 from fastbk.server.supervision.registration import Membership
@@ -59,6 +61,19 @@ class Harness:
 @pytest.fixture
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     return Harness(tmp_path, monkeypatch)
+
+
+def test_endpoints_on_the_data_port_say_whether_it_has_tls(harness: Harness) -> None:
+    """As Apache's bookies: the extension "tls", and none on the HTTP server."""
+
+    def extensions(mode: Literal["off", "prefer", "require"]) -> dict[str, tuple[str, ...]]:
+        config = msgspec.structs.replace(harness.config, tls=TlsSettings(mode=mode))
+        found = registration.endpoints(config, "127.0.0.1", 3181, 8000)
+        return {one.protocol: one.extensions for one in found}
+
+    assert extensions("off") == {"fastbk": (), "bookie-rpc": (), "http": ()}
+    for mode in ("prefer", "require"):
+        assert extensions(mode) == {"fastbk": ("tls",), "bookie-rpc": ("tls",), "http": ()}
 
 
 async def test_a_new_bookie_is_born_once_and_known_ever_after(harness: Harness) -> None:
