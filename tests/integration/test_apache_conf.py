@@ -15,7 +15,8 @@ import fastbk.sync
 from fastbk.cli.__main__ import main
 from fastbk.meta.uri import open_store
 from tests.fixtures import apache_disk
-from tests.fixtures.conf_bookie import events, running, started
+from tests.fixtures.conf_bookie import running, started
+from tests.fixtures.logs import events
 
 CONF = """
 # One disk for everything, and a second one beside it.

@@ -9,11 +9,11 @@ import fastbk
 from fastbk.testing import LocalCluster
 from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.exposition import Exposition, scraped
+from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_gc_space import (
     deletion_log,
-    events,
     gc,
     log_bytes,
     started,
@@ -30,7 +30,7 @@ def buried(cluster: LocalCluster) -> dict[str, int]:
     """Return size by path of each log that the deletion log says is gone because nothing lived in it."""
     return {
         event["deleted"]: event["bytes"]
-        for event in events(deletion_log(cluster.bookies[0]))
+        for event in json_lines(deletion_log(cluster.bookies[0]))
         if "nothing" in event.get("reason", "") and "deleted" in event
     }
 
@@ -46,7 +46,7 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         await wait_until_confirmed(cluster.bookies)
         await client.delete_ledger(doomed)
         await wait_until_async(lambda: len(buried(cluster)) > 0, "logs are dead", 30)
-        (deletion,) = [one for one in events(deletion_log(bookie)) if doomed in one.get("ledgers", [])]
+        (deletion,) = [one for one in json_lines(deletion_log(bookie)) if doomed in one.get("ledgers", [])]
         assert "in two cycles" in deletion["reason"]
 
         async def agrees() -> bool:

@@ -7,13 +7,12 @@ import json
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import fastbk
 from fastbk.testing import LocalCluster
-from tests.fixtures.exposition import Exposition, parsed
+from tests.fixtures.exposition import scraped_at
+from tests.fixtures.pages import page_at
 from tests.fixtures.wait import wait_until
 
 WAIT_S = 60.0
@@ -21,19 +20,7 @@ PREFIX = "/api/v1/autorecovery/"
 
 
 def put(port: int, name: str, body: object) -> tuple[int, str]:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    url = f"http://127.0.0.1:{port}{PREFIX}{name}"
-    request = urllib.request.Request(url, data, method="PUT")
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def metrics(port: int) -> Exposition:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return parsed(answer.read().decode())
+    return page_at(port, f"{PREFIX}{name}", "PUT", "" if body is None else json.dumps(body))
 
 
 async def write(uri: str) -> set[int]:
@@ -74,18 +61,18 @@ def test_a_bookie_is_decommissioned_by_apaches_verb(tmp_path: Path) -> None:
             assert put(port, "bookie", {"bookie_src": []})[0] == 404
             assert put(port, "bookie", {"bookie_src": "bookie-1"})[0] == 404
             assert put(port, "decommission", {"bookie_src": "not an id"})[0] == 404
-            assert put(port, "decommission", b"")[0] == 404
+            assert put(port, "decommission", None)[0] == 404
             # One that runs is not decommissioned, and says so.
             assert put(port, "decommission", {"bookie_src": "bookie-1"})[0] == 200
             failed = "fastbk_autorecovery_recoveries_failed_total"
-            wait_until(lambda: metrics(port).value(failed) == 1, "the refusal", WAIT_S)
+            wait_until(lambda: scraped_at(port).value(failed) == 1, "the refusal", WAIT_S)
             assert b"bookie bookie-1 is alive" in log.read_bytes()
 
             cluster.stop_bookie(0)
             status, text = put(port, "decommission", {"bookie_src": "bookie-1"})
             assert (status, text) == (200, "Success send decommission Bookie command bookie-1")
             done = "fastbk_autorecovery_recoveries_done_total"
-            wait_until(lambda: metrics(port).value(done) == 1, "the decommission", WAIT_S)
+            wait_until(lambda: scraped_at(port).value(done) == 1, "the decommission", WAIT_S)
             assert "bookie-1" not in asyncio.run(named(uri))
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0

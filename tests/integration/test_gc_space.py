@@ -21,6 +21,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import MIB
 from fastbk.wire.statuses import Status
 from tests.fixtures.confirmed import wait_until_confirmed
+from tests.fixtures.logs import json_lines
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_disks import World, until, world
@@ -80,12 +81,8 @@ def deletion_log(bookie: Bookie) -> Path:
     return bookie.directory / "ledgers" / "audit.log"
 
 
-def events(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def deleted(path: Path) -> set[int]:
-    return {one for event in events(path) for one in event.get("ledgers", [])}
+    return {one for event in json_lines(path) for one in event.get("ledgers", [])}
 
 
 async def gc(bookie: Bookie, *words: str) -> int:
@@ -173,7 +170,7 @@ async def test_a_copy_that_a_repair_replaced_goes_and_its_fence_stays() -> None:
             return False
 
         await wait_until_async(is_gone, "the copy too many is dropped", WAIT_S)
-        dropped = [event for event in events(deletion_log(old)) if ledger_id in event.get("dropped", [])]
+        dropped = [event for event in json_lines(deletion_log(old)) if ledger_id in event.get("dropped", [])]
         assert "named other bookies" in dropped[0]["reason"]
         assert await raw.add(ledger_id, 100, b"late") == Status.FENCED
         for each, count in ((ledger_id, 100), (kept, 10)):

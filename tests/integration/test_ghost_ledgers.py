@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import fastbk
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
+from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import metrics, page
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until_async
@@ -77,10 +77,8 @@ async def test_ghosts_leave_room_for_real_ledgers_and_go_also_after_a_restart() 
             assert await bookie.add(ghosts[0], 0, b"new", password=b"new") == Status.OK, (
                 "no tombstone"
             )
-            deletions = (cluster.bookies[0].directory / "ledgers" / "audit.log").read_text()
-            expired = [
-                one for line in deletions.splitlines() for one in json.loads(line).get("expired", ())
-            ]
+            deletions = json_lines(cluster.bookies[0].directory / "ledgers" / "audit.log")
+            expired = [one for line in deletions for one in line.get("expired", ())]
             assert set(ghosts) <= set(expired)
             assert first not in expired
 

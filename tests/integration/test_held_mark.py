@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from fastbk.server.index.hold_mark import VARIABLE
 from fastbk.storage.manifest import Manifest, ManifestSlots
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB
+from tests.fixtures.logs import events
 from tests.fixtures.wait import wait_until
 
 SETTINGS: dict[str, dict[str, object]] = {
@@ -29,12 +29,6 @@ def manifest(cluster: LocalCluster) -> Manifest:
     folder = str(cluster.bookies[0].directory / "ledgers")
     with Disk(folder, "plain", only_reads=True) as disk:
         return ManifestSlots(disk, folder).load()
-
-
-def events(cluster: LocalCluster, name: str) -> list[dict[str, int]]:
-    lines = cluster.bookies[0].log_path.read_text().splitlines()
-    said = [json.loads(line) for line in lines if line.startswith("{")]
-    return [one for one in said if one["event"] == name]
 
 
 def entry_of(number: int) -> bytes:
@@ -56,7 +50,7 @@ def test_a_start_replays_all_that_came_since_the_mark_was_held(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "1")
     with LocalCluster(1, data=tmp_path, settings=SETTINGS) as cluster:
-        assert len(events(cluster, "index.mark_is_held")) == 1
+        assert len(events(cluster.bookies[0].log_path, "index.mark_is_held")) == 1
         before = manifest(cluster)
         logs = cluster.bookies[0].directory / "ledgers" / "logs"
         with fastbk.sync.connect(cluster.metadata_uri) as client:
@@ -75,7 +69,7 @@ def test_a_start_replays_all_that_came_since_the_mark_was_held(
 
         monkeypatch.delenv(VARIABLE)
         cluster.start_bookie(0)
-        assert events(cluster, "journal.replayed")[-1]["records"] == COUNT
+        assert events(cluster.bookies[0].log_path, "journal.replayed")[-1]["records"] == COUNT
         assert manifest(cluster).mark > before.mark
         check_all(cluster.metadata_uri, ledger_id)
         # Nothing is left of the files that no manifest named, and nothing is held any more.
@@ -83,5 +77,5 @@ def test_a_start_replays_all_that_came_since_the_mark_was_held(
         wait_until(lambda: {path.name for path in logs.iterdir()} == named, "files to be removed")
         cluster.kill(0)
         cluster.start_bookie(0)
-        assert events(cluster, "journal.replayed")[-1]["records"] == 0
+        assert events(cluster.bookies[0].log_path, "journal.replayed")[-1]["records"] == 0
         check_all(cluster.metadata_uri, ledger_id)

@@ -6,7 +6,6 @@ The package is copied, and its children's `ready` begins an attack once they are
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 import fastbk
+from tests.fixtures.logs import events
 from tests.fixtures.wait import wait_until
 
 ROLES = ("worker", "journal", "index", "gc")
@@ -212,12 +212,6 @@ revoked_file = "{folder}/tls/revoked"
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=folder, process_group=0
             )
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Log lines of an event."""
-        lines = self.log.read_text(errors="replace").splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [one for one in found if one["event"] == name]
-
     def stop(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -242,23 +236,23 @@ def has_landlock() -> bool:
 
 def test_what_a_taken_over_process_cannot_do(started: Any) -> None:
     bookie = started(confinement="require" if has_landlock() else "auto")
-    wait_until(lambda: len(bookie.events("hostile")) >= len(ROLES), "the attacks to end")
-    found = {one["role"]: one["found"] for one in bookie.events("hostile")}
+    wait_until(lambda: len(events(bookie.log, "hostile")) >= len(ROLES), "the attacks to end")
+    found = {one["role"]: one["found"] for one in events(bookie.log, "hostile")}
     assert set(found) == set(ROLES)
     for role, outcomes in found.items():
         achieved = {name: outcome for name, outcome in outcomes.items() if outcome != "PermissionError"}
         if not has_landlock():
             achieved = {name: outcome for name, outcome in achieved.items() if name not in PATHS}
         assert achieved == {}, role
-    wait_until(lambda: bool(bookie.events("bookie.started")), "the bookie to start beside them")
-    assert not bookie.events("bookie.broke_down")
+    wait_until(lambda: bool(events(bookie.log, "bookie.started")), "the bookie to start beside them")
+    assert not events(bookie.log, "bookie.broke_down")
 
 
 def test_without_confinement_the_attacks_succeed(started: Any) -> None:
     """So they show something."""
     bookie = started(confinement="off")
-    wait_until(lambda: len(bookie.events("hostile")) >= len(ROLES), "the attacks to end")
-    for one in bookie.events("hostile"):
+    wait_until(lambda: len(events(bookie.log, "hostile")) >= len(ROLES), "the attacks to end")
+    for one in events(bookie.log, "hostile"):
         achieved = {name for name, outcome in one["found"].items() if outcome == "done"}
         wanted = {"read_secret", "list_root", "read_configuration", "read_other_directory", "write_beside"}
         wanted |= {"write_program", "signal_supervisor", "bind", "become_dumpable", "make_code"}
@@ -270,8 +264,8 @@ def test_without_confinement_the_attacks_succeed(started: Any) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_an_attempt_to_get_out_ends_the_process(role: str, attack: str, started: Any) -> None:
     bookie = started(last=f"{role}:{attack}", confinement="auto")
-    wait_until(lambda: bool(bookie.events("bookie.broke_down")), "the process to be killed")
-    reason = bookie.events("bookie.broke_down")[0]["reason"]
+    wait_until(lambda: bool(events(bookie.log, "bookie.broke_down")), "the process to be killed")
+    reason = events(bookie.log, "bookie.broke_down")[0]["reason"]
     assert reason.startswith(role)
     assert "SIGSYS" in reason
-    assert not [one for one in bookie.events("hostile") if attack in one["found"]]
+    assert not [one for one in events(bookie.log, "hostile") if attack in one["found"]]

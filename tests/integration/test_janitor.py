@@ -17,15 +17,11 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
-from tests.fixtures.exposition import Exposition, parsed
+from tests.fixtures.exposition import scraped_at
+from tests.fixtures.logs import json_lines
 from tests.fixtures.wait import wait_until
 
 FAR = DLSN(1 << 40, 0, 0)
-
-
-def page(port: int) -> Exposition:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return parsed(answer.read().decode())
 
 
 async def new_stream(
@@ -86,7 +82,7 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
         "orphans_deleted": 0, "cursors_expired": 0, "streams_deleted": 1, "errors": 0,
     }  # fmt: skip
     asyncio.run(look())
-    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    lines = json_lines(audit)
     assert len(lines) == 8 and all(line["reason"] and line["stream"] for line in lines)
     again = cli.json("janitor", "--once", "--roll-grace", "0")
     assert {name for name, count in again.items() if count} == {"passes", "streams"}
@@ -116,8 +112,8 @@ def test_it_runs_until_sigterm(fastbk_cluster: LocalCluster, tmp_path: Path) -> 
         port = json.loads(log.read_text().splitlines()[0])["http_port"]
         asyncio.run(cut())
         wait_until(lambda: asyncio.run(ledgers()) == 1, "the janitor", 30.0)
-        wait_until(lambda: page(port).value("fastbk_janitor_segments_deleted_total") == 3, "it", 30.0)
-        found = page(port)
+        wait_until(lambda: scraped_at(port).value("fastbk_janitor_segments_deleted_total") == 3, "it", 30.0)
+        found = scraped_at(port)
         # A ledger that the writer had ready and did not need may be among them.
         not_needed = found.value("fastbk_janitor_orphans_deleted_total")
         assert found.value("fastbk_janitor_ledgers_deleted_total") == 3 + not_needed
@@ -131,6 +127,6 @@ def test_it_runs_until_sigterm(fastbk_cluster: LocalCluster, tmp_path: Path) -> 
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.wait()
-    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    events = [line["event"] for line in json_lines(log)]
     assert events[0] == "janitor.started" and events[-1] == "janitor.ended"
     assert events.count("janitor.deletes") == 3 + not_needed

@@ -27,6 +27,7 @@ from fastbk.meta.zookeeper_refusals import server_zxid
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Chunk
 from fastbk.testing import LocalCluster
+from tests.fixtures.logs import text_of
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.integration.test_metadata_rollback import (
@@ -115,10 +116,6 @@ def is_registered(page: dict[str, Any]) -> bool:
     return not any(one["name"] == "metadata" for one in page["conditions"])
 
 
-def logs_of(world: World) -> str:
-    return "".join(one.log_path.read_text() for one in world.cluster.bookies)
-
-
 def are_away_for_a_while(world: World, ensemble: ZooKeeperEnsemble) -> None:
     """All servers are away for longer than a session, and come back with their data."""
     ensemble.stop()
@@ -187,8 +184,8 @@ def test_servers_that_lag_or_are_away_put_nothing_on_hold(
     follower_lags(ensemble)
     wait_until(lambda: world.cli("cluster", "status") == 0, "all are registered", WAIT_S)
     assert world.cli("metadata", "status") == 0
-    assert "session_begun_anew" not in logs_of(world)
-    assert "session_refused" not in logs_of(world)
+    assert "session_begun_anew" not in text_of(world.cluster.bookies)
+    assert "session_refused" not in text_of(world.cluster.bookies)
     world.read(early + world.write(2))
 
 
@@ -215,8 +212,8 @@ def test_three_servers_that_are_restored_put_metadata_on_hold(
         ensemble.restore("older")
         assert all(one.refuses(seen_zxid) for one in ensemble.members)
         wait_held(world)
-        assert "metadata.session_refused" in logs_of(world)
-        assert "metadata.session_begun_anew" in logs_of(world)
+        assert "metadata.session_refused" in text_of(world.cluster.bookies)
+        assert "metadata.session_begun_anew" in text_of(world.cluster.bookies)
         again = is_on_hold(world, capsys)
         assert min(again) > late[-1]
         world.read(early + again)

@@ -4,7 +4,6 @@ listed and deleted as in a bookie of one."""
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from fastbk.errors import Error
 from fastbk.storage.identity import even_shards, pair_of
 from fastbk.testing import LocalCluster
 from tests.fixtures.confirmed import wait_until_confirmed
+from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import page
 from tests.fixtures.pairs import by_pair, pair_settings
 from tests.fixtures.wait import wait_until
@@ -94,10 +94,7 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
 
 
 def dropped(log: Path) -> set[int]:
-    if not log.exists():
-        return set()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return {ledger_id for line in lines for ledger_id in line.get("ledgers", ())}
+    return {ledger_id for line in json_lines(log) for ledger_id in line.get("ledgers", ())}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from fastbk.admin.cluster import bookie_states
 from fastbk.devcluster.bookie import Bookie
 from fastbk.errors import NotEnoughBookies
 from fastbk.testing import LocalCluster
+from tests.fixtures.logs import events
 from tests.fixtures.pages import json_page, metrics, page
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
 
@@ -30,11 +30,6 @@ WITHIN_S = 5.0
 
 def conditions(bookie: Bookie) -> dict[str, str]:
     return {one["name"]: one["reason"] for one in json_page(bookie, "/readyz")["conditions"]}
-
-
-def log_of(bookie: Bookie, event: str) -> list[dict[str, Any]]:
-    lines = (json.loads(one) for one in bookie.log_path.read_text().splitlines())
-    return [line for line in lines if line["event"] == event]
 
 
 async def test_a_frozen_process_is_reported_within_five_seconds(tmp_path: Path) -> None:
@@ -59,7 +54,7 @@ async def test_a_frozen_process_is_reported_within_five_seconds(tmp_path: Path) 
                 counted = metrics(bookie)
                 assert counted["fastbk_supervisor_frozen"] == 1
                 assert counted["fastbk_supervisor_freezes_total"] == 1
-                (line,) = log_of(bookie, "process.frozen")
+                (line,) = events(bookie.log_path, "process.frozen")
                 assert line["process"] == process and line["level"] == "error"
                 assert line["child_pid"] == bookie.pids[process]
             async with fastbk.connect(cluster.metadata_uri) as client:
@@ -79,7 +74,7 @@ async def test_a_frozen_process_is_reported_within_five_seconds(tmp_path: Path) 
             )
             assert page(bookie, "/readyz")[0] == 200
             assert metrics(bookie)["fastbk_supervisor_frozen"] == 0
-            (line,) = log_of(bookie, "process.resumed")
+            (line,) = events(bookie.log_path, "process.resumed")
             assert line["process"] == process and line["frozen_s"] > 0
         async with fastbk.connect(cluster.metadata_uri) as client:
             assert {one.state for one in await bookie_states(client, [])} == {"up"}

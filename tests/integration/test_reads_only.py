@@ -17,6 +17,7 @@ from fastbk.devcluster import Bookie, DevCluster, is_alive
 from fastbk.errors import Error, NotEnoughBookies, StorageError
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.wire.statuses import Status
+from tests.fixtures.logs import events
 from tests.fixtures.pages import page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
@@ -130,8 +131,7 @@ async def test_a_journal_that_dies_at_each_start_leaves_reads(tmp_path: Path, po
         assert "journal: killed by signal 9" in bookie.reads_only
         files = journal_files(bookie)
         await check_reads_only(cluster, ledger_id)
-        log = [json.loads(line) for line in bookie.log_path.read_text().splitlines()]
-        (told,) = [line for line in log if line["event"] == "bookie.reads_only"]
+        (told,) = events(bookie.log_path, "bookie.reads_only")
         assert told["level"] == "error"
         assert "restart the bookie" in told["next"]
         with pytest.raises(StorageError, match="reads only: children died 3 times"):

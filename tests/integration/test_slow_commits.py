@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import signal
@@ -23,6 +22,7 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster.bookie import Bookie
 from fastbk.testing import LocalCluster
+from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until_async
 
@@ -146,7 +146,7 @@ async def test_what_slowed_appends_is_named(capsys: pytest.CaptureFixture[str]) 
 
 def check_what_people_see(bookie: Bookie) -> None:
     """Log and metrics."""
-    lines = [json.loads(one) for one in bookie.log_path.read_text().splitlines()]
+    lines = json_lines(bookie.log_path)
     said = {(one["event"], one["verdict"]) for one in lines if "verdict" in one}
     assert {
         ("journal.slow_commit", "stopped"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from fastbk.native.client_codec import put_read_batch
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.statuses import Status
+from tests.fixtures.logs import json_lines
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 from tests.integration.test_limits import dial, hello
@@ -20,14 +20,9 @@ from tests.integration.test_limits import dial, hello
 SMALL = {"limits": {"frame_size_max": "2MiB"}, "network": {"reply_backlog_max": "4MiB"}}
 
 
-def events(bookie: Bookie) -> list[dict[str, object]]:
-    """Every line of its log."""
-    return [json.loads(line) for line in bookie.log_path.read_text().splitlines()]
-
-
 def assert_drained(bookie: Bookie) -> None:
     """Nothing had to be cut short."""
-    names = [event["event"] for event in events(bookie)]
+    names = [event["event"] for event in json_lines(bookie.log_path)]
     assert "bookie.draining" in names
     assert "drain.timed_out" not in names, bookie.log_tail(20)
     assert "drain.failed" not in names, bookie.log_tail(20)
@@ -71,5 +66,5 @@ def test_a_start_that_is_stopped_while_it_waits_for_metadata_is_no_failure(tmp_p
         other.execute("PRAGMA user_version=99")
         other.execute("COMMIT")
         assert bookie.wait_gone() == 0, bookie.log_tail()
-    (cut_off,) = [event for event in events(bookie) if event["level"] == "warning"]
+    (cut_off,) = [event for event in json_lines(bookie.log_path) if event["level"] == "warning"]
     assert "has format 99" in str(cut_off["reason"])

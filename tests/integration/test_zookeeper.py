@@ -17,6 +17,7 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster
+from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import page
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
@@ -76,7 +77,7 @@ def says_metadata_is_away(bookie: Bookie) -> bool:
 def assert_session_logged(bookie: Bookie) -> None:
     """The log has the lost connection, the session's end and the next one, in this order."""
     wanted = ["session_suspended", "session_expired", "connected"]
-    lines = (json.loads(one) for one in bookie.log_path.read_text().splitlines())
+    lines = json_lines(bookie.log_path)
     events = [
         line["event"].removeprefix("metadata.") for line in lines if line["role"] == "supervisor"
     ]
