@@ -21,6 +21,7 @@ from tests import SERVICE_FOLDERS
 pytest_plugins = [
     "tests.fixtures.skips",
     "tests.fixtures.aio",
+    "tests.fixtures.certificates",
     "tests.fixtures.zookeeper",
     "tests.fixtures.spark_session",
     "fastbk.testing",

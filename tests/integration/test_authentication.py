@@ -14,16 +14,19 @@ import fastbk.sync
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.client import token_renewal
-from fastbk.client.apache_translation import ApacheTranslation
-from fastbk.client.config import ClientConfig
-from fastbk.client.connecting import open_connection
-from fastbk.client.known_bookies import KnownBookies
 from fastbk.meta import open_store
-from fastbk.model.ids import BookieId
 from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
 from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
+from tests.fixtures.end_to_end import (
+    BOOKIE,
+    append_and_read,
+    append_until,
+    greeted_in_apaches_protocol,
+)
+from tests.fixtures.logs import text_of
+from tests.fixtures.users import as_user, write_users
 from tests.fixtures.wait import wait_until_async
 
 KEY = TokenKey.generate("k1")
@@ -35,8 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("auth")
     write_text(made / "keys.json", KEY.public_text())
     write_text(made / "revoked", "")
-    write_text(made / "users", 'Bookie { a.B required user_bookkeeper="secret"; };')
-    write_text(made / "password", "secret\n")
+    write_users(made, "bookkeeper")
     return made
 
 
@@ -66,14 +68,14 @@ def audience(cluster: LocalCluster) -> str:
 
 
 @pytest.fixture
-def tls(cluster: LocalCluster) -> TlsOptions:
-    assert cluster.tls_options is not None
-    return dataclasses.replace(cluster.tls_options, certificate_file="", key_file="")
+def tls(tls: TlsOptions) -> TlsOptions:
+    """Without a certificate of the client's."""
+    return dataclasses.replace(tls, certificate_file="", key_file="")
 
 
 @pytest.fixture
 def user(folder: Path) -> Credentials:
-    return Credentials(user="bookkeeper", password_file=str(folder / "password"))
+    return dataclasses.replace(as_user(folder, "bookkeeper"), sasl_without_tls=False)
 
 
 def token_of(path: Path, audience: str, subject: str = "app", lifetime_s: float = 3600) -> Credentials:
@@ -81,28 +83,21 @@ def token_of(path: Path, audience: str, subject: str = "app", lifetime_s: float 
     return Credentials(token_file=str(path))
 
 
-async def append_and_read(uri: str, tls: TlsOptions, credentials: Credentials | None) -> None:
-    async with fastbk.connect(uri, tls=tls, credentials=credentials) as client:
-        async with await client.create_ledger(3, 2, 2) as writer:
-            await asyncio.gather(*(writer.append(b"e%d" % n) for n in range(50)))
-        reader = await client.open_ledger(writer.ledger_id)
-        assert [bytes(entry.data) async for entry in reader.read(0, 49)] == [b"e%d" % n for n in range(50)]
-
-
 async def test_tokens_and_passwords_open_the_way(
     cluster: LocalCluster, audience: str, tls: TlsOptions, user: Credentials, tmp_path: Path
 ) -> None:
     token = token_of(tmp_path / "token", audience)
     for credentials in (token, user):
-        await append_and_read(cluster.metadata_uri, tls, credentials)
+        await append_and_read(cluster.metadata_uri, tls=tls, credentials=credentials)
     with pytest.raises(fastbk.NotEnoughBookies, match="FASTBK_TOKEN_FILE"):
-        await append_and_read(cluster.metadata_uri, tls, None)
+        await append_and_read(cluster.metadata_uri, tls=tls)
     write_text(tmp_path / "wrong", "wrong")
     wrong = dataclasses.replace(user, password_file=str(tmp_path / "wrong"))
     with pytest.raises(fastbk.NotEnoughBookies, match="the user or the password is not accepted"):
-        await append_and_read(cluster.metadata_uri, tls, wrong)
+        await append_and_read(cluster.metadata_uri, tls=tls, credentials=wrong)
     with pytest.raises(fastbk.NotEnoughBookies, match="has expired"):
-        await append_and_read(cluster.metadata_uri, tls, token_of(tmp_path / "old", audience, lifetime_s=-1))
+        old = token_of(tmp_path / "old", audience, lifetime_s=-1)
+        await append_and_read(cluster.metadata_uri, tls=tls, credentials=old)
 
 
 def test_the_environment_serves_clients_without_await_and_the_command(
@@ -126,19 +121,6 @@ def test_the_environment_serves_clients_without_await_and_the_command(
     cli.end()
 
 
-async def appending(uri: str, tls: TlsOptions, credentials: Credentials, ends: asyncio.Event) -> int:
-    """Append one after the other until it ends; return how many."""
-    count = 0
-    async with (
-        fastbk.connect(uri, tls=tls, credentials=credentials) as client,
-        await client.create_ledger(3, 3, 2) as writer,
-    ):
-        while not ends.is_set():
-            assert await writer.append(b"x" * 100) == count
-            count += 1
-    return count
-
-
 async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
     cluster: LocalCluster, audience: str, tls: TlsOptions, folder: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -148,8 +130,8 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
     uri = cluster.metadata_uri
     kept, lost = token_of(tmp_path / "kept", audience), token_of(tmp_path / "lost", audience, "mallory")
     ends = asyncio.Event()
-    good = asyncio.create_task(appending(uri, tls, kept, ends))
-    bad = asyncio.create_task(appending(uri, tls, lost, ends))
+    good = asyncio.create_task(append_until(ends, uri, tls=tls, credentials=kept))
+    bad = asyncio.create_task(append_until(ends, uri, tls=tls, credentials=lost))
     try:
         new = TokenKey.generate("k2")
         write_text(folder / "keys.json", new.public_text([KEY._entry(KEY.private_key.public_key()) | {"kid": "k1"}]))
@@ -157,7 +139,7 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
         async def is_new_taken() -> bool:
             write_text(tmp_path / "probe", new.sign("probe", ALL, audience, lifetime_s=3600))
             try:
-                await append_and_read(uri, tls, Credentials(token_file=str(tmp_path / "probe")))
+                await append_and_read(uri, tls=tls, credentials=Credentials(token_file=str(tmp_path / "probe")))
             except fastbk.NotEnoughBookies:
                 return False
             return True
@@ -172,7 +154,7 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
 
         async def is_old_refused() -> bool:
             try:
-                await append_and_read(uri, tls, token_of(tmp_path / "old", audience, "late"))
+                await append_and_read(uri, tls=tls, credentials=token_of(tmp_path / "old", audience, "late"))
             except fastbk.NotEnoughBookies:
                 return True
             return False
@@ -180,7 +162,7 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
         await wait_until_async(is_old_refused, "the old key is gone")
         ends.set()
         assert await good > 0
-        log = "".join(bookie.log_path.read_text() for bookie in cluster.bookies)
+        log = text_of(cluster.bookies)
         ended = [line for line in log.splitlines() if "connection.authentication_ended" in line]
         assert any("token:mallory" in line for line in ended)
         assert not any("token:app" in line for line in ended)
@@ -200,26 +182,9 @@ async def test_a_client_of_ours_authenticates_in_apaches_protocol(
     wrong = dataclasses.replace(user, password_file=str(tmp_path / "wrong"))
 
     async def hello(credentials: Credentials | None) -> str:
-        config = ClientConfig(tls=tls, apache_protocol=version)
-        connection = await open_connection(
-            "127.0.0.1",
-            cluster.bookies[0].port,
-            bookie_id="bookie-1",
-            client_name="test",
-            timeout_s=5.0,
-            slots={},
-            on_lost=lambda _: None,
-            on_drained=lambda: None,
-            tls=tls.context(),
-            credentials=credentials,
-            apache=ApacheTranslation(config, KnownBookies(config), BookieId("bookie-1"), "adds"),
-        )
-        connection.close()
-        await connection.closed
-        assert connection.hello is not None
-        return connection.hello.bookie_id
+        return await greeted_in_apaches_protocol(cluster.bookies[0].port, version, tls, credentials)
 
-    assert await hello(user) == "bookie-1"
+    assert await hello(user) == BOOKIE
     with pytest.raises(fastbk.Error, match="does not accept the user or the password"):
         await hello(wrong)
     with pytest.raises(fastbk.Error, match=r"wants authentication|ended the connection"):

@@ -63,12 +63,6 @@ def audience(cluster: LocalCluster) -> str:
 
 
 @pytest.fixture
-def tls(cluster: LocalCluster) -> TlsOptions:
-    assert cluster.tls_options is not None
-    return dataclasses.replace(cluster.tls_options, certificate_file="", key_file="")
-
-
-@pytest.fixture
 def credentials(tmp_path: Path, audience: str) -> Callable[..., Credentials]:
     def of(*namespaces: str, name: str = "token") -> Credentials:
         """With no namespace: not limited."""

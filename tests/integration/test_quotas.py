@@ -10,15 +10,8 @@ import pytest
 
 import fastbk
 from fastbk.auth.credentials import Credentials
-from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
-
-USERS = 'Bookie { a.B required user_batch="b" user_other="o" user_bytes="y" user_few="f" user_maker="m"; };'
-
-
-def as_user(folder: Path, name: str) -> Credentials:
-    write_text(folder / name, name[0] if name != "bytes" else "y")
-    return Credentials(user=name, password_file=str(folder / name), sasl_without_tls=True)
+from tests.fixtures.users import as_user, sasl_section
 
 
 async def append_for(uri: str, credentials: Credentials, size_bytes: int, until_s: float) -> int:
@@ -54,10 +47,9 @@ async def create_for(uri: str, credentials: Credentials, until_s: float) -> int:
 
 
 def settings_of(folder: Path, *exceptions: str) -> dict[str, dict[str, object]]:
-    write_text(folder / "users", USERS)
     return {
         "bookie": {"workers": 1},
-        "authentication": {"methods": ["sasl"], "users_file": str(folder / "users"), "sasl_without_tls": True},
+        "authentication": sasl_section(folder, "batch", "other", "bytes", "few", "maker"),
         "quotas": {"exceptions": list(exceptions)},
     }
 

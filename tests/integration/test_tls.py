@@ -19,19 +19,20 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.client.apache_translation import ApacheTranslation
-from fastbk.client.config import ClientConfig
-from fastbk.client.connecting import START_TLS_DONE, open_connection
-from fastbk.client.known_bookies import KnownBookies
-from fastbk.model.ids import BookieId
+from fastbk.client.connecting import START_TLS_DONE
 from fastbk.testing import LocalCluster
-from fastbk.tls.authority import Authority, Issued
+from fastbk.tls.authority import Authority
 from fastbk.tls.options import TlsOptions
-from fastbk.wire.messages import HelloReply
+from tests.fixtures.certificates import shown
 from tests.fixtures.cli import Cli
+from tests.fixtures.end_to_end import (
+    BOOKIE,
+    append_and_read,
+    append_until,
+    greeted_in_apaches_protocol,
+)
+from tests.fixtures.logs import text_of
 from tests.fixtures.wait import wait_until_async
-
-BOOKIE = BookieId("bookie-1")
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +42,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def tls(cluster: LocalCluster) -> TlsOptions:
-    assert cluster.tls_options is not None
-    return cluster.tls_options
-
-
-@pytest.fixture
 def authority(cluster: LocalCluster) -> Authority:
     loaded = Authority.load(cluster.data / "tls" / "ca")
     assert loaded is not None
     return loaded
 
 
-def shown(tls: TlsOptions, issued: Issued) -> TlsOptions:
-    """The same with another certificate of its own."""
-    return dataclasses.replace(
-        tls, certificate_file=str(issued.certificate_file), key_file=str(issued.key_file)
-    )
-
-
-async def append_and_read(uri: str, tls: TlsOptions | None, entries: int = 300) -> None:
-    async with fastbk.connect(uri, tls=tls, connect_timeout=5.0, append_timeout=8.0) as client:
-        async with await client.create_ledger(3, 2, 2) as writer:
-            await asyncio.gather(*(writer.append(b"e%d" % n) for n in range(entries)))
-        reader = await client.open_ledger(writer.ledger_id)
-        found = [bytes(entry.data) async for entry in reader.read(0, entries - 1)]
-        assert found == [b"e%d" % n for n in range(entries)]
-
-
 async def test_ledgers_and_streams_of_asyncio(cluster: LocalCluster, tls: TlsOptions) -> None:
-    await append_and_read(cluster.metadata_uri, tls)
+    await append_and_read(cluster.metadata_uri, 300, tls=tls)
     async with fastbk.connect(cluster.metadata_uri, tls=tls) as client:
         await client.namespace("tls").create()
         stream = client.namespace("tls").stream("s")
@@ -119,9 +98,9 @@ async def test_who_is_not_signed_for_is_refused(
     ]
     for options, reason in cases:
         with pytest.raises(fastbk.NotEnoughBookies, match=reason):
-            await append_and_read(cluster.metadata_uri, options, 1)
-    await append_and_read(cluster.metadata_uri, tls, 1)
-    log = "".join(bookie.log_path.read_text() for bookie in cluster.bookies)
+            await append_and_read(cluster.metadata_uri, 1, tls=options)
+    await append_and_read(cluster.metadata_uri, 1, tls=tls)
+    log = text_of(cluster.bookies)
     for reason in ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "unable to get local issuer", "certificate has expired"):
         assert reason in log
 
@@ -183,7 +162,7 @@ async def test_certificates_are_renewed_while_others_append(
 
             async def is_shown() -> bool:
                 try:
-                    await append_and_read(cluster.metadata_uri, only_after, 1)
+                    await append_and_read(cluster.metadata_uri, 1, tls=only_after)
                 except fastbk.NotEnoughBookies:
                     return False
                 return True
@@ -195,19 +174,6 @@ async def test_certificates_are_renewed_while_others_append(
             is_done.set()
             await appending
         await writer.close()
-
-
-async def appending(uri: str, tls: TlsOptions | None, ends: asyncio.Event) -> int:
-    """Append one after the other until it ends; return how many."""
-    count = 0
-    async with fastbk.connect(uri, tls=tls) as client:
-        async with await client.create_ledger(3, 3, 2) as writer:
-            while not ends.is_set():
-                assert await writer.append(b"x" * 100) == count
-                count += 1
-        reader = await client.open_ledger(writer.ledger_id)
-        assert await reader.last_add_confirmed() == count - 1
-    return count
 
 
 async def test_tls_comes_to_a_running_cluster(
@@ -225,9 +191,9 @@ async def test_tls_comes_to_a_running_cluster(
 
     async with LocalCluster(4) as cluster:
         before_ends, after_ends = asyncio.Event(), asyncio.Event()
-        before = asyncio.create_task(appending(cluster.metadata_uri, None, before_ends))
+        before = asyncio.create_task(append_until(before_ends, cluster.metadata_uri))
         await restart_all(cluster, mode="prefer")
-        after = asyncio.create_task(appending(cluster.metadata_uri, tls, after_ends))
+        after = asyncio.create_task(append_until(after_ends, cluster.metadata_uri, tls=tls))
         await restart_all(cluster, mode="prefer", client_certificates="request", **ca)
         before_ends.set()
         assert await before > 0
@@ -235,39 +201,17 @@ async def test_tls_comes_to_a_running_cluster(
         after_ends.set()
         assert await after > 0
         with pytest.raises(fastbk.NotEnoughBookies, match="serves TLS only"):
-            await append_and_read(cluster.metadata_uri, None, 1)
+            await append_and_read(cluster.metadata_uri, 1, tls=None)
 
 
 # --- Apache's bookies: our client begins in the clear and upgrades. Ours serve that protocol, too.
-
-
-async def upgraded(host: str, port: int, tls: TlsOptions, version: str = "v3") -> HelloReply | None:
-    """Return what stands for the hello, which is answered behind the handshake."""
-    config = ClientConfig(tls=tls, apache_protocol=version)
-    connection = await open_connection(
-        host,
-        port,
-        bookie_id=BOOKIE,
-        client_name="test",
-        timeout_s=5.0,
-        slots={},
-        on_lost=lambda _: None,
-        on_drained=lambda: None,
-        tls=tls.context(),
-        apache=ApacheTranslation(config, KnownBookies(config), BOOKIE, "adds"),
-    )
-    connection.close()
-    await connection.closed
-    return connection.hello
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
 async def test_a_connection_in_apaches_protocols_is_upgraded(
     cluster: LocalCluster, tls: TlsOptions, version: str
 ) -> None:
-    hello = await upgraded("127.0.0.1", cluster.bookies[0].port, tls, version)
-    assert hello is not None
-    assert hello.bookie_id == BOOKIE
+    assert await greeted_in_apaches_protocol(cluster.bookies[0].port, version, tls) == BOOKIE
 
 
 @asynccontextmanager
@@ -305,7 +249,7 @@ async def test_what_does_not_upgrade_gets_no_request(
 ) -> None:
     async with answering(reply) as port:
         with pytest.raises(fastbk.NotEnoughBookies, match=reason):
-            await upgraded("127.0.0.1", port, tls)
+            await greeted_in_apaches_protocol(port, "v3", tls)
 
 
 SPARK = """

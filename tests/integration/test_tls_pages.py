@@ -24,12 +24,6 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-@pytest.fixture
-def tls(cluster: LocalCluster) -> TlsOptions:
-    assert cluster.tls_options is not None
-    return cluster.tls_options
-
-
 def test_pages_are_encrypted_and_bound_their_handshakes(cluster: LocalCluster, tls: TlsOptions) -> None:
     port = cluster.bookies[0].http_port
     assert port is not None

@@ -21,6 +21,7 @@ from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
 from fastbk.tls.authority import Authority
 from tests.fixtures.cli import Cli
+from tests.fixtures.logs import text_of
 
 LOGIN = """
 Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_saslbookie="sasl-secret"; };
@@ -30,11 +31,6 @@ Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_saslbo
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("zookeeper-security")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority.make(folder / "ca")
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +147,7 @@ async def test_a_cluster_whose_nodes_belong_to_its_roles(
         monkeypatch.setenv(VARIABLE, users.encrypted("stranger"))
         with pytest.raises(ConfigError, match="does not allow it"):
             open_store(uri, 5.0)
-        text = "".join(bookie.log_path.read_text() for bookie in cluster.bookies)
-        assert "secret of" not in text
+        assert "secret of" not in text_of(cluster.bookies)
 
 
 def test_an_existing_cluster_is_secured(

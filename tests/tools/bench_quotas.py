@@ -19,8 +19,8 @@ import uvloop
 
 import fastbk
 from fastbk.auth.credentials import Credentials
-from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
+from tests.fixtures.users import as_user, sasl_section
 from tests.tools.part import percentile, print_table, scratch, setting, write
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ USERS = ("limited", "unlimited", "other")
 WINDOW = 50
 DATA = b"x" * 100
 SETTLE_S = 0.5
-
-
-def as_user(folder: Path, name: str) -> Credentials:
-    """Return the credentials of one of USERS."""
-    return Credentials(user=name, password_file=str(folder / name), sasl_without_tls=True)
 
 
 class Neighbour:
@@ -101,12 +96,8 @@ async def latencies_ms(writer: LedgerWriter, seconds: float) -> tuple[float, flo
 
 async def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[str, dict[str, float]]:
     """Return the figures by name."""
-    passwords = " ".join(f'user_{name}="{name}"' for name in USERS)
-    write_text(folder / "users", f"Bookie {{ a.B required {passwords}; }};")
-    for name in USERS:
-        write_text(folder / name, name)
     settings: dict[str, dict[str, object]] = {
-        "authentication": {"methods": ["sasl"], "users_file": str(folder / "users"), "sasl_without_tls": True},
+        "authentication": sasl_section(folder, *USERS),
         "quotas": {"exceptions": [f"user:limited adds_rate={rate}"]},
     }
     async with (

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fastbk.model.entry import DigestType, make_lac_body
-from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import (
     EBADREQ,
@@ -21,6 +20,7 @@ from tests.fixtures.apache_wire import (
     hear_v2,
     hear_v3,
 )
+from tests.fixtures.counters import counted
 from tests.fixtures.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,
@@ -51,10 +51,6 @@ def entry(
 
 def damaged(body: bytes) -> bytes:
     return body[:-1] + bytes([body[-1] ^ 4])
-
-
-def counted(worker_harness: WorkerHarness, name: str) -> int:
-    return worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"])
 
 
 class Supervisor:

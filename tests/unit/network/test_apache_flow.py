@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
-from fastbk.observe.names import SLOTS
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, ETOOMANYREQUESTS, KEY, hear_v2, hear_v3
+from tests.fixtures.counters import counted
 from tests.fixtures.worker_harness import (
     FENCE,
     LIST,
@@ -25,10 +25,6 @@ from tests.fixtures.worker_harness import (
 )
 
 SOME = apache.entry(7, b"some data")
-
-
-def counted(worker_harness: WorkerHarness, name: str) -> int:
-    return worker_harness.counter(SLOTS[f"FBK_C_WORKER_{name}"])
 
 
 # --- frames -------------------------------------------------------------------------------------------------------

@@ -31,10 +31,12 @@ from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.apache_messages import AuthMessage
 from tests.fixtures.apache_wire import EOK, EUA, hear, hear_v2, hear_v3
+from tests.fixtures.counters import counted
 from tests.fixtures.frames import answer_of
-from tests.fixtures.logins import KEY, counted, hello, in_v3, log_in, show_token, token
+from tests.fixtures.logins import KEY, hello, in_v3, log_in, show_token, token
+from tests.fixtures.users import sasl_settings
 from tests.fixtures.worker_harness import CLUSTER_ID, WorkerHarness, served, until
-from tests.unit.network.test_tls import secure, settings, trusting
+from tests.fixtures.worker_tls import secure, tls_settings, trusting
 
 OK, BAD_REQUEST, UNAUTHORIZED, FORBIDDEN = 0, 1, 21, 28
 V2_EUA = 102
@@ -46,24 +48,10 @@ APACHES = (
     apache.v3_list,
 )
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.make(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def issued(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    return authority.issue(tmp_path_factory.mktemp("bookie"), ["127.0.0.1"])
-
-
 @pytest.fixture
 def users(tmp_path: Path) -> AuthenticationSettings:
     """Users of two roles, and one without any. SASL in the clear."""
-    names = "".join(f'user_{name}="of {name}" ' for name in ("reader", "writer", "other"))
-    write_text(tmp_path / "users", f"Bookie {{ a.B required {names}; }};")
-    return AuthenticationSettings(
-        methods=("sasl",), users_file=str(tmp_path / "users"), sasl_without_tls=True
-    )
+    return sasl_settings(tmp_path, "reader", "writer", "other")
 
 
 @pytest.fixture
@@ -143,7 +131,7 @@ async def test_sasl_is_for_tls_unless_it_is_allowed(
 ) -> None:
     users = msgspec.structs.replace(users, sasl_without_tls=False)
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), users) as bookie:
+        async with served(harness, tls_settings(issued), users) as bookie:
             client = await bookie.connect()
             client.send(frames.MAGIC + hello(1, SASL, b""))
             _, status, reply = decode_reply(await client.frame())
@@ -170,7 +158,7 @@ async def test_java_begins_sasl_and_tls_at_once(
     auth = apache.v3_auth(2, b"") if version == 3 else apache.v2_auth(b"")
     parts = [auth, apache.v3_start_tls(1)] if is_auth_first else [apache.v3_start_tls(1), auth]
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued, "require"), users) as bookie:
+        async with served(harness, tls_settings(issued, "require"), users) as bookie:
             client = await bookie.connect()
             if is_at_once:
                 client.send(b"".join(parts))
@@ -202,7 +190,7 @@ async def test_sasl_in_the_clear_is_refused_when_no_upgrade_follows(
     monkeypatch.setattr(connection, "START_TLS_WAIT_S", 0.05)
     users = msgspec.structs.replace(users, sasl_without_tls=False)
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), users) as bookie:
+        async with served(harness, tls_settings(issued), users) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_auth(1, b"") + apache.v3_add(5, 0))
             assert (await hear_v3(client)).txn == 5
@@ -219,7 +207,7 @@ async def test_a_token_is_verified(
     tokens: AuthenticationSettings, authority: Authority, issued: Issued
 ) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             client = await secure(bookie, trusting(authority))
             assert await show_token(client, token()) == (OK, "")
             client.send(frames.read(2, 0) + frames.add(3, 0))
@@ -254,7 +242,7 @@ async def test_a_token_is_renewed_on_its_connection_or_ends_it(
     tokens: AuthenticationSettings, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             client = await secure(bookie, trusting(authority))
             assert await show_token(client, token(60)) == (OK, "")
             client.send(frames.hello(7)[len(frames.MAGIC):])
@@ -289,7 +277,7 @@ async def test_who_is_revoked_is_cut_off_and_nobody_else(
     entries = [{**KEY._entry(KEY.private_key.public_key()), "kid": "k1"}]
     write_text(tmp_path / "keys", other_key.public_text(entries))
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             bookie.network.principals._refresh_s = 0.0
             client, other = [await secure(bookie, trusting(authority)) for _ in range(2)]
             shown = token()
@@ -324,7 +312,7 @@ async def test_a_certificate_is_enough_where_it_counts(
     """By its role; who shows none has to authenticate otherwise."""
     both = msgspec.structs.replace(users, methods=("certificate", "sasl"))
     tls = msgspec.structs.replace(
-        settings(issued, "require", authority), client_certificates="request"
+        tls_settings(issued, "require", authority), client_certificates="request"
     )
     rules = AuthorizationSettings(readers=("certificate:reader", "user:reader"))
     with WorkerHarness() as harness:

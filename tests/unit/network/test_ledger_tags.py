@@ -34,25 +34,16 @@ from fastbk.wire.messages import (
     encode_info,
 )
 from tests.fixtures import frames
+from tests.fixtures.counters import counted
 from tests.fixtures.frames import LEDGER, answer_of
-from tests.fixtures.logins import KEY, counted, hello, show_token
+from tests.fixtures.logins import KEY, hello, show_token
 from tests.fixtures.worker_harness import CLUSTER_ID, Client, Served, WorkerHarness, served, until
+from tests.fixtures.worker_tls import secure, tls_settings, trusting
 from tests.unit.network.test_rights import OURS
-from tests.unit.network.test_tls import secure, settings, trusting
 
 OK, BAD_REQUEST, UNSUPPORTED, NOT_READY, NO_LEDGER, BUSY, FORBIDDEN = 0, 1, 2, 3, 10, 25, 28
 TAGS = TokenKey.generate("tags-1")
 WRITER = ("read", "add", "recover")
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.make(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def issued(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    return authority.issue(tmp_path_factory.mktemp("bookie"), ["127.0.0.1"])
 
 
 @pytest.fixture
@@ -96,7 +87,7 @@ async def test_each_request_needs_the_ledgers_tag_and_the_tokens_right(
 ) -> None:
     """INV-N4. Nothing of a refused request reaches a ring."""
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             client = await entered(bookie, authority, limited("orders", operations=operations))
             for number, (_, make) in enumerate(OURS, 10):
                 client.send(make(number))
@@ -127,7 +118,7 @@ async def test_a_tag_must_be_good_and_of_one_of_the_tokens_namespaces(
     tokens: AuthenticationSettings, authority: Authority, issued: Issued
 ) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             client = await entered(bookie, authority, limited("orders/*"))
             cases = [
                 (tag(namespace="orders"), "none of the namespaces of token:app"),
@@ -156,7 +147,7 @@ async def test_a_tag_holds_for_its_connection_until_the_token_is_renewed(
     tokens: AuthenticationSettings, authority: Authority, issued: Issued
 ) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             client, other = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
             client.send(hello(2, TAG, tag()) + frames.read(3, 0))
             assert await said(client) == (2, OK, "")
@@ -191,7 +182,7 @@ async def test_of_too_many_tags_the_oldest_is_forgotten(
     """The client counts the same way, so the bound is a part of the protocol."""
     assert TAGS_MAX == TAGS_MAX_IN_C
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             client = await entered(bookie, authority, limited("orders"))
             (slot,) = bookie.network.connections
             # Ids that share homes in the table, and their neighbours.
@@ -226,7 +217,7 @@ async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
 ) -> None:
     asked: list[dict[str, Any]] = []
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             tags = bookie.network.handlers.tags
             client, gone = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
             client.send(hello(2, TAG_WANTED, b"5"))
@@ -272,7 +263,7 @@ async def test_a_bookie_without_keys_of_tags_serves_nobody_who_needs_one(
 ) -> None:
     bare = AuthenticationSettings(methods=("token",), token_keys_file=tokens.token_keys_file)
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), bare) as bookie:
+        async with served(harness, tls_settings(issued), bare) as bookie:
             client = await entered(bookie, authority, limited("*"))
             client.send(hello(2, TAG, tag()) + hello(3, TAG_WANTED, b"5") + frames.read(4, 0))
             assert (await said(client))[:2] == (2, UNSUPPORTED)
@@ -286,7 +277,7 @@ async def test_connections_end_when_the_key_of_their_tags_is_removed(
 ) -> None:
     monkeypatch.setattr("fastbk.server.network.network.SWEEP_INTERVAL_S", 0.02)
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), tokens) as bookie:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
             bookie.network.principals._refresh_s = 0.0
             client, other = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
             client.send(hello(2, TAG, tag()))

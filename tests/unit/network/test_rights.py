@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.private_files import write_text
 from fastbk.server.configuration.authentication import (
     AuthenticationSettings,
     AuthorizationSettings,
@@ -19,8 +18,10 @@ from fastbk.wire.messages import encode_info
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.apache_wire import EOK, EUA, hear_v2, hear_v3
+from tests.fixtures.counters import counted
 from tests.fixtures.frames import answer_of
-from tests.fixtures.logins import counted, in_v3, log_in
+from tests.fixtures.logins import in_v3, log_in
+from tests.fixtures.users import sasl_settings
 from tests.fixtures.worker_harness import WorkerHarness, served
 
 OK, FORBIDDEN, V2_EUA = 0, 28, 102
@@ -55,11 +56,7 @@ APACHES: list[tuple[str, Callable[[int], bytes]]] = [
 @pytest.fixture
 def users(tmp_path: Path) -> AuthenticationSettings:
     """One user for each role, and one without any. SASL in the clear."""
-    names = "".join(f'user_{name}="of {name}" ' for name in (*ROLES, "other"))
-    write_text(tmp_path / "users", f"Bookie {{ a.B required {names}; }};")
-    return AuthenticationSettings(
-        methods=("sasl",), users_file=str(tmp_path / "users"), sasl_without_tls=True
-    )
+    return sasl_settings(tmp_path, *ROLES, "other")
 
 
 BY_ROLE = AuthorizationSettings(

@@ -16,81 +16,25 @@ from typing import Literal
 
 import pytest
 
-from fastbk.observe.names import SLOTS
-from fastbk.server.configuration.tls import TlsSettings
 from fastbk.server.network import network
 from fastbk.tls.authority import Authority, Issued
-from fastbk.tls.options import TlsOptions
 from fastbk.wire.messages import ErrorReply, decode_reply
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.apache_wire import EBADREQ, EOK, EUA, hear_v2, hear_v3
+from tests.fixtures.counters import counted
 from tests.fixtures.frames import answer_of
-from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served, until
+from tests.fixtures.worker_harness import Client, WorkerHarness, served, until
+from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
 OK, UNAUTHORIZED, V2_EUA = 0, 21, 102
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.make(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def issued(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Issued:
-    return authority.issue(tmp_path_factory.mktemp("bookie"), ["127.0.0.1"])
-
-
-def settings(
-    issued: Issued,
-    mode: Literal["prefer", "require"] = "prefer",
-    authority: Authority | None = None,
-    handshakes_rate: int = 200,
-    roles: tuple[str, ...] = (),
-) -> TlsSettings:
-    """`authority`: signs the certificates that clients must show."""
-    return TlsSettings(
-        mode=mode,
-        certificate_file=str(issued.certificate_file),
-        key_file=str(issued.key_file),
-        ca_file="" if authority is None else str(authority.ca_file),
-        client_certificates="none" if authority is None else "require",
-        handshakes_rate=handshakes_rate,
-        authorized_roles=roles,
-        refresh_interval_s=1,
-    )
-
-
-def trusting(authority: Authority, own: Issued | None = None) -> ssl.SSLContext:
-    options = TlsOptions(
-        ca_file=str(authority.ca_file),
-        certificate_file="" if own is None else str(own.certificate_file),
-        key_file="" if own is None else str(own.key_file),
-    )
-    return options.context().current()
-
-
-async def secure(bookie: Served, context: ssl.SSLContext) -> Client:
-    reader, writer = await asyncio.open_connection(
-        "127.0.0.1", bookie.port, limit=MIB * 4, ssl=context, server_hostname="127.0.0.1"
-    )
-    return Client(reader, writer)
-
-
-async def greet(client: Client) -> None:
-    client.send(frames.hello())
-    assert answer_of(await client.frame()) == (1, OK)
-
-
-def counted(harness: WorkerHarness, name: str) -> int:
-    return harness.counter(SLOTS[f"FBK_C_WORKER_{name}"])
-
-
 @pytest.mark.uvloop_too
 async def test_both_kinds_are_served_on_one_port(authority: Authority, issued: Issued) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued)) as bookie:
+        async with served(harness, tls_settings(issued)) as bookie:
             clients = [
                 await secure(bookie, trusting(authority)),
                 await bookie.connect(),
@@ -120,7 +64,7 @@ async def test_large_frames_pass_in_both_directions(authority: Authority, issued
     """A client that reads nothing for a while gets all of it in the end, and is not read meanwhile (INV-B1)."""
     data = os.urandom(900_000)
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued)) as bookie:
+        async with served(harness, tls_settings(issued)) as bookie:
             client = await secure(bookie, trusting(authority))
             await greet(client)
             client.send(frames.add(2, 0, data) + frames.read(3, 0))
@@ -142,7 +86,7 @@ async def test_where_it_is_required_nothing_is_said_in_the_clear(
 ) -> None:
     """INV-N2."""
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued, "require")) as bookie:
+        async with served(harness, tls_settings(issued, "require")) as bookie:
             client = await bookie.connect()
             client.send(frames.hello())
             _, status, refusal = decode_reply(await client.frame())
@@ -169,7 +113,7 @@ async def test_a_connection_is_upgraded(
     mode: Literal["prefer", "require"], authority: Authority, issued: Issued
 ) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued, mode)) as bookie:
+        async with served(harness, tls_settings(issued, mode)) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_start_tls(1))
             assert (await hear_v3(client)).status == EOK
@@ -192,7 +136,7 @@ async def test_what_lies_behind_start_tls_in_the_clear_ends_the_connection(
 ) -> None:
     """INV-N1: somebody between the two may have put it there, to have it taken for the client's own."""
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued)) as bookie:
+        async with served(harness, tls_settings(issued)) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_start_tls(1) + behind)
             assert await client.is_closed() == b""
@@ -203,7 +147,7 @@ async def test_what_lies_behind_start_tls_in_the_clear_ends_the_connection(
 async def test_what_comes_between_start_tls_and_the_handshake_ends_it(issued: Issued) -> None:
     """INV-N1, when it arrives later."""
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued)) as bookie:
+        async with served(harness, tls_settings(issued)) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_start_tls(1))
             assert (await hear_v3(client)).status == EOK
@@ -215,7 +159,7 @@ async def test_what_comes_between_start_tls_and_the_handshake_ends_it(issued: Is
 
 async def test_start_tls_while_requests_are_under_way_ends_the_connection(issued: Issued) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued)) as bookie:
+        async with served(harness, tls_settings(issued)) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_add(7) + apache.v3_start_tls(1))
             assert await client.is_closed() == b""
@@ -229,7 +173,7 @@ async def test_a_handshake_or_hello_that_does_not_end_is_cut(
     monkeypatch.setattr(network, "SWEEP_INTERVAL_S", 0.02)
     with WorkerHarness() as harness:
         async with served(
-            harness, settings(issued), hello_timeout_ms=50, frame_timeout_ms=50
+            harness, tls_settings(issued), hello_timeout_ms=50, frame_timeout_ms=50
         ) as bookie:
             client = await bookie.connect()
             client.send(sent)
@@ -245,7 +189,7 @@ async def test_an_upgrade_that_does_not_end_gives_its_slot_back(
     """The loop does not tell of a connection that it loses in the middle of this handshake."""
     monkeypatch.setattr(network, "SWEEP_INTERVAL_S", 0.02)
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), hello_timeout_ms=50) as bookie:
+        async with served(harness, tls_settings(issued), hello_timeout_ms=50) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_start_tls(1))
             assert (await hear_v3(client)).status == EOK
@@ -257,7 +201,7 @@ async def test_an_upgrade_that_does_not_end_gives_its_slot_back(
 @pytest.mark.uvloop_too
 async def test_garbage_behind_the_first_byte_of_tls_is_refused(issued: Issued) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued)) as bookie:
+        async with served(harness, tls_settings(issued)) as bookie:
             for garbage in (b"\x16" + b"\xff" * 100, b"\x16\x03\x01\x00\x05hello", b"\x16" * 5000):
                 client = await bookie.connect()
                 client.send(garbage)
@@ -269,7 +213,7 @@ async def test_garbage_behind_the_first_byte_of_tls_is_refused(issued: Issued) -
 @pytest.mark.uvloop_too
 async def test_who_says_nothing_or_leaves_costs_nothing(issued: Issued) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued), connections_max=4) as bookie:
+        async with served(harness, tls_settings(issued), connections_max=4) as bookie:
             clients = [await bookie.connect() for _ in range(4)]
             await until(lambda: len(bookie.network.connections) == 4)
             refused = await bookie.connect()
@@ -284,7 +228,7 @@ async def test_who_says_nothing_or_leaves_costs_nothing(issued: Issued) -> None:
 
 async def test_handshakes_beyond_the_rate_wait(authority: Authority, issued: Issued) -> None:
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued, handshakes_rate=5)) as bookie:
+        async with served(harness, tls_settings(issued, handshakes_rate=5)) as bookie:
             loop = asyncio.get_running_loop()
             began_s = loop.time()
             context = trusting(authority)
@@ -310,7 +254,7 @@ async def test_clients_without_a_good_certificate_are_refused(
         return None
 
     with WorkerHarness() as harness:
-        async with served(harness, settings(issued, "require", authority)) as bookie:
+        async with served(harness, tls_settings(issued, "require", authority)) as bookie:
             with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
                 # A client of TLS 1.3 hears of it behind its own handshake.
                 await greet(await secure(bookie, trusting(authority, shown())))
@@ -335,7 +279,7 @@ async def test_the_first_role_of_a_certificate_is_authorised(
     unit: str, is_served: bool, authority: Authority, issued: Issued, tmp_path: Path
 ) -> None:
     """INV-N2, in all three protocols."""
-    rules = settings(issued, "require", authority, roles=("writer", "healer"))
+    rules = tls_settings(issued, "require", authority, roles=("writer", "healer"))
     shown = trusting(authority, authority.issue(tmp_path / "own", roles=unit))
     with WorkerHarness() as harness:
         async with served(harness, rules) as bookie:
@@ -375,7 +319,7 @@ async def test_a_renewed_certificate_is_shown_to_new_connections(
         return str(dict(part[0] for part in certificate["subject"])["commonName"])
 
     with WorkerHarness() as harness:
-        async with served(harness, settings(old)) as bookie:
+        async with served(harness, tls_settings(old)) as bookie:
             acceptor = bookie.network._acceptor
             assert acceptor is not None
             acceptor._context._refresh_s = 0.0

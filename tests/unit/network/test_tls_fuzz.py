@@ -18,8 +18,9 @@ from fastbk.tls.contexts import client_context
 from fastbk.tls.files import TlsFiles
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
+from tests.fixtures.counters import counted
 from tests.fixtures.worker_harness import Served, WorkerHarness, served, until
-from tests.unit.network.test_tls import counted, greet, secure, settings, trusting
+from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
 HANDSHAKES = int(os.environ.get("HANDSHAKES", "300"))
 AT_ONCE = 8
@@ -78,7 +79,7 @@ async def test_broken_handshakes_are_never_served(tmp_path: Path, seed: int) -> 
     authority = Authority.make(tmp_path / "ca")
     issued = authority.issue(tmp_path / "own", ["127.0.0.1"])
     context = client_context(TlsFiles(ca_file=str(authority.ca_file)), verify_name=True)
-    rules = settings(issued, "require", authority, handshakes_rate=100_000)
+    rules = tls_settings(issued, "require", authority, handshakes_rate=100_000)
     own = trusting(authority, authority.issue(tmp_path / "client"))
     with WorkerHarness() as harness:
         async with served(harness, rules, hello_timeout_ms=500) as bookie:

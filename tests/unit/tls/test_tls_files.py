@@ -23,11 +23,6 @@ from fastbk.tls.files import TlsFiles
 from fastbk.tls.options import TlsOptions
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.make(tmp_path_factory.mktemp("ca"))
-
-
 @pytest.fixture
 def issued(authority: Authority, tmp_path: Path) -> Issued:
     return authority.issue(tmp_path / "own", ["localhost", "127.0.0.1"])
