@@ -627,18 +627,31 @@ serve_line(struct fbk_worker *worker, uint32_t line, uint32_t why)
     }
 }
 
-/* Those whose principal may add again; each is looked at, as they are of several. */
+static void
+move_line(struct fbk_worker *worker, uint32_t from, uint32_t to)
+{
+    struct fbk_connection *connection;
+    while ((connection = fbk_line_first(worker, from)) != NULL) {
+        fbk_line_leave(worker, connection);
+        fbk_line_join(worker, connection, to, false);
+    }
+}
+
+/* Those whose principal may add again; each is looked at, as they are of several.  Who goes on and has to wait again stands
+ * behind all others then: else the first of a principal would take all that it gets. */
 static void
 serve_quotas(struct fbk_worker *worker)
 {
     if (worker->lines[FBK_LINE_QUOTA].count == 0 || worker->clock_ns - worker->quotas_served_ns < FBK_QUOTA_STEP_US * 1000ull / 2)
         return;
     worker->quotas_served_ns = worker->clock_ns;
+    struct fbk_connection *connection;
     for (uint32_t left = worker->lines[FBK_LINE_QUOTA].count; left > 0; left--) {
-        struct fbk_connection *connection = fbk_line_first(worker, FBK_LINE_QUOTA);
+        if ((connection = fbk_line_first(worker, FBK_LINE_QUOTA)) == NULL)
+            break; /* one that went on has cut others, whose memory it needed */
         fbk_line_leave(worker, connection);
         if (!fbk_quota_may_go_on(worker, connection)) {
-            fbk_line_join(worker, connection, FBK_LINE_QUOTA, false);
+            fbk_line_join(worker, connection, FBK_LINE_QUOTA_NOT_YET, false);
             continue;
         }
         connection->blocked &= (uint16_t)~FBK_BLOCKED_QUOTA;
@@ -646,6 +659,8 @@ serve_quotas(struct fbk_worker *worker)
         fbk_worker_go_on(worker, connection);
         fbk_connection_mark(worker, connection);
     }
+    move_line(worker, FBK_LINE_QUOTA, FBK_LINE_QUOTA_NOT_YET);
+    move_line(worker, FBK_LINE_QUOTA_NOT_YET, FBK_LINE_QUOTA);
 }
 
 static void

@@ -60,6 +60,7 @@ enum fbk_line {
     FBK_LINE_BUDGET,
     FBK_LINE_READY,
     FBK_LINE_QUOTA,
+    FBK_LINE_QUOTA_NOT_YET, /* while those in FBK_LINE_QUOTA have their turns: who got none */
     FBK_LINE_CANCEL,
     FBK_LINE_CONTEXT,
     FBK_LINE_APACHE_ADDS,  /* as many as may be are in progress */
