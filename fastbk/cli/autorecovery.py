@@ -55,6 +55,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.observe import logs
+    from fastbk.observe.systemd import announced
 
     end_with_lifeline(options)
     logs.configure()
@@ -75,7 +76,8 @@ async def _run(options: argparse.Namespace) -> int:
         async with _pages(healer, recoveries, uri, options) as port:
             logs.info("autorecovery.started", name=healer.name, http_port=port, pid=os.getpid())
             try:
-                await healer.run(stop)
+                async with announced(f"heals as {healer.name}"):
+                    await healer.run(stop)
             finally:
                 recovering.cancel()
                 await asyncio.wait([recovering])

@@ -134,14 +134,16 @@ def _sink(path: Path | None) -> Sink:
 async def _run_until_stopped(interval_s: float, janitor: Janitor, port: int | None) -> None:
     """Pass until SIGTERM or SIGINT; a pass under way is left where it is."""
     from fastbk.observe import logs
+    from fastbk.observe.systemd import announced
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     logs.info("janitor.started", interval_s=interval_s, http_port=port)
-    running = loop.create_task(janitor.run(stop))
-    stopping = loop.create_task(stop.wait())
-    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    async with announced(f"a pass every {interval_s:g} s"):
+        running = loop.create_task(janitor.run(stop))
+        stopping = loop.create_task(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     # Every step may be repeated: nothing has to be waited for.
     for task in (running, stopping):
         task.cancel()

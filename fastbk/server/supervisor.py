@@ -35,6 +35,7 @@ from fastbk.server.supervision.monitor import Monitor
 from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
 from fastbk.server.supervision.registration import Membership, endpoints
 from fastbk.server.supervision.spawn import Boot
+from fastbk.server.supervision.systemd_states import SystemdStates
 from fastbk.server.supervision.unclean_start import end_life
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ class Supervisor:
         self._audit = AuditLog(config.audit)
         self._read_only_admin = ReadOnlyAdmin(config)
         self._monitor = Monitor(self._life, config.limits)
-        self._metrics.add_source(self._disks.metric_lines)
-        self._metrics.add_source(self._monitor.metric_lines)
-        self._metrics.add_source(self._audit.metric_lines)
+        self._systemd = SystemdStates(self._life, self._monitor.watchdog)
+        for source in (self._disks, self._monitor, self._audit):
+            self._metrics.add_source(source.metric_lines)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
         self._pages = HttpPages()
@@ -101,6 +102,7 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         self._lifeline.watch(lambda: self.stop("whoever started this bookie is gone"))
         async with contextlib.AsyncExitStack() as stack:
+            await self._systemd.begin(stack)
             if self._claim is None:
                 locks = await asyncio.to_thread(lock_directories, self._config)
                 self._claim = Claim(self._config, locks)

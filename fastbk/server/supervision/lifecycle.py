@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastbk.meta.hold import Hold
 
 
@@ -54,6 +56,8 @@ class Lifecycle:
         """Why metadata is on hold; empty: it is not. Data is served all the same."""
         self.crash_loop = ""
         """Why only reads are served until somebody restarts the bookie by hand; empty: they are not."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each step."""
 
     def go(self, state: State, reason: str, now_s: float) -> None:
         """Change the state. Raises ValueError for a step that a bookie never takes."""
@@ -62,6 +66,7 @@ class Lifecycle:
         self.state = state
         self.since_s = now_s
         self.reason = reason
+        self.on_change()
 
     def note(self, name: str, reason: str | None, concerns: Concern = "data") -> None:
         """Set a condition of readiness, or remove it (None)."""

@@ -79,6 +79,7 @@ class Watchdog:
         self._last_s = 0.0
         self._frozen: dict[str, tuple[str, float]] = {}
         """By condition: a sentence without times, and for how long by now."""
+        self._data_frozen: set[str] = set()
         self.freezes = 0
 
     def attach(self, children: Iterable[tuple[str, Role, int, Stats]], now_s: float) -> None:
@@ -95,11 +96,17 @@ class Watchdog:
         for condition in list(self._frozen):
             self._frozen.pop(condition)
             self._note(condition, None, "data")
+        self._data_frozen.clear()
 
     @property
     def frozen(self) -> list[str]:
         """What stands still now, a sentence each."""
         return [sentence for sentence, _ in self._frozen.values()]
+
+    @property
+    def is_data_frozen(self) -> bool:
+        """Whether a process stands still that data passes through."""
+        return bool(self._data_frozen)
 
     def poll(self, now_s: float) -> bool:
         """Compare all heartbeats with the last ones; return whether anything froze or goes on again.
@@ -154,6 +161,8 @@ class Watchdog:
         concerns: Concern,
         passed_s: float,
     ) -> None:
+        if concerns == "data":
+            self._data_frozen.add(condition)
         if condition not in self._frozen:
             self.freezes += 1
             logs.error(
@@ -170,6 +179,7 @@ class Watchdog:
     def _resumed(self, condition: str, who: str) -> None:
         if condition in self._frozen:
             _, lasted_s = self._frozen.pop(condition)
+            self._data_frozen.discard(condition)
             logs.warning("process.resumed", process=who, frozen_s=round(lasted_s, 1))
             self._note(condition, None, "data")
 

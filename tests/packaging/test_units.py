@@ -1,0 +1,191 @@
+"""systemd's units: understood by systemd, closed as far as their processes allow, and run in a container of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.wait import wait_until
+from tests.packaging.units import SERVICES, UNITS, unit
+from tests.style.tree import ROOT
+
+EXPOSURE_MAX = 20
+"""Of systemd's own count, in tenths: 0 gives up everything, 100 nothing."""
+BOOKIE = """[bookie]
+id = "b1"
+listen = "127.0.0.1:3181"
+[metadata]
+uri = "sqlite:/var/lib/fastbk/metadata.sqlite"
+[journal]
+directory = "/var/lib/fastbk/journal"
+[ledgers]
+directories = ["/var/lib/fastbk/ledgers"]
+[http]
+listen = "127.0.0.1:8000"
+"""
+
+
+def placed(folder: Path, name: str) -> Path:
+    """Copy a unit, with a program that is there and without pages that are not."""
+    text = (UNITS / name).read_text()
+    text = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text)
+    file = folder / name.replace("@.", "@x.")
+    file.write_text(re.sub(r"(?m)^Documentation=.*\n", "", text))
+    return file
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("name", SERVICES)
+def test_systemd_understands_each_line_and_finds_it_closed(name: str, tmp_path: Path) -> None:
+    file = placed(tmp_path, name)
+    checks = (("verify", "--recursive-errors=no"), ("security", "--offline=true", f"--threshold={EXPOSURE_MAX}"))
+    for check in checks:
+        found = subprocess.run(
+            ["systemd-analyze", *check, "--no-pager", str(file)],
+            capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "SYSTEMD_COLORS": "0"},
+        )  # fmt: skip
+        assert found.returncode == 0, found.stdout + found.stderr
+        if check[0] == "verify":
+            assert found.stderr == ""
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_units_restart_what_may_start_again(name: str) -> None:
+    service = unit(UNITS / name)["Service"]
+    assert service["Type"] == ["notify"]
+    assert service["Restart"] == ["on-failure"]
+    assert service["RestartPreventExitStatus"] == ["2 78"], "docs/exit-codes.md"
+    assert service["User"] == ["fastbk"]
+    assert int(service["WatchdogSec"][0]) >= 30
+
+
+CAN_BOOT = os.geteuid() == 0 and all(map(shutil.which, ("systemd-nspawn", "mmdebstrap", "nsenter")))
+
+
+class Machine:
+    """A container with a systemd of its own."""
+
+    def __init__(self, pid: int) -> None:
+        self._enter = ["nsenter", "-t", str(pid), "-a"]
+
+    def __call__(self, *words: str) -> str:
+        found = subprocess.run([*self._enter, *words], capture_output=True, text=True, timeout=60, check=False)
+        return found.stdout + found.stderr
+
+    def shows(self, service: str, name: str) -> str:
+        """Return one property."""
+        return self("systemctl", "show", "-p", name, "--value", service).strip()
+
+    def until(self, service: str, is_so: Callable[[], bool]) -> None:
+        """Wait for it; fail with the service's journal."""
+        try:
+            wait_until(is_so, service)
+        except AssertionError as error:
+            raise AssertionError(self("journalctl", "--no-pager", "-n", "50", "-u", service)) from error
+
+
+def systemd_below(pid: int) -> list[int]:
+    """Return the process of a container that is its systemd, once it is there."""
+    below = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    names = {one: Path(f"/proc/{one}/comm").read_text().strip() for one in below}
+    return [one for one in below if names[one] == "systemd"] or [two for one in below for two in systemd_below(one)]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    root = tmp_path / "root"
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    sources = [one for one in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*.sources"))
+               if one.exists()]  # fmt: skip
+    packages = "systemd,systemd-sysv,dbus,python3,python3-venv,procps"
+    made = subprocess.run(
+        ["mmdebstrap", "--variant=minbase", f"--include={packages}", release["VERSION_CODENAME"].strip('"'), str(root),
+         *map(str, sources)],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr[-2000:]
+    for name in SERVICES:
+        shutil.copy(UNITS / name, root / "etc/systemd/system")
+    shutil.copy(UNITS / "fastbk.sysusers", root / "usr/lib/sysusers.d/fastbk.conf")
+    shutil.copy(UNITS / "fastbk.tmpfiles", root / "usr/lib/tmpfiles.d/fastbk.conf")
+    (root / "etc/fastbk").mkdir()
+    (root / "etc/fastbk/bookie.toml").write_text(BOOKIE)
+    (root / "etc/fastbk/wrong.toml").write_text("[nonsense]\n")
+    for name in ("janitor", "autorecovery"):
+        (root / f"etc/fastbk/{name}.conf").write_text("FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite\n")
+    program = root / "usr/bin/fastbk"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fastbk.cli "$@"\n')
+    program.chmod(0o755)
+    drop_in = root / "etc/systemd/system/fastbk-bookie@.service.d"
+    drop_in.mkdir()
+    (drop_in / "quick.conf").write_text("[Service]\nWatchdogSec=8\nRestartSec=1\n")
+    for one in {ROOT, Path(sys.prefix)}:
+        (root / str(one)[1:]).mkdir(parents=True, exist_ok=True)
+    shares = [f"--bind-ro={one}" for one in {ROOT, Path(sys.prefix)}]
+    boot = subprocess.Popen(
+        ["systemd-nspawn", "-q", "-D", str(root), f"--machine=fastbk-{os.getpid()}", "--register=no", "--keep-unit",
+         # Its own list of calls lacks them.
+         "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self", *shares, "--boot"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: bool(systemd_below(boot.pid)), "the container's systemd")
+        found = Machine(systemd_below(boot.pid)[0])
+        wait_until(lambda: found("systemctl", "is-system-running").strip() == "running", "the container is up")
+        yield found
+        found("systemctl", "poweroff")
+        boot.wait(timeout=60)
+    finally:
+        boot.kill()
+        boot.wait()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not CAN_BOOT, reason="needs root, systemd-nspawn and mmdebstrap")
+def test_services_live_under_a_real_systemd(machine: Machine) -> None:
+    bookie, others = "fastbk-bookie@bookie", ("fastbk-janitor", "fastbk-autorecovery")
+    machine("systemctl", "enable", "--now", bookie)  # makes the cluster that the others are for
+    machine("systemctl", "enable", "--now", *others)
+    for service in (bookie, *others):
+        assert machine.shows(service, "ActiveState") == "active", machine("journalctl", "--no-pager", "-u", service)
+    assert machine.shows(bookie, "StatusText") == "writable: serving"
+    log = machine("journalctl", "--no-pager", "-u", bookie)
+    assert '"journal_backend":"io_uring"' in log
+    assert "process.not_confined" not in log
+    # In the container another id of the boot is shown than in services: a lease of the one is none of the other.
+    told = machine(
+        "systemd-run", "-q", "-P", "-p", "User=fastbk", "-p", "ProtectProc=invisible",
+        "-E", "FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite",
+        "sh", "-c", "echo hello | fastbk ledger write && fastbk ledger read 0",
+    )  # fmt: skip
+    assert "0\thello" in told, told
+
+    machine("kill", "-9", machine.shows(bookie, "MainPID"))
+    machine.until(bookie, lambda: machine.shows(bookie, "NRestarts") == "1")
+    machine.until(bookie, lambda: machine.shows(bookie, "ActiveState") == "active")
+
+    journal = machine("pgrep", "-f", "fastbk.server.journal.process").split()[0]
+    machine("kill", "-STOP", journal)
+    machine.until(bookie, lambda: machine.shows(bookie, "NRestarts") == "2")
+    machine.until(bookie, lambda: machine.shows(bookie, "ActiveState") == "active")
+    assert "Failed with result 'watchdog'" in machine("journalctl", "--no-pager", "-u", bookie)
+
+    machine("systemctl", "start", "fastbk-bookie@wrong")
+    assert machine.shows("fastbk-bookie@wrong", "ExecMainStatus") == "78"
+    began_s = time.monotonic()
+    machine("systemctl", "stop", bookie, *others)
+    assert time.monotonic() - began_s < 60
+    for service in (bookie, *others):
+        assert machine.shows(service, "Result") == "success"
+    assert machine.shows("fastbk-bookie@wrong", "NRestarts") == "0"
+    assert machine.shows("fastbk-bookie@wrong", "ActiveState") == "failed"
