@@ -101,39 +101,34 @@ def systemd_below(pid: int) -> list[int]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A Debian with the package installed, and nothing else of ours."""
+    build = [sys.executable, ROOT / "packaging/debian/build_deb.py"]
+    built = subprocess.run(build, capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    package = ROOT / built.stdout.partition(":")[0]
     root = tmp_path / "root"
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     sources = [one for one in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*.sources"))
                if one.exists()]  # fmt: skip
-    packages = "systemd,systemd-sysv,dbus,python3,python3-venv,procps"
     made = subprocess.run(
-        ["mmdebstrap", "--variant=minbase", f"--include={packages}", release["VERSION_CODENAME"].strip('"'), str(root),
-         *map(str, sources)],
+        ["mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,procps",
+         f"--customize-hook=upload {package} /fastbk.deb",
+         '--customize-hook=chroot "$1" apt-get install -q -y --no-install-recommends /fastbk.deb',
+         release["VERSION_CODENAME"].strip('"'), str(root), *map(str, sources)],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr[-2000:]
-    for name in SERVICES:
-        shutil.copy(UNITS / name, root / "etc/systemd/system")
-    shutil.copy(UNITS / "fastbk.sysusers", root / "usr/lib/sysusers.d/fastbk.conf")
-    shutil.copy(UNITS / "fastbk.tmpfiles", root / "usr/lib/tmpfiles.d/fastbk.conf")
-    (root / "etc/fastbk").mkdir()
     (root / "etc/fastbk/bookie.toml").write_text(BOOKIE)
     (root / "etc/fastbk/wrong.toml").write_text("[nonsense]\n")
     for name in ("janitor", "autorecovery"):
         (root / f"etc/fastbk/{name}.conf").write_text("FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite\n")
-    program = root / "usr/bin/fastbk"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fastbk.cli "$@"\n')
-    program.chmod(0o755)
     drop_in = root / "etc/systemd/system/fastbk-bookie@.service.d"
     drop_in.mkdir()
     (drop_in / "quick.conf").write_text("[Service]\nWatchdogSec=8\nRestartSec=1\n")
-    for one in {ROOT, Path(sys.prefix)}:
-        (root / str(one)[1:]).mkdir(parents=True, exist_ok=True)
-    shares = [f"--bind-ro={one}" for one in {ROOT, Path(sys.prefix)}]
     boot = subprocess.Popen(
         ["systemd-nspawn", "-q", "-D", str(root), f"--machine=fastbk-{os.getpid()}", "--register=no", "--keep-unit",
          # Its own list of calls lacks them.
-         "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self", *shares, "--boot"],
+         "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self", "--boot"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -152,7 +147,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not CAN_BOOT, reason="needs root, systemd-nspawn and mmdebstrap")
-def test_services_live_under_a_real_systemd(machine: Machine) -> None:
+def test_the_debian_package_lives_under_a_real_systemd(machine: Machine) -> None:
     bookie, others = "fastbk-bookie@bookie", ("fastbk-janitor", "fastbk-autorecovery")
     machine("systemctl", "enable", "--now", bookie)  # makes the cluster that the others are for
     machine("systemctl", "enable", "--now", *others)
@@ -189,3 +184,8 @@ def test_services_live_under_a_real_systemd(machine: Machine) -> None:
         assert machine.shows(service, "Result") == "success"
     assert machine.shows("fastbk-bookie@wrong", "NRestarts") == "0"
     assert machine.shows("fastbk-bookie@wrong", "ActiveState") == "failed"
+
+    machine("systemctl", "start", bookie)
+    machine("apt-get", "remove", "-y", "-q", "fastbk")
+    assert machine("pgrep", "-f", "fastbk") == "", "its services are stopped"
+    assert "journal" in machine("ls", "/var/lib/fastbk"), "and data stays"
