@@ -47,12 +47,13 @@ class LedgerTag:
     bookies: tuple[BookieId, ...]
     """That may be asked for it."""
     value: bytes = b""
+    """Empty: none of them asks for tags."""
 
 
 def show(connection: Connection, tag: LedgerTag, request_id: int) -> None:
     """Show a bookie a ledger's tag, unless it has seen it on this connection: requests may follow at once."""
     shown = connection.tags_shown
-    if tag.ledger_id in shown:
+    if tag.ledger_id in shown or not tag.value:
         return
     if len(shown) == TAGS_MAX:  # the bookie forgets the same one
         del shown[next(iter(shown))]
@@ -145,6 +146,7 @@ class LedgerTags:
             return encode_hello(request_id, Hello(auth_method=TAG_WANTED, auth_payload=b"%d" % tag.ledger_id))
 
         reasons: dict[BookieId, str] = {}
+        is_needed = True
         for bookie_id in tag.bookies:
             try:
                 answer = await self._request(bookie_id, build)
@@ -152,11 +154,16 @@ class LedgerTags:
                 reasons[bookie_id] = str(error)
                 continue
             if answer.kind == codec.HELLO_REPLY and answer.status == Status.OK:
-                tag.value = decode_hello_reply(answer.frame).auth_payload
-                return
+                if signed := decode_hello_reply(answer.frame).auth_payload:
+                    tag.value = signed
+                    return
+                is_needed = False  # here; another one may authenticate its clients
+                continue
             reasons[bookie_id] = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
             if answer.status == Status.FORBIDDEN:
                 raise Unauthorized(reasons[bookie_id], ledger_id=tag.ledger_id)
+        if not is_needed:
+            return
         raise NotEnoughBookies(
             f"ledger {tag.ledger_id}: the token is limited to namespaces, and no bookie signs a tag for this ledger",
             ledger_id=tag.ledger_id,

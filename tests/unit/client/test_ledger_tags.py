@@ -1,0 +1,73 @@
+"""The client's tags: of which bookie it takes one, and what it makes of bookies that ask for none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from fastbk.auth.credentials import Credentials
+from fastbk.auth.tokens import TokenKey
+from fastbk.client.connection import Answer
+from fastbk.client.ledger_tags import LedgerTags, show
+from fastbk.errors import NotEnoughBookies
+from fastbk.model.ids import BookieId
+from fastbk.native import client_codec as codec
+from fastbk.private_files import write_text
+from fastbk.wire.messages import ErrorReply, HelloReply, encode_reply
+from fastbk.wire.statuses import Status
+from tests.fixtures.metadata import metadata
+
+if TYPE_CHECKING:
+    from fastbk.client.connection import Connection
+
+KEY = TokenKey.generate("k1")
+A, B, C = (BookieId(one) for one in ("a", "b", "c"))
+
+
+def token(*namespaces: str) -> str:
+    return KEY.sign("app", ("read", "add"), "cluster", lifetime_s=60, namespaces=namespaces or None)
+
+
+def says(payload: bytes | None) -> Answer:
+    """A bookie's answer: the tag; b"": it asks for none; None: it cannot sign one."""
+    if payload is None:
+        frame = encode_reply(1, Status.UNSUPPORTED, ErrorReply(message="no key"))
+        return Answer(Status.UNSUPPORTED, codec.ERROR_REPLY, -1, -1, False, b"", b"", frame)
+    reply = HelloReply(
+        version=1, frame_size_bytes_max=1 << 20, batch_entry_count_max=1, pending_requests_max=1, incarnation=1,
+        bookie_id="a", software="fastbk", auth_payload=payload,
+    )  # fmt: skip
+    return Answer(Status.OK, codec.HELLO_REPLY, -1, -1, False, b"", b"", encode_reply(1, Status.OK, reply))
+
+
+def tags_of(file: Path, answers: dict[BookieId, bytes | None]) -> LedgerTags:
+    async def request(bookie_id: BookieId, build: Callable[[int], bytes]) -> Answer:
+        build(1)
+        return says(answers[bookie_id])
+
+    return LedgerTags(Credentials(token_file=str(file)), lambda: b"", request)
+
+
+async def test_a_bookie_that_asks_for_no_tags_leaves_it_to_the_others(tmp_path: Path) -> None:
+    """Authentication is turned on bookie by bookie: one without it says OK to who asks for a tag, and has none."""
+    write_text(tmp_path / "token", token("orders"))
+    of = replace(metadata(), ensemble_size=3, fragments=(replace(metadata().fragments[0], ensemble=(A, B, C)),))
+    found = await tags_of(tmp_path / "token", {A: b"", B: None, C: b"signed"}).get(7, of)
+    assert found is not None
+    assert found.value == b"signed"
+    found = await tags_of(tmp_path / "token", {A: b"", B: None, C: None}).get(7, of)
+    assert found is not None
+    assert found.value == b"", "nobody who could be asked asks for one"
+    show(cast("Connection", _Silent()), found, 1)
+    with pytest.raises(NotEnoughBookies):
+        await tags_of(tmp_path / "token", {A: None, B: None, C: None}).get(7, of)
+
+
+class _Silent:
+    """A connection that nothing may be sent by."""
+
+    tags_shown: dict[int, None] = {}  # noqa: RUF012
