@@ -84,7 +84,8 @@ class LedgerTags:
         self._renewed_token = renewed_token
         self._request = request
         self._is_closed = False
-        self._limit: tuple[tuple[str, ...] | None] | None = None
+        self._limit: tuple[bytes, tuple[str, ...] | None] | None = None
+        """The renewed token, and what it is limited to."""
         self._used: weakref.WeakSet[LedgerTag] = weakref.WeakSet()
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -92,9 +93,10 @@ class LedgerTags:
     def _namespaces(self) -> tuple[str, ...] | None:
         if self._credentials is None or not self._credentials.token_file:
             return None
-        if self._limit is None:
-            self._limit = (namespaces_of(self._renewed_token() or self._credentials.token()),)
-        return self._limit[0]
+        renewed = self._renewed_token()
+        if self._limit is None or self._limit[0] != renewed:
+            self._limit = (renewed, namespaces_of(renewed or self._credentials.token()))
+        return self._limit[1]
 
     def check(self, namespace: str) -> None:
         """Refuse to make a ledger that this client could not work with. Raises Unauthorized."""
@@ -119,7 +121,6 @@ class LedgerTags:
 
     def refresh(self) -> None:
         """Have all tags that are in use signed anew, since there is a new token; until then the old ones are shown."""
-        self._limit = None
         if self._refreshing is None and self._used and not self._is_closed:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="fastbk refresh tags")
 

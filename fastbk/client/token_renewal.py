@@ -27,7 +27,7 @@ class TokenRenewal:
     def __init__(self, config: ClientConfig, connections: Callable[[], Iterable[Connection]]) -> None:
         self._config = config
         self.on_token: Callable[[], None] = lambda: None
-        """Called when connections are given a new one, and again while some have not got it."""
+        """Called when the file has a new one, and again while some connections have not got it."""
         self._connections = connections
         self._path = config.credentials.token_file if config.credentials is not None else ""
         self._stamp: Stamp = ()
@@ -53,6 +53,7 @@ class TokenRenewal:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(INTERVAL_S, self._look)
+        before = self.token
         self._read()
         # One that was being opened has the old token, one that did not answer kept it.
         have_old = [one for one in self._connections() if self.token and one.token not in (b"", self.token)]
@@ -60,7 +61,8 @@ class TokenRenewal:
             if connection not in self._tasks:
                 task = loop.create_task(self._renew(connection), name="fastbk renew token")
                 self._tasks[connection] = task
-        if have_old:
+        # All connections may have been opened since the file changed.
+        if have_old or (before and self.token != before):
             self.on_token()
 
     def _read(self) -> None:

@@ -13,7 +13,7 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_tags import LedgerTags, show
-from fastbk.errors import NotEnoughBookies
+from fastbk.errors import NotEnoughBookies, Unauthorized
 from fastbk.model.ids import BookieId
 from fastbk.native import client_codec as codec
 from fastbk.private_files import write_text
@@ -44,12 +44,12 @@ def says(payload: bytes | None) -> Answer:
     return Answer(Status.OK, codec.HELLO_REPLY, -1, -1, False, b"", b"", encode_reply(1, Status.OK, reply))
 
 
-def tags_of(file: Path, answers: dict[BookieId, bytes | None]) -> LedgerTags:
+def tags_of(file: Path, answers: dict[BookieId, bytes | None], renewed: list[bytes] | None = None) -> LedgerTags:
     async def request(bookie_id: BookieId, build: Callable[[int], bytes]) -> Answer:
         build(1)
         return says(answers[bookie_id])
 
-    return LedgerTags(Credentials(token_file=str(file)), lambda: b"", request)
+    return LedgerTags(Credentials(token_file=str(file)), lambda: renewed[-1] if renewed else b"", request)
 
 
 async def test_a_bookie_that_asks_for_no_tags_leaves_it_to_the_others(tmp_path: Path) -> None:
@@ -71,3 +71,18 @@ class _Silent:
     """A connection that nothing may be sent by."""
 
     tags_shown: dict[int, None] = {}  # noqa: RUF012
+
+async def test_the_limit_is_that_of_the_token_that_connections_were_given_last(tmp_path: Path) -> None:
+    write_text(tmp_path / "token", token("orders"))
+    renewed: list[bytes] = []
+    tags = tags_of(tmp_path / "token", {}, renewed)
+    tags.check("orders")
+    with pytest.raises(Unauthorized):
+        tags.check("bills")
+    renewed.append(token("bills").encode())
+    tags.check("bills")
+    with pytest.raises(Unauthorized):
+        tags.check("orders")
+    renewed.append(token().encode())
+    tags.check("orders")
+    assert await tags.get(7, metadata()) is None

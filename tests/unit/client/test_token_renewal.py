@@ -60,3 +60,22 @@ async def test_each_connection_gets_the_new_token_once(tmp_path: Path, monkeypat
     await asyncio.sleep(0)
     renewal.end()
     assert [one.renewals for one in connections] == [1, 3, 1]
+
+
+async def test_a_new_token_is_told_of_where_each_connection_was_opened_with_it(tmp_path: Path) -> None:
+    """Bookies ended the old token's connections before the file was looked at."""
+    file = tmp_path / "token"
+    write_text(file, "old")
+    config = ClientConfig(tls=TlsOptions(), credentials=Credentials(token_file=str(file)))
+    connections = [FakeConnection(b"old")]
+    renewal = TokenRenewal(config, lambda: cast("list[Connection]", connections))
+    told: list[bytes] = []
+    renewal.on_token = lambda: told.append(renewal.token)
+    renewal._look()
+    assert told == []
+    write_text(file, "another")
+    connections[:] = [FakeConnection(b"another")]
+    renewal._look()
+    renewal._look()
+    renewal.end()
+    assert told == [b"another"]
