@@ -80,8 +80,11 @@ class TagService:
         elif len(self._waiting) < WAITING_MAX:
             self._waiting[ledger_id] = {process}
         if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="fastbk tags")
-            self._task.add_done_callback(self._done)
+            self._begin()
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._work(), name="fastbk tags")
+        self._task.add_done_callback(self._done)
 
     async def _work(self) -> None:
         """Read until nobody waits."""
@@ -98,6 +101,8 @@ class TagService:
     def _done(self, task: asyncio.Task[None]) -> None:
         if task is self._task:
             self._task = None
+            if self._waiting:  # somebody asked between its last look and now
+                self._begin()
         if not task.cancelled():
             task.result()  # a defect of ours is the loop's to report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -168,3 +169,23 @@ async def test_a_new_boot_hears_nothing_that_the_one_before_asked(tmp_path: Path
         await wait_until_async(lambda: here.service._task is None, "the read's end")
         assert here.told == {worker(0): {}, worker(1): {}}
         assert here.reads == [[5]]
+
+
+async def test_what_is_asked_for_as_the_last_answer_leaves_is_read(tmp_path: Path) -> None:
+    """Then the task that reads is over, and has not been seen to be."""
+    async with harness(tmp_path) as here:
+        for one in (5, 6):
+            here.create(one, b"orders")
+        hear = here.told[worker(0)].__setitem__
+
+        def told(message: dict[str, Any]) -> bool:
+            hear(message["ledger"], message)
+            if message["ledger"] == 5:
+                asyncio.get_running_loop().call_soon(here.ask, worker(0), 6)
+            return True
+
+        children = {worker(0): SimpleNamespace(send=told)}
+        here.service.attach(cast("Any", SimpleNamespace(children=children)))
+        here.ask(worker(0), 5)
+        found = await here.heard(worker(0), 5, 6)
+        assert [here.says(one).ledger_id for one in found] == [5, 6]
