@@ -111,8 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self.bookie_id = ""
         self.token = b""
         """What its client was authenticated by last; empty: by no token."""
-        self.tags_shown: dict[int, None] = {}
-        """Ledgers whose tags the bookie has seen, in that order (`ledger_tags.py`)."""
+        self.tags_shown: dict[int, int] = {}
+        """Ledgers whose tags the bookie has seen, in that order, and the requests' ids (`ledger_tags.py`)."""
         self.is_paused = False
         self.is_open = False
         self.answers_dropped = 0

@@ -57,12 +57,13 @@ def show(connection: Connection, tag: LedgerTag, request_id: int) -> None:
         return
     if len(shown) == TAGS_MAX:  # the bookie forgets the same one
         del shown[next(iter(shown))]
-    shown[tag.ledger_id] = None
+    shown[tag.ledger_id] = request_id
 
     def told(outcome: Answer | Error) -> None:
         if isinstance(outcome, Error) or outcome.status == Status.OK:
             return
-        shown.pop(tag.ledger_id, None)
+        if shown.get(tag.ledger_id) == request_id:  # else it was shown again since
+            del shown[tag.ledger_id]
         reason = f"{status_name(outcome.status)} {error_text(outcome.frame)}"
         _log.warning("tag.refused", ledger=tag.ledger_id, bookie=connection.bookie_id, reason=reason)
 

@@ -129,8 +129,8 @@ int32_t fbk_worker_await(struct fbk_worker *worker, uint32_t connection);
 /* Its client may do so much from now on: FBK_RIGHT_* (INV-N2).  tagged_rights: what it may do with ledgers that it shows tags
  * for (INV-N4); those that it has shown are forgotten. */
 void fbk_worker_admit(struct fbk_worker *worker, uint32_t connection, uint32_t rights, uint32_t tagged_rights);
-/* It has shown a good tag for a ledger.  Beyond FBK_TAGS_MAX of a connection the oldest is forgotten; one that is there keeps
- * its age.  Returns 0 or -errno. */
+/* It has shown a good tag for a ledger.  Beyond FBK_TAGS_MAX of a connection the oldest is forgotten; one that is there
+ * becomes the youngest.  Returns 0 or -errno. */
 #define FBK_TAGS_MAX 4096
 int32_t fbk_worker_grant(struct fbk_worker *worker, uint32_t connection, int64_t ledger_id);
 /* From now on a transport encrypts: bytes come by fbk_worker_receive and leave by FBK_DO_WRITE (INV-N1).  Returns 0, or

@@ -70,7 +70,7 @@ async def test_a_bookie_that_asks_for_no_tags_leaves_it_to_the_others(tmp_path: 
 class _Silent:
     """A connection that nothing may be sent by."""
 
-    tags_shown: dict[int, None] = {}  # noqa: RUF012
+    tags_shown: dict[int, int] = {}  # noqa: RUF012
 
 async def test_the_limit_is_that_of_the_token_that_connections_were_given_last(tmp_path: Path) -> None:
     write_text(tmp_path / "token", token("orders"))

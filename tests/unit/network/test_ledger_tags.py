@@ -5,14 +5,20 @@ INV-N4: of such a client only requests for ledgers are served that it has shown 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fastbk.auth.ledger_tags import sign_tag
 from fastbk.auth.tokens import TokenKey
-from fastbk.errors import ConfigError
+from fastbk.client.connection import Answer
+from fastbk.client.ledger_tags import LedgerTag, show
+from fastbk.errors import ConfigError, Error
+from fastbk.native import client_codec as codec
 from fastbk.native.worker import TAGS_MAX as TAGS_MAX_IN_C
 from fastbk.private_files import write_text
 from fastbk.server.configuration.authentication import (
@@ -30,8 +36,10 @@ from fastbk.wire.messages import (
     TAGS_MAX,
     ErrorReply,
     HelloReply,
+    decode_cold_request,
     decode_reply,
     encode_info,
+    encode_reply,
 )
 from tests.fixtures import frames
 from tests.fixtures.counters import counted
@@ -200,7 +208,7 @@ async def test_of_too_many_tags_the_oldest_is_forgotten(
 
             for at, one in enumerate(ids):
                 bookie.worker.grant(slot, one)
-                bookie.worker.grant(slot, one)  # it keeps its age
+                bookie.worker.grant(slot, one)  # it is the youngest still
                 if at % 1024 == 7 or at > 3 * TAGS_MAX - 3:
                     oldest = max(0, at + 1 - TAGS_MAX)
                     assert await is_served(ids[at])
@@ -209,6 +217,61 @@ async def test_of_too_many_tags_the_oldest_is_forgotten(
                     if oldest:
                         assert not await is_served(ids[oldest - 1])
                         assert not await is_served(ids[0])
+            await client.close()
+
+
+async def test_the_client_knows_which_tags_the_bookie_has_whatever_was_refused(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    """A refused tag takes a place of the client's count, and none of the bookie's; its refusal may come late."""
+    with WorkerHarness() as harness:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
+            client = await entered(bookie, authority, limited("orders"))
+            (slot,) = bookie.network.connections
+            numbers = itertools.count(1)
+            late: list[Callable[[], None]] = []
+
+            def send_request(request_id: int, frame: bytes, told: Callable[[Answer | Error], None]) -> None:
+                asked = decode_cold_request(frame).hello
+                assert asked is not None
+                if asked.auth_payload == b"bad":
+                    refusal = encode_reply(request_id, FORBIDDEN, ErrorReply(message="bad"))
+                    answer = Answer(FORBIDDEN, codec.ERROR_REPLY, -1, -1, False, b"", b"", refusal)
+                    late.append(lambda: told(answer))
+                else:
+                    bookie.worker.grant(slot, int(asked.auth_payload))
+
+            connection = SimpleNamespace(tags_shown={}, send_request=send_request, bookie_id="b")
+
+            def show_tag(ledger_id: int, value: bytes = b"") -> None:
+                shown = LedgerTag(ledger_id, (), value or b"%d" % ledger_id)
+                show(cast("Any", connection), shown, next(numbers))
+
+            async def is_served(ledger_id: int) -> bool:
+                client.send(frames.read(9, 0, ledger_id=ledger_id) + frames.ping(10))
+                first = answer_of(await client.frame())
+                if first == (9, FORBIDDEN):
+                    assert answer_of(await client.frame()) == (10, OK)
+                    return False
+                await bookie.take_request()
+                return True
+
+            for one in range(TAGS_MAX):
+                show_tag(one)
+            show_tag(9_999_999, b"bad")
+            late.pop()()
+            show_tag(0)
+            show_tag(TAGS_MAX)
+            for one in (0, 2, TAGS_MAX):
+                assert one in connection.tags_shown
+                assert await is_served(one)
+            # A refusal that comes when a better tag was shown already says nothing of that one.
+            show_tag(9_999_999, b"bad")
+            connection.tags_shown.clear()
+            bookie.worker.admit(slot, *bookie.network.connections[slot].client.principal.granted)
+            show_tag(9_999_999)
+            late.pop()()
+            assert list(connection.tags_shown) == [9_999_999]
             await client.close()
 
 

@@ -1,7 +1,8 @@
 /* Ledgers that a client with limited rights has shown tags for, by connection (INV-N4).
  *
  * A table of ids with open addresses, at most half full, and a circle of the same ids by age: one more ledger than
- * FBK_TAGS_MAX takes the place of the oldest.  The client knows the bound, and shows a tag again that has fallen out. */
+ * FBK_TAGS_MAX takes the place of the oldest.  The client knows the bound, and shows a tag again that has fallen out.  It
+ * counts a tag that is refused, too, until it hears so: what it then shows again is here still, and becomes the youngest. */
 #include "worker/worker.h"
 
 #include "base/segment.h"
@@ -46,6 +47,21 @@ take_out(struct fbk_tags *tags, uint64_t key)
     tags->keys[hole] = 0;
 }
 
+static void
+make_youngest(struct fbk_tags *tags, uint64_t key)
+{
+    uint32_t at = tags->oldest;
+    while (tags->order[at] != key)
+        at = (at + 1) % FBK_TAGS_MAX;
+    const uint32_t youngest = (tags->oldest + tags->count - 1) % FBK_TAGS_MAX;
+    while (at != youngest) {
+        const uint32_t next = (at + 1) % FBK_TAGS_MAX;
+        tags->order[at] = tags->order[next];
+        at = next;
+    }
+    tags->order[youngest] = key;
+}
+
 bool
 fbk_tags_allow(const struct fbk_connection *connection, uint8_t right, int64_t ledger_id)
 {
@@ -72,8 +88,10 @@ fbk_worker_grant(struct fbk_worker *worker, uint32_t slot, int64_t ledger_id)
         return -ENOMEM;
     struct fbk_tags *tags = connection->tags;
     const uint64_t key = (uint64_t)ledger_id + 1;
-    if (tags->keys[place_of(tags, key)] != 0)
+    if (tags->keys[place_of(tags, key)] != 0) {
+        make_youngest(tags, key);
         return 0;
+    }
     if (tags->count == FBK_TAGS_MAX) {
         take_out(tags, tags->order[tags->oldest]);
         tags->oldest = (tags->oldest + 1) % FBK_TAGS_MAX;
