@@ -78,9 +78,7 @@ class AddPipe:
         self._waiters: deque[tuple[EntryId, int, Waiter, object]] = deque()
         self._encode_scheduled = False
         self._retries: dict[BookieId, asyncio.TimerHandle] = {}
-        self._backoffs: defaultdict[BookieId, Retry] = defaultdict(
-            lambda: Retry(config.backoff_min, config.backoff_max)
-        )
+        self._backoffs = defaultdict[BookieId, Retry](lambda: Retry(config.backoff_min, config.backoff_max))
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0  # uvloop's handle of a moment that has come does not say when it was
         self._released, self._has_failed = self.adds.head, False
@@ -95,6 +93,8 @@ class AddPipe:
         """Take the machine's ensemble for the channels to send to."""
         before = {peer.bookie_id: peer for peer in self.peers}
         self.peers = [self._pool.peer(bookie_id) for bookie_id in self.machine.ensemble]
+        if self._tag is not None:
+            self._tag.add_bookies(self.machine.ensemble)
         for peer in self.peers:
             if before.pop(peer.bookie_id, None) is None:
                 peer.adds.subscribe(self)

@@ -29,7 +29,7 @@ from fastbk.wire.messages import (
 from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fastbk.auth.credentials import Credentials
     from fastbk.client.connection import Answer, Connection
@@ -48,6 +48,10 @@ class LedgerTag:
     """That may be asked for it."""
     value: bytes = b""
     """Empty: none of them asks for tags."""
+
+    def add_bookies(self, ensemble: Sequence[BookieId]) -> None:
+        """Have it signed anew by these first: those that were replaced may be gone."""
+        self.bookies = tuple(dict.fromkeys((*ensemble, *self.bookies)))
 
 
 def show(connection: Connection, tag: LedgerTag, request_id: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -167,6 +168,33 @@ async def test_appends_go_on_while_bookies_and_tokens_change(
         await wait_until_async(lambda: tag._refreshing is None, "tags are signed anew")
         appended += await asyncio.gather(*(writer.append(b"%d" % n) for n in range(100)))
         assert appended == list(range(len(appended)))
+
+
+async def test_tags_are_signed_anew_where_bookies_were_replaced(
+    cluster: LocalCluster, tls: TlsOptions, credentials: Callable[..., Credentials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a writer that outlives its first bookies would end with the key that signed its first tag."""
+    monkeypatch.setattr(token_renewal, "INTERVAL_S", 0.05)
+    limited = credentials("orders")
+    async with (
+        fastbk.connect(cluster.metadata_uri, tls=tls, credentials=limited, namespace="orders") as client,
+        await client.create_ledger(1, 1, 1) as writer,
+    ):
+        await writer.append(b"first")
+        (name,) = (await client.ledger_info(writer.ledger_id)).metadata.fragments[0].ensemble
+        number = [one.name for one in cluster.bookies].index(name)
+        await cluster.kill_async(number)
+        try:
+            await writer.append(b"behind a change of the ensemble")
+            (tag,) = client.pool.tags._used
+            old = tag.value
+            then_s = int(time.time())
+            await wait_until_async(lambda: int(time.time()) > then_s, "its time is another, in whole seconds")
+            credentials("orders", "more")
+            await wait_until_async(lambda: tag.value != old, "the tag is signed anew")
+            assert await writer.append(b"with it") == 2
+        finally:
+            await cluster.start_bookie_async(number)
 
 
 async def test_streams_belong_to_their_namespace(
