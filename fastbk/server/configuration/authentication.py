@@ -149,9 +149,9 @@ def problems(
     if settings.tag_keys_file and "token" not in methods:
         yield '[authentication] names a tag_keys_file: add "token" to methods'
     if settings.tag_key_file:
-        key = os.path.abspath(settings.tag_key_file)
+        key = os.path.realpath(settings.tag_key_file)
         for folder in folders_of_workers(settings, tls):
-            if key.startswith(f"{folder}/"):
+            if os.path.commonpath((key, real := os.path.realpath(folder))) == real:
                 yield f"[authentication] tag_key_file must not lie below {folder}: workers may read that"
     try:
         re.compile(settings.users_allowed)
