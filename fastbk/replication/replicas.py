@@ -123,7 +123,10 @@ class Replicas:
         kind: type[Error] = NotEnoughBookies
         text = f"{what}; see what each bookie said, and {hint}"
         if self.unauthorized:
-            kind, text = Unauthorized, f"{what}: the password is not the ledger's"
+            why = "the password is not the ledger's"
+            if status_name(Status.FORBIDDEN) in self.said.values():
+                why = "this client's role or token does not allow it"
+            kind, text = Unauthorized, f"{what}: {why}"
         elif self.damaged:
             kind = DigestMismatch
             text = f"{what}: no copy passes its digest; is the password right? else run a repair"
