@@ -13,7 +13,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from fastbk.errors import ConfigError, Error
+from fastbk.errors import ConfigError, Error, MetadataUnavailable
 from fastbk.tls.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
@@ -112,9 +112,10 @@ class TagService:
             self._look_at_key()
             found = self._read(ledger_ids)
         except Error as error:
-            if len(ledger_ids) > 1:  # one that is damaged keeps nobody from hearing of the others
+            is_away = isinstance(error, MetadataUnavailable)  # each further read would wait for it as long
+            if len(ledger_ids) > 1 and not is_away:  # one that is damaged keeps nobody from hearing of the others
                 return [message for one in ledger_ids for message in self._answers([one])]
-            return [{"type": "tag_known", "ledger": ledger_ids[0], "reason": str(error)}]
+            return [{"type": "tag_known", "ledger": one, "reason": str(error)} for one in ledger_ids]
         return [self._answer(one, ledger) for one, ledger in zip(ledger_ids, found, strict=True)]
 
     def _answer(self, ledger_id: LedgerId, ledger: VersionedLedger | None) -> dict[str, Any]:

@@ -137,6 +137,16 @@ async def test_metadata_that_is_away_or_damaged_is_a_reason(tmp_path: Path) -> N
         here.ask(worker(0), 5)
         (away,) = await here.heard(worker(0), 5)
         assert (away["reason"], "is_missing" in away) == ("pulled out", False)
+        # Who waited once waits for it no more.
+        here.reads.clear()
+        here.may_read.clear()
+        here.ask(worker(0), 5)
+        await wait_until_async(lambda: here.reads == [[5]], "the read")
+        here.reads.clear()
+        here.ask(worker(0), 6, 7, 8)
+        here.may_read.set()
+        assert [one["reason"] for one in await here.heard(worker(0), 6, 7, 8)] == ["pulled out"] * 3
+        assert here.reads == [[6, 7, 8]]
 
 
 async def test_the_key_is_read_anew_when_its_file_changes(tmp_path: Path) -> None:
