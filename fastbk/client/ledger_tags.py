@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from fastbk.model.ids import BookieId, LedgerId
     from fastbk.model.ledger import LedgerMetadata
 
+SIGN_AT_ONCE_MAX = 256
+"""Tags that a bookie is asked for at once; it refuses who asks for many more on one connection."""
 _log = LibraryLog("fastbk.client")
 
 
@@ -89,6 +92,9 @@ class LedgerTags:
         self._renewed_token = renewed_token
         self._request = request
         self._is_closed = False
+        self._room: defaultdict[BookieId, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(SIGN_AT_ONCE_MAX)
+        )
         self._limit: tuple[bytes, tuple[str, ...] | None] | None = None
         """The renewed token, and what it is limited to."""
         self._used: weakref.WeakSet[LedgerTag] = weakref.WeakSet()
@@ -155,7 +161,8 @@ class LedgerTags:
         is_needed = True
         for bookie_id in tag.bookies:
             try:
-                answer = await self._request(bookie_id, build)
+                async with self._room[bookie_id]:
+                    answer = await self._request(bookie_id, build)
             except Error as error:
                 reasons[bookie_id] = str(error)
                 continue

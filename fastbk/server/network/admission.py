@@ -60,6 +60,7 @@ class Client:
         address: of its host.
         slot: of its connection, in C.
         tag_key_ids: of the keys that signed the tags of ledgers that it has shown.
+        tags_wanted: how many tags it has asked for and not got yet.
     """
 
     principal: Principal = NOBODY
@@ -71,6 +72,7 @@ class Client:
     address: str = ""
     slot: int = -1
     tag_key_ids: set[str] = field(default_factory=set)
+    tags_wanted: int = 0
 
 
 class Admission:

@@ -30,6 +30,8 @@ LEDGERS_MAX = 1024
 """Whose tags the supervisor was asked for and has not sent yet."""
 CLIENTS_MAX = 1024
 """That wait for one of them."""
+WANTED_MAX = LEDGERS_MAX // 2
+"""That one connection waits for: it keeps no other from asking, and what its answers cost is bounded."""
 DIGITS_MAX = 19
 ANSWER_S_MAX = 5.0
 """After which one that it has not answered is sent again, if somebody asks again."""
@@ -80,8 +82,7 @@ class LedgerTags:
     def known(self, message: dict[str, Any]) -> None:
         """Answer those who wait for a ledger's tag with what the supervisor said."""
         ledger_id = int(message["ledger"])
-        asked = self._asked.pop(ledger_id, None)
-        for client, request_id in asked.waiting if asked is not None else ():
+        for client, request_id in self._take_waiting(ledger_id):
             if "tag" not in message:
                 status = Status.NO_LEDGER if message.get("is_missing") else Status.NOT_READY
                 frame = _error(request_id, status, f"ledger {ledger_id}: {message.get('reason')}")
@@ -111,20 +112,33 @@ class LedgerTags:
             return _error(request_id, Status.UNSUPPORTED, "this bookie signs no tags ([authentication] tag_key_file)")
         if not payload.isdigit() or len(payload) > DIGITS_MAX or (ledger_id := int(payload)) > LEDGER_ID_MAX:
             return _error(request_id, Status.BAD_REQUEST, "a tag is asked for by the ledger's id, in digits")
+        if client.tags_wanted >= WANTED_MAX:
+            reason = f"this connection waits for {WANTED_MAX} tags: try again"
+            return _error(request_id, Status.TOO_MANY_REQUESTS, reason)
         now_s = self._clock_s()
         asked = self._asked.get(ledger_id)
         if asked is None or now_s - asked.at_s > ANSWER_S_MAX:
             if not self._has_room(now_s) or not self.send({"type": "tag_wanted", "ledger": ledger_id}):
                 return _error(request_id, Status.TOO_MANY_REQUESTS, "too many clients ask for tags: try again")
-            asked = self._asked[ledger_id] = _Asked(now_s)  # those who asked before have given up
+            self._take_waiting(ledger_id)  # those who asked before have given up
+            asked = self._asked[ledger_id] = _Asked(now_s)
         if len(asked.waiting) >= CLIENTS_MAX:
             return _error(request_id, Status.TOO_MANY_REQUESTS, "too many clients ask for this tag: try again")
         asked.waiting.append((client, request_id))
+        client.tags_wanted += 1
         return b""
+
+    def _take_waiting(self, ledger_id: int) -> list[tuple[Client, int]]:
+        asked = self._asked.pop(ledger_id, None)
+        waiting = [] if asked is None else asked.waiting
+        for client, _ in waiting:
+            client.tags_wanted -= 1
+        return waiting
 
     def _has_room(self, now_s: float) -> bool:
         if len(self._asked) >= LEDGERS_MAX:
-            self._asked = {key: one for key, one in self._asked.items() if now_s - one.at_s <= ANSWER_S_MAX}
+            for late in [key for key, one in self._asked.items() if now_s - one.at_s > ANSWER_S_MAX]:
+                self._take_waiting(late)
         return len(self._asked) < LEDGERS_MAX
 
     def _refuse(self, request_id: int, client: Client, ledger_id: int | None, reason: str = "") -> bytes:

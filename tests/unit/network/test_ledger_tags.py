@@ -321,6 +321,33 @@ async def test_a_tag_that_is_asked_for_comes_from_the_supervisor(
             await client.close()
 
 
+async def test_a_client_that_asks_for_all_tags_keeps_no_other_from_asking(
+    tokens: AuthenticationSettings, authority: Authority, issued: Issued
+) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness, tls_settings(issued), tokens) as bookie:
+            tags = bookie.network.handlers.tags
+            tags.send = lambda _: True
+            hostile, honest = [await entered(bookie, authority, limited("orders")) for _ in range(2)]
+            # Of many ledgers, and of one.
+            for name in (lambda n: b"%d" % n, lambda _: b"5"):
+                ids = range(1000, 1000 + ledger_tags.LEDGERS_MAX)
+                hostile.send(b"".join(hello(n, TAG_WANTED, name(n)) for n in ids))
+                for n in range(ledger_tags.WANTED_MAX, ledger_tags.LEDGERS_MAX):
+                    assert (await said(hostile))[:2] == (1000 + n, BUSY)
+                assert sum(len(one.waiting) for one in tags._asked.values()) == ledger_tags.WANTED_MAX
+                honest.send(hello(3, TAG_WANTED, b"5") + frames.ping(4))
+                assert answer_of(await honest.frame()) == (4, OK)
+                for one in list(tags._asked):
+                    tags.known({"type": "tag_known", "ledger": one, "namespace": "orders", "tag": "signed"})
+                assert await said(honest) == (3, OK, "signed")
+                for _ in range(ledger_tags.WANTED_MAX):
+                    assert (await said(hostile))[1] == OK
+            assert {one.client.tags_wanted for one in bookie.network.connections.values()} == {0}
+            for one in (hostile, honest):
+                await one.close()
+
+
 async def test_a_bookie_without_keys_of_tags_serves_nobody_who_needs_one(
     tokens: AuthenticationSettings, authority: Authority, issued: Issued
 ) -> None:
