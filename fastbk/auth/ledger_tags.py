@@ -1,8 +1,8 @@
 """Tags: the namespace of a ledger, signed by a bookie that has read it in the ledger's metadata.
 
 A tag is a JSON Web Token of Ed25519, as tokens are, with other claims: `ledger` (the id), `ns` (the namespace, "" where
-metadata names none), `aud` (the cluster's id), `iat`. It never expires, since a ledger's namespace does not change; who
-removes its key has it refused. A token is no tag, and a tag no token, even with one key for both.
+metadata names none), `aud` (the cluster's id), `iat`. It is good for AGE_S_MAX, since a ledger may be moved to another
+namespace; clients have it signed anew each day. A token is no tag, and a tag no token, even with one key for both.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from fastbk.auth.tokens import TokenKey, TokenKeys
 
+AGE_S_MAX = 7 * 86_400.0
+"""Clients go on for so long where metadata is away, also on new connections."""
 LEDGER_ID_MAX = (1 << 63) - 1
 
 
@@ -41,10 +43,16 @@ def sign_tag(
     return tag
 
 
-def verify_tag(keys: TokenKeys, tag: bytes, audience: str) -> LedgerTag:
+def verify_tag(
+    keys: TokenKeys, tag: bytes, audience: str, clock_s: Callable[[], float] = time.time
+) -> LedgerTag:
     """Return what a tag says. Raises TokenError."""
-    claims, key_id = keys.claims(tag, audience, ("ledger", "ns", "aud"), is_tag=True)
-    ledger_id, namespace = claims["ledger"], claims["ns"]
+    claims, key_id = keys.claims(tag, audience, ("ledger", "ns", "aud", "iat"), is_tag=True)
+    ledger_id, namespace, signed_s = claims["ledger"], claims["ns"], claims["iat"]
+    if isinstance(signed_s, bool) or not isinstance(signed_s, int | float):
+        raise TokenError("its time (iat) is none")
+    if not clock_s() - signed_s <= AGE_S_MAX:
+        raise TokenError("it is older than 7 days")
     if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise TokenError("its ledger is no id")
     if not isinstance(namespace, str):

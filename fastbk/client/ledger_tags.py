@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from fastbk.model.ids import BookieId, LedgerId
     from fastbk.model.ledger import LedgerMetadata
 
+REFRESH_INTERVAL_S = 86_400.0
+"""Of tags, beside that with each new token: a bookie takes no old ones (`AGE_S_MAX`)."""
 SIGN_AT_ONCE_MAX = 256
 """Tags that a bookie is asked for at once; it refuses who asks for many more on one connection."""
 _log = LibraryLog("fastbk.client")
@@ -99,6 +101,7 @@ class LedgerTags:
         """The renewed token, and what it is limited to."""
         self._used: weakref.WeakSet[LedgerTag] = weakref.WeakSet()
         self._refreshing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def _namespaces(self) -> tuple[str, ...] | None:
@@ -128,16 +131,27 @@ class LedgerTags:
         tag = LedgerTag(ledger_id, tuple(dict.fromkeys(bookies)))
         await self._sign(tag)
         self._used.add(tag)
+        if self._timer is None:
+            self._look_later()
         return tag
 
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(REFRESH_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._look_later()
+        self.refresh()
+
     def refresh(self) -> None:
-        """Have all tags that are in use signed anew, since there is a new token; until then the old ones are shown."""
+        """Have all tags that are in use signed anew; until then the old ones are shown."""
         if self._refreshing is None and self._used and not self._is_closed:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="fastbk refresh tags")
 
     def close(self) -> None:
         """Ask for nothing more."""
         self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._refreshing is not None:
             self._refreshing.cancel()
 

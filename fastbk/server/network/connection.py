@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fastbk.server.network.principals import Principals
 
 START_TLS_WAIT_S = 1.0  # a client that begins SASL in the clear, where that is refused, may still upgrade for so long
-COLD_REQUESTS_A_TURN = 32
+COLD_REQUESTS_A_TURN = 2
 """A client that sends only these lets the others have their turn after so many."""
 SECURE_WRITE_BYTES = 64 * 1024
 """Encrypted at once: what lies below TLS on its way to the socket is not counted as unread (INV-B1)."""

@@ -11,6 +11,7 @@ import pytest
 
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
+from fastbk.client import ledger_tags
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_tags import LedgerTags, show
 from fastbk.errors import NotEnoughBookies, Unauthorized
@@ -20,6 +21,7 @@ from fastbk.private_files import write_text
 from fastbk.wire.messages import ErrorReply, HelloReply, encode_reply
 from fastbk.wire.statuses import Status
 from tests.fixtures.metadata import metadata
+from tests.fixtures.wait import wait_until_async
 
 if TYPE_CHECKING:
     from fastbk.client.connection import Connection
@@ -86,3 +88,20 @@ async def test_the_limit_is_that_of_the_token_that_connections_were_given_last(t
     renewed.append(token().encode())
     tags.check("orders")
     assert await tags.get(7, metadata()) is None
+
+
+async def test_tags_that_are_in_use_are_signed_anew_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_tags, "REFRESH_INTERVAL_S", 0.01)
+    write_text(tmp_path / "token", token("orders"))
+    answers: dict[BookieId, bytes | None] = {BookieId("a:1"): b"first", BookieId("b:2"): b"first"}
+    tags = tags_of(tmp_path / "token", answers)
+    found = await tags.get(7, metadata())
+    assert found is not None and found.value == b"first"
+    answers.update(dict.fromkeys(answers))
+    answers[BookieId("b:2")] = b"second"
+    await wait_until_async(lambda: found.value == b"second", "it is signed anew")
+    answers.update(dict.fromkeys(answers, b"third"))
+    tags.close()
+    assert tags._timer is not None and tags._timer.cancelled()
