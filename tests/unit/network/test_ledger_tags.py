@@ -17,17 +17,13 @@ from fastbk.auth.ledger_tags import sign_tag
 from fastbk.auth.tokens import TokenKey
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_tags import LedgerTag, show
-from fastbk.errors import ConfigError, Error
+from fastbk.errors import Error
 from fastbk.native import client_codec as codec
 from fastbk.native.worker import TAGS_MAX as TAGS_MAX_IN_C
 from fastbk.private_files import write_text
 from fastbk.server.configuration.authentication import (
     AuthenticationSettings,
-    AuthorizationSettings,
-    check_files,
-    problems,
 )
-from fastbk.server.configuration.tls import TlsSettings
 from fastbk.server.network import ledger_tags
 from fastbk.tls.authority import Authority, Issued
 from fastbk.wire.messages import (
@@ -377,33 +373,3 @@ async def test_connections_end_when_the_key_of_their_tags_is_removed(
             other.send(hello(3, TAG, tag()))
             assert (await said(other))[:2] == (3, FORBIDDEN)
             await other.close()
-
-
-def test_the_settings_say_what_is_missing(tmp_path: Path) -> None:
-    tls = TlsSettings(mode="require", certificate_file="/keys/tls.crt", key_file="/keys/tls.key")
-
-    def wrong(**changes: Any) -> list[str]:
-        values = {"methods": ("token",), "token_keys_file": "/public/keys", **changes}
-        return list(problems(AuthenticationSettings(**values), AuthorizationSettings(), tls))
-
-    both = {"tag_keys_file": "/public/tags", "tag_key_file": "/signing/tags"}
-    assert wrong() == wrong(**both) == []
-    for one in both:
-        assert wrong(**{one: both[one]}) == ["[authentication] tag_keys_file and tag_key_file go together"]
-    for folder in ("/public", "/public/below", "/keys"):
-        (problem,) = wrong(**{**both, "tag_key_file": f"{folder}/tags"})
-        assert "tag_key_file must not lie below" in problem
-    # What counts is where it lies, by whatever name.
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "signing").symlink_to(tmp_path / "keys")
-    linked = {"token_keys_file": str(tmp_path / "keys" / "k"), "tag_key_file": str(tmp_path / "signing" / "tags")}
-    assert "tag_key_file must not lie below" in wrong(**{**both, **linked})[0]
-    assert "tag_key_file must not lie below" in wrong(**both, token_keys_file="/keys.json")[0]
-    assert 'add "token" to methods' in wrong(**both, methods=(), token_keys_file="")[0]
-    settings_ = AuthenticationSettings(tag_keys_file=str(tmp_path / "public"), tag_key_file=str(tmp_path / "own"))
-    write_text(tmp_path / "own", TAGS.text())
-    write_text(tmp_path / "public", TAGS.public_text())
-    check_files(settings_)
-    write_text(tmp_path / "public", KEY.public_text())
-    with pytest.raises(ConfigError, match="does not have the key of"):
-        check_files(settings_)
