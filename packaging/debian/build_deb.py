@@ -28,7 +28,8 @@ Version: {version}
 Architecture: {architecture}
 Maintainer: the fastbk team <fastbk@localhost>
 Installed-Size: {size_kib}
-Depends: python3 (>= {minor}), python3 (<< {next_minor}), libc6 (>= {libc}), systemd
+Depends: python3 (>= {minor}), python3 (<< {next_minor}), libc6 (>= {libc}),
+ systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles
 Section: net
 Priority: optional
 Description: distributed log store with Apache BookKeeper's model
