@@ -33,6 +33,7 @@ _LOST = (
     exceptions.ThrottledOpError,
     exceptions.CancelledError,
 )
+_NOT_ALLOWED = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.InvalidACLError)
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
@@ -197,6 +198,8 @@ class Call:
         for result in results:
             if isinstance(result, _LOST):
                 raise ResultUnknown from result
+            if isinstance(result, _NOT_ALLOWED):
+                raise self._not_allowed(result) from result
             if isinstance(result, Exception) and not isinstance(result, _ROLLED_BACK):
                 raise result
         return results
@@ -281,18 +284,26 @@ class Call:
     def _wait(self, pending: Pending) -> Any:  # noqa: ANN401 -- as the request
         try:
             return pending.get(timeout=max(0.001, self.left_s))
-        except exceptions.NoAuthError as error:
-            raise ConfigError(
-                f"{self._what}: ZooKeeper {self.session.servers} does not allow it: check the nodes'"
-                " access control lists, and who this process is (FASTBK_ZOOKEEPER_FILE)"
-            ) from error
-        except exceptions.AuthFailedError as error:
-            raise ConfigError(
-                f"{self._what}: ZooKeeper {self.session.servers} does not accept this process's user or password:"
-                " check FASTBK_ZOOKEEPER_FILE, and start anew"
-            ) from error
+        except _NOT_ALLOWED as error:
+            raise self._not_allowed(error) from error
         except self.session.client.handler.timeout_exception as error:
             raise self._too_late("it does not answer") from error
+
+    def _not_allowed(self, error: Exception) -> ConfigError:
+        where = f"{self._what}: ZooKeeper {self.session.servers}"
+        if isinstance(error, exceptions.AuthFailedError):
+            return ConfigError(
+                f"{where} does not accept this process's user or password: check FASTBK_ZOOKEEPER_FILE, and start anew"
+            )
+        if isinstance(error, exceptions.InvalidACLError):
+            return ConfigError(
+                f"{where} does not accept an id of [acl]: check them in FASTBK_ZOOKEEPER_FILE, and whether ZooKeeper"
+                " has an authProvider for each scheme"
+            )
+        return ConfigError(
+            f"{where} does not allow it: check the nodes' access control lists, and who this process is"
+            " (FASTBK_ZOOKEEPER_FILE)"
+        )
 
     def _too_late(self, why: str, within_s: float | None = None) -> Error:
         within_s = self._timeout_s if within_s is None else within_s

@@ -196,6 +196,19 @@ def test_sasl_is_spoken_and_a_wrong_password_is_refused(
         open_store(uri, 2.0)
 
 
+def test_a_cluster_is_not_made_with_rights_that_leave_its_maker_out(
+    server: ZooKeeperServer, users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = Cli(f"zk+hierarchical://{server.address}/left-out/ledgers")
+    monkeypatch.setenv(VARIABLE, users.file("stranger"))
+    code, _ = cli.run("metadata", "init")
+    assert (code, "does not allow it" in cli.err) == (2, True)
+    users.ids["admin"] = "ip:nowhere"
+    monkeypatch.setenv(VARIABLE, users.file("bookie"))
+    code, _ = cli.run("metadata", "init")
+    assert (code, "does not accept an id of [acl]" in cli.err) == (2, True)
+
+
 def test_a_server_of_another_authority_is_not_spoken_to(
     server: ZooKeeperServer, secure_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
