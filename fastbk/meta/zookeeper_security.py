@@ -98,6 +98,16 @@ class ZooKeeperSecurity:
 
         return {**self.login, "handler": TlsHandler(self.tls_files, verify_name=self.verify_name)}
 
+    def why_silent(self, handler: object) -> str:
+        """Return what may be wrong where no server answers; `handler` made the connections."""
+        problem = getattr(handler, "problem", "")
+        if problem:
+            return f"{problem} (see {VARIABLE})"
+        silent = "is it running, and are host and port right?"
+        if self.tls_files is None:
+            return f"{silent} A port with TLS needs tls = true in the file of {VARIABLE}"
+        return f"{silent} Does it accept the certificate_file of {VARIABLE}?"
+
     @property
     def has_acl(self) -> bool:
         """Whether nodes belong to somebody."""

@@ -87,11 +87,10 @@ class Session:
         self._hosts = ",".join(servers)
         self._client = self._begin()
         if not self._connected.wait(timeout_s):
+            why = self._security.why_silent(self._client.handler)
             self.close()
             raise MetadataUnavailable(
-                f"ZooKeeper {self.servers} did not answer within {timeout_s:g} s: is it running, and are"
-                " host and port right?",
-                outcome="not_written",
+                f"ZooKeeper {self.servers} did not answer within {timeout_s:g} s: {why}", outcome="not_written"
             )
 
     def _begin(self) -> Any:  # noqa: ANN401 -- kazoo has no types

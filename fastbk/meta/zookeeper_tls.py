@@ -6,6 +6,7 @@ kazoo's own would also accept a certificate of any authority that the system tru
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,16 @@ if TYPE_CHECKING:
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with connections that are made here."""
+    """kazoo's threads, with connections that are made here.
+
+    Attributes:
+        problem: why the last handshake failed; empty after one that did not.
+    """
 
     def __init__(self, files: TlsFiles, *, verify_name: bool) -> None:
         """Read the files. Raises ConfigError."""
         super().__init__()
+        self.problem = ""
         self._context = RefreshedContext(files, lambda: client_context(files, verify_name=verify_name))
 
     def create_connection(
@@ -34,7 +40,19 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.settimeout(max(0.001, end_s - time.monotonic()))
-            return self._context.current().wrap_socket(plain, server_hostname=hostname)
-        except BaseException:
+            encrypted = self._context.current().wrap_socket(plain, server_hostname=hostname)
+        except BaseException as error:
             plain.close()
+            self.problem = _problem(error)
             raise
+        self.problem = ""
+        return encrypted
+
+
+def _problem(error: BaseException) -> str:
+    """Return what an operator has to mend after a failed handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not good: {error.verify_message}; check ca_file, and which hosts it names"
+    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        return f"it ended the TLS handshake ({error.reason}); does it accept certificate_file?"
+    return f"no TLS handshake ({error}); is it the secureClientPort?"

@@ -215,7 +215,12 @@ def test_a_server_of_another_authority_is_not_spoken_to(
     other = Authority.make(tmp_path / "ca")
     write_text(tmp_path / "file.toml", f'tls = true\nca_file = "{other.ca_file}"\n')
     monkeypatch.setenv(VARIABLE, str(tmp_path / "file.toml"))
-    with pytest.raises(MetadataUnavailable):
+    with pytest.raises(MetadataUnavailable, match="its certificate is not good"):
+        open_store(f"zk://127.0.0.1:{secure_port}/acl/ledgers", 2.0)
+    with pytest.raises(MetadataUnavailable, match=r"no TLS handshake .* is it the secureClientPort"):
+        open_store(f"zk://{server.address}/acl/ledgers", 2.0)
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(MetadataUnavailable, match="A port with TLS needs tls = true"):
         open_store(f"zk://127.0.0.1:{secure_port}/acl/ledgers", 2.0)
 
 
