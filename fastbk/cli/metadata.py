@@ -59,10 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_confirmation(add_verb(verbs, "confirm", _confirm, text))
     text = "give all nodes in ZooKeeper the rights that the file of FASTBK_ZOOKEEPER_FILE names"
     add_confirmation(add_verb(verbs, "secure", _secure, text))
-    text = "print the id by which a user of ZooKeeper's digest authentication stands in [acl]"
+    text = "print the id by which a user of ZooKeeper's digest authentication, or a certificate, stands in [acl]"
     acl_id = add_verb(verbs, "acl-id", _acl_id, text)
-    acl_id.add_argument("--user", required=True)
-    acl_id.add_argument("--password-file", required=True, metavar="FILE")
+    acl_id.add_argument("--user", help="with --password-file")
+    acl_id.add_argument("--password-file", metavar="FILE")
+    acl_id.add_argument("--certificate-file", metavar="FILE", help="instead: a client's certificate, for an x509 id")
     metadata_backup.add_verbs(verbs)
     metadata_rebuild.add_verbs(verbs)
     add_common(verbs)
@@ -132,6 +133,15 @@ def _secure(options: argparse.Namespace) -> int:
 
 
 def _acl_id(options: argparse.Namespace) -> int:
+    if options.certificate_file:
+        if options.user or options.password_file:
+            raise ConfigError("give --user and --password-file, or --certificate-file")
+        from fastbk.tls.certificates import java_subject
+
+        print(f"x509:{java_subject(options.certificate_file)}")
+        return DONE
+    if not options.user or not options.password_file:
+        raise ConfigError("give --user and --password-file, or --certificate-file")
     from fastbk.private_files import read_password
 
     password = read_password(options.password_file)

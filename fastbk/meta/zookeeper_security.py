@@ -19,6 +19,7 @@ FASTBK_ZOOKEEPER_FILE names a file that others than owner and group must not be 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,6 +34,8 @@ from fastbk.tls.files import TlsFiles
 
 VARIABLE = "FASTBK_ZOOKEEPER_FILE"
 SCHEMES = ("digest", "sasl", "x509", "ip", "world")
+_DIGEST_ID = re.compile(r"[^:]+:[A-Za-z0-9+/]{27}=")
+"""A user and the SHA-1 of name and password, in base 64."""
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
 ALL = READ | WRITE | CREATE | DELETE | ADMIN
 CHANGE = READ | WRITE | CREATE | DELETE
@@ -149,6 +152,8 @@ def load(path: str) -> ZooKeeperSecurity:
         scheme, _, name = principal.partition(":")
         if scheme not in SCHEMES or not name:
             raise ConfigError(f"{path}: [acl] {principal!r}: write SCHEME:ID with one of {', '.join(SCHEMES)}")
+        if scheme == "digest" and not _DIGEST_ID.fullmatch(name):
+            raise ConfigError(f"{path}: [acl] {principal!r}: write what `fastbk metadata acl-id` prints")
     named = (read.ca_file, read.certificate_file, read.key_file, read.key_password_file, read.password_file)
     folders = {os.path.dirname(os.path.abspath(one)) for one in (path, *named) if one}
     tls_files = _tls_files(read, path)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from fastbk.errors import ConfigError
 from fastbk.tls.files import Stamp, TlsFiles, pem_of, stamp_of
+
+_JAVA_KEYWORDS = {
+    NameOID.COMMON_NAME: "CN",
+    NameOID.COUNTRY_NAME: "C",
+    NameOID.LOCALITY_NAME: "L",
+    NameOID.STATE_OR_PROVINCE_NAME: "ST",
+    NameOID.ORGANIZATION_NAME: "O",
+    NameOID.ORGANIZATIONAL_UNIT_NAME: "OU",
+    NameOID.STREET_ADDRESS: "STREET",
+    NameOID.DOMAIN_COMPONENT: "DC",
+    NameOID.USER_ID: "UID",
+}
+"""What Java has a word for in RFC 2253. It writes other attributes, such as an e-mail address, as bytes."""
+_JAVA_ESCAPED = re.compile(r'[,=+<>#;"\\]|^ +| +$')
 
 
 def read_certificates(path: str, password_file: str = "") -> list[x509.Certificate]:
@@ -32,6 +48,25 @@ def names(path: str, password_file: str = "") -> list[str]:
         return []
     addresses = [str(one) for one in found.get_values_for_type(x509.IPAddress)]
     return found.get_values_for_type(x509.DNSName) + addresses
+
+
+def java_subject(path: str) -> str:
+    """Return the subject of a file's first certificate as Java, and so ZooKeeper, writes it. Raises ConfigError."""
+    parts = []
+    for relative in read_certificates(path)[0].subject.rdns:
+        for attribute in relative:
+            if attribute.oid not in _JAVA_KEYWORDS or not isinstance(attribute.value, str):
+                raise ConfigError(
+                    f"{path}: its subject has {attribute.rfc4514_attribute_name}, for which Java has no word: issue a"
+                    f" certificate whose subject has only {', '.join(_JAVA_KEYWORDS.values())}"
+                )
+        texts = [f"{_JAVA_KEYWORDS[one.oid]}={_java_escaped(str(one.value))}" for one in relative]
+        parts.append("+".join(texts))
+    return ",".join(reversed(parts))
+
+
+def _java_escaped(value: str) -> str:
+    return _JAVA_ESCAPED.sub(lambda found: "".join(f"\\{one}" for one in found[0]), value)
 
 
 def passwords_of(files: TlsFiles) -> dict[str, str]:

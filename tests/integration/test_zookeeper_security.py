@@ -209,6 +209,33 @@ def test_a_cluster_is_not_made_with_rights_that_leave_its_maker_out(
     assert (code, "does not accept an id of [acl]" in cli.err) == (2, True)
 
 
+def test_ids_of_certificates(
+    server: ZooKeeperServer, secure_port: int, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"zk+hierarchical://127.0.0.1:{secure_port}/x509/ledgers"
+    tls = f'tls = true\nca_file = "{authority.ca_file}"\n'
+    acl = "[acl]\n"
+    for role in ("bookie", "client", "admin"):
+        issued = authority.issue(tmp_path / role, common_name=role, roles="0:writer")
+        found = Cli(uri)("metadata", "acl-id", "--certificate-file", str(issued.certificate_file)).strip()
+        acl += f'{role}s = ["{found}"]\n'
+    for role in ("bookie", "client", "admin"):
+        files = f'certificate_file = "{tmp_path}/{role}/tls.crt"\nkey_file = "{tmp_path}/{role}/tls.key"\n'
+        write_text(tmp_path / f"{role}.toml", tls + files + acl)
+    write_text(tmp_path / "nobody.toml", tls + acl)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "admin.toml"))
+    zookeeper_admin.init(parse_zookeeper(uri))
+    assert "9 nodes have the rights" in Cli(uri)("metadata", "secure", "--yes")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "client.toml"))
+    with closing(open_store(uri)) as store:
+        assert store.instance_id()
+    code, _ = (cli := Cli(uri)).run("metadata", "secure", "--yes")
+    assert (code, "does not allow it" in cli.err) == (2, True)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nobody.toml"))
+    with pytest.raises(ConfigError, match="does not allow it"):
+        open_store(uri, 5.0)
+
+
 def test_a_server_of_another_authority_is_not_spoken_to(
     server: ZooKeeperServer, secure_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +259,7 @@ def test_a_server_of_another_authority_is_not_spoken_to(
         ("mechanism = 'digest'", "needs user and password_file"),
         ("password = 'hidden'", "unknown field"),
         ("[acl]\nbookies = ['bookie']", "SCHEME:ID"),
+        ("[acl]\nbookies = ['digest:bookie:Jq7w...']", "metadata acl-id"),
         ("tls = true\nca_file = '/none'", "/none is missing"),
         ("= hidden", "Invalid"),
     ],

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from fastbk.client.config import ClientConfig
 from fastbk.errors import ConfigError
 from fastbk.tls.authority import Authority, Issued
-from fastbk.tls.certificates import CertificateEnds, end_s, names
+from fastbk.tls.certificates import CertificateEnds, end_s, java_subject, names
 from fastbk.tls.contexts import RefreshedContext, client_context, server_context
 from fastbk.tls.files import TlsFiles
 from fastbk.tls.options import TlsOptions
@@ -233,3 +233,12 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
                 continue
             waiting.remove(one)
     assert not waiting
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("me", "CN=me"), ("x+y, z", r"CN=x\+y\, z"), ("  a=b#c ", r"CN=\ \ a\=b\#c\ "), ("Zoë", "CN=Zoë")],
+)
+def test_a_subject_as_zookeeper_compares_it(authority: Authority, tmp_path: Path, name: str, expected: str) -> None:
+    made = authority.issue(tmp_path / "client", common_name=name, roles="0:writer")
+    assert java_subject(str(made.certificate_file)) == f"OU=0:writer,{expected}"
