@@ -17,6 +17,7 @@ from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.hold import NEXT_STEP, read_hold, when
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
+from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server.identity import Directory, content_of, known_of, places
@@ -94,7 +95,9 @@ class Cluster:
             with closing(open_store(uri, METADATA_TIMEOUT_S)) as store:
                 yield from self._of_store(store, began_s)
         except Error as error:
-            yield fail(str(error), f"fastbk metadata show --metadata {uri}")
+            file = self._config.metadata.zookeeper_file
+            variable = f"{VARIABLE}={file} " if file else ""
+            yield fail(str(error), f"{variable}fastbk metadata show --metadata {uri}")
 
     def _of_store(self, store: MetadataStore, began_s: float) -> Iterator[Finding]:
         instance_id = store.instance_id()

@@ -15,6 +15,7 @@ from fastbk.doctor.disks import Disks
 from fastbk.doctor.report import Finding, fail, ok, run_checks, warn
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
+from fastbk.meta.zookeeper_security import use_file
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.authentication import keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig
@@ -50,6 +51,7 @@ def examine(path: Path | None) -> Iterator[Finding]:
         yield from run_checks(System(BookieConfig()).checks())
         return
     yield ok(f"{path} makes sense", "configuration")
+    use_file(config.metadata.zookeeper_file)
     parts = (System(config), Tradeoffs(config), Disks(config), Data(config), Cluster(config))
     yield from run_checks(chain.from_iterable(part.checks() for part in parts))
 

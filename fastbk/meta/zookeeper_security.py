@@ -141,6 +141,12 @@ def from_environment() -> ZooKeeperSecurity:
     return load(path) if path else ZooKeeperSecurity()
 
 
+def use_file(path: str) -> None:
+    """Have this process and its children use a bookie's `[metadata] zookeeper_file`; empty: what the variable says."""
+    if path:
+        os.environ[VARIABLE] = path
+
+
 @lru_cache(maxsize=4)
 def load(path: str) -> ZooKeeperSecurity:
     """Read a file, once a process. Raises ConfigError, without any password in it."""

@@ -57,9 +57,9 @@ def serve(
         file = bookie_file.read(path)
         file.log()
         if zookeeper_file := file.config.metadata.zookeeper_file:
-            from fastbk.meta.zookeeper_security import VARIABLE
+            from fastbk.meta.zookeeper_security import use_file
 
-            os.environ[VARIABLE] = zookeeper_file  # for gc, too
+            use_file(zookeeper_file)  # for gc, too
         claim = claim_at_once(file.config)
         # The children import by now, and so does this process.
         import asyncio

@@ -175,6 +175,23 @@ def test_an_existing_cluster_is_secured(
         open_store(uri, 5.0)
 
 
+def test_commands_on_a_bookies_file_use_its_zookeeper_file(
+    server: ZooKeeperServer, secure_port: int, users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"zk+hierarchical://127.0.0.1:{secure_port}/named/ledgers"
+    monkeypatch.setenv(VARIABLE, users.encrypted("admin"))
+    zookeeper_admin.init(parse_zookeeper(uri))
+    path = tmp_path / "whole.toml"
+    write_text(
+        path,
+        f'[bookie]\nid = "b"\n[metadata]\nuri = "{uri}"\nzookeeper_file = "{users.encrypted("bookie")}"\n'
+        f'[journal]\ndirectory = "{tmp_path}/journal"\n[ledgers]\ndirectory = "{tmp_path}/ledgers"\n',
+    )
+    monkeypatch.setenv(VARIABLE, "")
+    _, out = Cli("sqlite:/nowhere").run("doctor", "--config", str(path))
+    assert b"OK    metadata: cluster" in out
+
+
 def test_sasl_is_spoken_and_a_wrong_password_is_refused(
     server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,12 +58,15 @@ class Context:
 
     def _uri_of_file(self, path: Path) -> str:
         from fastbk.apache.configuration import key_translation, source
+        from fastbk.meta.zookeeper_security import use_file
         from fastbk.server.configuration import bookie_file
 
         if source.is_apache(path):
             # Not the whole file: a client's has no directories, and is good enough here.
             return key_translation.metadata_uri(source.read(path, os.environ))
-        return bookie_file.load(path).metadata.uri
+        metadata = bookie_file.load(path).metadata
+        use_file(metadata.zookeeper_file)
+        return metadata.uri
 
     def store(self) -> closing[MetadataStore]:
         """Open the metadata store for a while."""

@@ -284,9 +284,11 @@ def _say_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
 def _named(config: BookieConfig) -> list[int]:
     """Return the ledgers that metadata names this bookie for: any of them may have lost something here."""
     from fastbk.meta import open_store
+    from fastbk.meta.zookeeper_security import use_file
     from fastbk.model.ids import BookieId
     from fastbk.server.identity import ledgers_of
 
+    use_file(config.metadata.zookeeper_file)
     bookie_id = BookieId(config.bookie.id or config.bookie.listen)
     with closing(open_store(config.metadata.uri, 30.0)) as store:
         return ledgers_of(store, bookie_id, or_in_recovery=True)

@@ -44,10 +44,12 @@ def expand(options: argparse.Namespace) -> int:
     """Add the directories that are new in the configuration."""
     need_linux("fastbk bookie expand")
     from fastbk.meta.uri import open_store
+    from fastbk.meta.zookeeper_security import use_file
     from fastbk.server.offline.expansion import expand as expand_bookie
     from fastbk.server.offline.shard_moves import end_move
 
     with _locked(options.config) as config:
+        use_file(config.metadata.zookeeper_file)
         end_move(config)
         with closing(open_store(config.metadata.uri)) as store:
             added = expand_bookie(config, store, config.bookie.id or config.bookie.listen)
