@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
 from fastbk.meta.zookeeper_security import use_file
 from fastbk.server.configuration import bookie_file
-from fastbk.server.configuration.authentication import keeps_strangers_out
+from fastbk.server.configuration.authentication import check_files, keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
 from fastbk.server.configuration.tls import authenticates, pages_authenticate, server_tls, tls_files
@@ -70,6 +71,10 @@ class Tradeoffs:
         yield "confinement", lambda: confinement_findings(self._config)
         if self._config.tls.certificate_file:
             yield "certificates", self.certificates
+        if self._config.authentication.methods:
+            yield "authentication", self.authentication
+        if self._config.audit.file:
+            yield "audit log", self.audit_log
 
     def durability(self) -> Finding:
         """Whether an acknowledged entry survives a power cut here (INV-J1)."""
@@ -117,6 +122,24 @@ class Tradeoffs:
             said = ", ".join(named) or "nothing"
             cure = "have it name the host, unless clients use a name of another kind (a wildcard, verify_name=False)"
             yield warn(f"the certificate names {said}, and clients reach this bookie by {host}", cure)
+
+    def authentication(self) -> Finding:
+        """Whether a start, and a running bookie, takes keys, passwords and who is revoked."""
+        try:
+            check_files(self._config.authentication)
+        except ConfigError as error:
+            return fail(str(error), "mend the file; running bookies use what they read before, new starts fail")
+        return ok("the files of keys, passwords and revocations can be used")
+
+    def audit_log(self) -> Finding:
+        """Whether a start can open the audit log."""
+        file = self._config.audit.file
+        folder = os.path.dirname(file)
+        if not os.path.isdir(folder):
+            return fail(f"[audit] file {file}: there is no folder {folder}", f"mkdir -m 0700 {folder}")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return fail(f"[audit] file {file}: {folder} may not be written to", "give it to the bookie's user")
+        return ok(f"{file} can be written")
 
     def deletions(self) -> Finding:
         """Whether a wrong metadata store could have everything deleted."""
