@@ -256,7 +256,7 @@ class ReadPart(Procedure[None]):
             else:
                 self._may_have_moved(self._metadata_error, now_s)
             return
-        passing = () if self._replicas.unauthorized else tuple(self._replicas.passing)
+        passing = () if self._replicas.not_allowed else tuple(self._replicas.passing)
         assert self._backoff is not None
         pause_s = self._backoff.next_in_time_s(now_s) if passing else None
         if pause_s is None:

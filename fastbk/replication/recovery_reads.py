@@ -76,7 +76,7 @@ class FenceEnsemble(QuorumCoverage[Fenced]):
         return True
 
     def _is_hopeless(self) -> bool:
-        return super()._is_hopeless() or self._replicas.unauthorized
+        return super()._is_hopeless() or bool(self._replicas.not_allowed)
 
     def _covered(self) -> Fenced:
         return self._fenced
@@ -138,7 +138,7 @@ class ReadForRecovery(Procedure[Found | None]):
             self._finish(found, now_s)
             return
         replicas.record_reply(bookie_id, outcome)
-        if replicas.closed is not None or replicas.unauthorized:
+        if replicas.closed is not None or replicas.not_allowed:
             self._give_up(now_s)
         elif len(replicas.absent) >= self._proof:
             self._finish(None, now_s)

@@ -143,7 +143,7 @@ class RewriteEntries(Procedure[None]):
             return
         bookie_id = self.fragments[-1].ensemble[index]
         self._replicas.record_reply(bookie_id, outcome)
-        if self._replicas.closed is not None or self._replicas.unauthorized:
+        if self._replicas.closed is not None or self._replicas.not_allowed:
             self._fail(self._error(), now_s)
         elif isinstance(outcome, Reply) and bookie_id in self._replicas.passing:
             self._is_busy(index, entry_id, now_s)

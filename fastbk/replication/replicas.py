@@ -60,6 +60,12 @@ def entry_in(outcome: Outcome, entry_id: EntryId) -> Found | None:
     return None
 
 
+_NOT_ALLOWED: dict[int, str] = {
+    Status.UNAUTHORIZED: "the password is not the ledger's",
+    Status.FORBIDDEN: "this client's role or token does not allow it",
+}
+
+
 class Replicas:
     """What each bookie said that did not give what it was asked for.
 
@@ -67,16 +73,17 @@ class Replicas:
         said: bookie id -> reason, for an error's `replicas`.
         absent: those that said, as a proof, that they never acknowledged it.
         passing: those that may answer otherwise soon.
+        not_allowed: why bookies refused it for good; empty where none did.
     """
 
-    __slots__ = ("absent", "closed", "damaged", "passing", "said", "unauthorized")
+    __slots__ = ("absent", "closed", "damaged", "not_allowed", "passing", "said")
 
     def __init__(self) -> None:
         self.said: dict[BookieId, str] = {}
         self.absent: set[BookieId] = set()
         self.passing: set[BookieId] = set()
         self.damaged = False
-        self.unauthorized = False
+        self.not_allowed = ""
         self.closed: ClientClosed | None = None
 
     def record_reply(self, bookie_id: BookieId, outcome: Outcome) -> None:
@@ -104,8 +111,8 @@ class Replicas:
             self.absent.add(bookie_id)
         elif reply.status in PASSING_STATUSES:
             self.passing.add(bookie_id)
-        elif reply.status in (Status.UNAUTHORIZED, Status.FORBIDDEN):
-            self.unauthorized = True
+        elif reply.status in _NOT_ALLOWED:
+            self.not_allowed = _NOT_ALLOWED[reply.status]
 
     def forget(self, bookie_ids: Iterable[BookieId]) -> None:
         """These are asked again: what they said no longer counts."""
@@ -122,11 +129,8 @@ class Replicas:
             return self.closed
         kind: type[Error] = NotEnoughBookies
         text = f"{what}; see what each bookie said, and {hint}"
-        if self.unauthorized:
-            why = "the password is not the ledger's"
-            if status_name(Status.FORBIDDEN) in self.said.values():
-                why = "this client's role or token does not allow it"
-            kind, text = Unauthorized, f"{what}: {why}"
+        if self.not_allowed:
+            kind, text = Unauthorized, f"{what}: {self.not_allowed}"
         elif self.damaged:
             kind = DigestMismatch
             text = f"{what}: no copy passes its digest; is the password right? else run a repair"
