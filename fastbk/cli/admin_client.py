@@ -87,9 +87,11 @@ class AdminClient:
                 f" {error.verify_message}; is FASTBK_TLS_CA_FILE the one that signed it?"
             ) from error
         except (OSError, http.client.HTTPException) as error:
+            # A page that requires a certificate ends the connection behind the handshake.
+            shown = "" if self._tls is None else ", and does it accept this client's FASTBK_TLS_CERTIFICATE_FILE"
             raise BookieSilent(
-                f"the bookie's HTTP page at {self.host}:{self.port} does not answer: {error}; is it up, and is this"
-                " its [http] listen (see bookie.started in its log)?"
+                f"the bookie's HTTP page at {self.host}:{self.port} does not answer: {error}; is it up, is this"
+                f" its [http] listen (see bookie.started in its log){shown}?"
             ) from error
         finally:
             connection.close()
