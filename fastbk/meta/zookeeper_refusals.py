@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from fastbk.errors import ConfigError
 from fastbk.retry import jittered
 
 PROBE_INTERVAL_S = 1.0
@@ -25,33 +28,45 @@ ANSWER_BYTES_MAX = 4096
 _ZXID = re.compile(rb"^Zxid: 0x([0-9a-fA-F]+)\s*$", re.MULTILINE)
 
 
-def server_zxid(server: str, timeout_s: float = ANSWER_TIMEOUT_S) -> int | None:
+def server_zxid(
+    server: str, timeout_s: float = ANSWER_TIMEOUT_S, context: ssl.SSLContext | None = None
+) -> int | None:
     """Return the last zxid of the server at host:port, None if it does not say, or does not serve.
+
+    `context`: of connections to a secureClientPort.
 
     A name may stand for several servers, as in Kubernetes: then the highest of theirs, None unless all say theirs. An
     address of a family of which nobody answers does not count: many servers listen at IPv4 alone.
     """
     host, _, port = server.rpartition(":")
+    host = host.strip("[]")
+    encrypt = None if context is None else partial(context.wrap_socket, server_hostname=host)
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except OSError:
         return None
     zxids: dict[int, list[int | None]] = {}
     for family, _, _, _, address in dict.fromkeys(found):
-        zxids.setdefault(family, []).append(_zxid_at(family, address, timeout_s))
+        zxids.setdefault(family, []).append(_zxid_at(family, address, timeout_s, encrypt))
     counted = [some for some in zxids.values() if any(one is not None for one in some)]
     known = [zxid for some in counted for zxid in some if zxid is not None]
     return max(known) if known and len(known) == sum(map(len, counted)) else None
 
 
-def _zxid_at(family: int, address: Any, timeout_s: float) -> int | None:  # noqa: ANN401 -- as the family
+def _zxid_at(
+    family: int,
+    address: Any,  # noqa: ANN401 -- as the family
+    timeout_s: float,
+    encrypt: Callable[[socket.socket], ssl.SSLSocket] | None,
+) -> int | None:
     answer = b""
-    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout_s)
-        connection.connect(address)
-        connection.sendall(b"srvr")
-        while len(answer) < ANSWER_BYTES_MAX and (some := connection.recv(ANSWER_BYTES_MAX)):
-            answer += some
+    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as plain:
+        plain.settimeout(timeout_s)
+        plain.connect(address)
+        with plain if encrypt is None else encrypt(plain) as connection:
+            connection.sendall(b"srvr")
+            while len(answer) < ANSWER_BYTES_MAX and (some := connection.recv(ANSWER_BYTES_MAX)):
+                answer += some
     found = _ZXID.search(answer)
     return None if found is None else int(found[1], 16)
 
@@ -81,9 +96,14 @@ class RefusalWatch:
         session_timeout_s: float,
         on_refused: Callable[[str], None],
         on_refused_for_good: Callable[[str], None],
+        context: Callable[[], ssl.SSLContext | None],
     ) -> None:
-        """`on_refused` is called when it begins, `on_refused_for_good` once it has lasted longer than a session."""
+        """`on_refused` is called when it begins, `on_refused_for_good` once it has lasted longer than a session.
+
+        `context` gives that of encrypted connections.
+        """
         self.reason = ""
+        self._context = context
         self._servers = servers
         self._session_timeout_s = session_timeout_s
         self._on_refused = on_refused
@@ -114,11 +134,18 @@ class RefusalWatch:
                 self._connected = None
             return reason
 
+    def _zxids(self) -> dict[str, int | None]:
+        try:
+            context = self._context()
+        except ConfigError:
+            return dict.fromkeys(self._servers)  # files that are being replaced
+        return {one: server_zxid(one, context=context) for one in self._servers}
+
     def _run(self, connected: threading.Event, seen_zxid: int) -> None:
         since_s: float | None = None
         # Many clients lose their connections at the same moment.
         while not connected.wait(jittered(PROBE_INTERVAL_S)):
-            reason = why_refused(seen_zxid, {one: server_zxid(one) for one in self._servers})
+            reason = why_refused(seen_zxid, self._zxids())
             with self._lock:
                 if connected.is_set():
                     return

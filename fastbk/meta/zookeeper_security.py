@@ -24,13 +24,16 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.private_files import read_password, read_secret
 from fastbk.tls.files import TlsFiles
+
+if TYPE_CHECKING:
+    import ssl
 
 VARIABLE = "FASTBK_ZOOKEEPER_FILE"
 SCHEMES = ("digest", "sasl", "x509", "ip", "world")
@@ -100,6 +103,14 @@ class ZooKeeperSecurity:
         from fastbk.meta.zookeeper_tls import TlsHandler
 
         return {**self.login, "handler": TlsHandler(self.tls_files, verify_name=self.verify_name)}
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return that of encrypted connections, by the files as they are; None: not encrypted. Raises ConfigError."""
+        if self.tls_files is None:
+            return None
+        from fastbk.tls.contexts import client_context
+
+        return client_context(self.tls_files, verify_name=self.verify_name)
 
     def why_silent(self, handler: object) -> str:
         """Return what may be wrong where no server answers; `handler` made the connections."""

@@ -82,7 +82,7 @@ class Session:
         self._rolled_back_lock = threading.RLock()
         self._is_telling = False
         self._refusals = RefusalWatch(
-            servers, session_timeout_s, self._log.refused, self._begin_anew
+            servers, session_timeout_s, self._log.refused, self._begin_anew, self._security.context
         )
         self._hosts = ",".join(servers)
         self._client = self._begin()

@@ -16,6 +16,7 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import open_store, zookeeper_admin, zookeeper_security
 from fastbk.meta.uri import parse_zookeeper
+from fastbk.meta.zookeeper_refusals import server_zxid
 from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
@@ -148,6 +149,15 @@ async def test_a_cluster_whose_nodes_belong_to_its_roles(
         with pytest.raises(ConfigError, match="does not allow it"):
             open_store(uri, 5.0)
         assert "secret of" not in text_of(cluster.bookies)
+
+
+def test_what_an_encrypted_port_has_seen_can_be_asked(
+    server: ZooKeeperServer, secure_port: int, users: Users
+) -> None:
+    context = zookeeper_security.load(users.encrypted("client")).context()
+    found = server_zxid(f"127.0.0.1:{secure_port}", context=context)
+    assert found is not None
+    assert found <= (server_zxid(server.address) or 0)
 
 
 def test_an_existing_cluster_is_secured(
