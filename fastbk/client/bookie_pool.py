@@ -355,10 +355,12 @@ class BookiePool:
         """Have new fragments avoid a bookie that had to be replaced."""
         self.known.quarantine(bookie_id, asyncio.get_running_loop().time())
 
-    async def reach(self, bookie_ids: Sequence[BookieId], timeout_s: float) -> dict[BookieId, str]:
+    async def reach(
+        self, bookie_ids: Sequence[BookieId], timeout_s: float
+    ) -> dict[BookieId, Error]:
         """Connect to these for adds, all at once; return why those that do not answer are not reached."""
         tries = [self.peer(one).adds.open(timeout_s) for one in bookie_ids]
-        missed: dict[BookieId, str] = {}
+        missed: dict[BookieId, Error] = {}
         for bookie_id, result in zip(
             bookie_ids, await asyncio.gather(*tries, return_exceptions=True), strict=True
         ):
@@ -368,7 +370,7 @@ class BookiePool:
                 raise result
             if isinstance(result, Error):
                 self.failed(bookie_id)
-                missed[bookie_id] = str(result)
+                missed[bookie_id] = result
         return missed
 
     async def close(self, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from fastbk.client.request_ids import SEQUENCE_MAX, SLOT_SHIFT
-from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
+from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout, Unauthorized
 from fastbk.native import client_codec as codec
 from fastbk.native.apache_translation import FrameTranslation
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
@@ -380,6 +380,8 @@ class Connection(asyncio.BufferedProtocol):
         answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
         if answer.kind != codec.HELLO_REPLY or answer.status != Status.OK:
             text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
+            if answer.status == Status.UNAUTHORIZED:
+                raise Unauthorized(f"the bookie does not serve this client: {text}")
             raise ProtocolError(
                 f"the bookie refused the hello: {status_name(answer.status)} {text}".strip()
             )

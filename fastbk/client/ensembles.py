@@ -12,7 +12,7 @@ from typing import TypeVar
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.ensemble_choice import Choosing, new_ensemble, partial_ensemble, replacements
 from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.errors import MetadataUnavailable, NotEnoughBookies
+from fastbk.errors import MetadataUnavailable, NotEnoughBookies, Unauthorized
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.observe.library_log import LibraryLog
@@ -88,13 +88,24 @@ class Ensembles:
 
     async def _reached(self, choosing: Choosing[T], timeout_s: float) -> T:
         """Connect to what is chosen until all of it answers."""
+        refusals: dict[BookieId, str] = {}
+        has_reached = False
         try:
             bookie_ids = next(choosing)
             while True:
-                bookie_ids = choosing.send(await self._pool.reach(bookie_ids, timeout_s))
+                missed = await self._pool.reach(bookie_ids, timeout_s)
+                has_reached = has_reached or len(missed) < len(bookie_ids)
+                refusals |= {one: str(error) for one, error in missed.items() if isinstance(error, Unauthorized)}
+                bookie_ids = choosing.send({one: str(error) for one, error in missed.items()})
         except StopIteration as end:
             chosen: T = end.value
             return chosen
+        except NotEnoughBookies as error:
+            if has_reached or not refusals:
+                raise
+            # There are bookies enough, but not for this client. As a rule all say the same.
+            said = error.replicas if len(set(refusals.values())) > 1 else {}
+            raise Unauthorized(next(iter(refusals.values())), replicas=said) from error
 
 
 def client_name() -> str:
