@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " missing nor there until `fastbk bookie recover` has repaired them; without effect when nothing is missing",
     )
     parser.add_argument(
-        "--check", action="store_true", help="only check the file; print what it takes of memory"
+        "--check",
+        action="store_true",
+        help="only check the file, and the files of keys that it names; print what it takes of memory",
     )
 
 
@@ -90,11 +92,12 @@ def run(options: argparse.Namespace) -> int:
 def _check(path: Path) -> int:
     from fastbk.server import process_table
     from fastbk.server.configuration import bookie_file
-    from fastbk.server.configuration.checks import check
+    from fastbk.server.configuration.checks import check, check_security_files
     from fastbk.units import format_size
 
     loaded = bookie_file.load(path)
     check(loaded)
+    check_security_files(loaded)
     for budget in process_table.memory_table(loaded):
         print(f"{budget.role:<11} {budget.what:<24} {format_size(budget.size_bytes):>10}")
     total = format_size(process_table.memory_bytes(loaded))

@@ -44,7 +44,7 @@ def test_check_tells_the_verdict_of_every_key(conf: Path, capsys: Captured) -> N
     assert "ignored    indexDirectories" in told
     assert "did you mean gcWaitTime?" in told
     assert "note       pair 1: journal in" in told
-    assert told.endswith("a bookie would start with it\n")
+    assert "a bookie would start with it\n" in told
     assert main(["config", "check", str(conf), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] and answer["problems"] == []

@@ -109,6 +109,11 @@ def test_a_configuration_file_can_be_checked_without_a_bookie(tmp_path: Path) ->
     done = run("bookie", "--check", "--config", str(path))
     assert done.returncode == 0
     assert "together" in done.stdout
+    with path.open("a") as file:
+        file.write("[tls]\nmode = 'require'\ncertificate_file = '/nowhere/tls.crt'\nkey_file = '/nowhere/tls.key'\n")
+    done = run("bookie", "--check", "--config", str(path))
+    assert done.returncode == 2
+    assert "/nowhere/tls" in done.stderr
 
 
 def test_a_bookie_with_a_wrong_file_ends_with_code_78_and_one_line(tmp_path: Path) -> None:
