@@ -6,9 +6,10 @@
 /* ------------------------------------------------------------------ x86-64 */
 
 #if defined(__x86_64__) && !defined(FBK_CHECKSUM_PORTABLE)
+#include <cpuid.h>
 #include <immintrin.h>
 
-#define FBK_HARDWARE __attribute__((target("sse4.2,pclmul")))
+#define FBK_HARDWARE __attribute__((target("sse4.2,crc32,pclmul")))
 
 static uint64_t fold_16[2]; /* moves 128 bits over 16 bytes: for the low and the high half */
 static uint64_t fold_64[2];
@@ -16,8 +17,9 @@ static uint64_t fold_64[2];
 static void
 hardware_find(void)
 {
-    __builtin_cpu_init();
-    have_hardware = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+    /* Not by __builtin_cpu_supports: its table is filled by the compiler's runtime library, and zig's says no. */
+    unsigned a, b, c, d;
+    have_hardware = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_2) != 0 && (c & bit_PCLMUL) != 0;
     /* The product of two reflected 64-bit polynomials is a * k * x: hence one less in the exponents. */
     fold_16[0] = (uint64_t)power_of_x(128 + 63, CRC32_POLYNOMIAL) << 32;
     fold_16[1] = (uint64_t)power_of_x(128 - 1, CRC32_POLYNOMIAL) << 32;

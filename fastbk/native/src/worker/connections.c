@@ -261,7 +261,7 @@ block_take(struct fbk_worker *worker, uint64_t size_bytes)
     if (kind == FBK_OUTPUT_BLOCK_KINDS || worker->output_blocks[kind] == NULL)
         return malloc(size_bytes);
     uint8_t *block = worker->output_blocks[kind];
-    memcpy(&worker->output_blocks[kind], block, sizeof block); /* a free one begins with the next one's address */
+    memcpy(&worker->output_blocks[kind], block, sizeof(uint8_t *)); /* a free one begins with the next one's address */
     worker->output_block_counts[kind]--;
     return block;
 }
@@ -272,7 +272,7 @@ output_give_back(struct fbk_worker *worker, struct fbk_connection *connection)
     uint32_t kind = block_kind(connection->output_size_bytes);
     worker->reply_bytes -= connection->output_size_bytes;
     if (kind < FBK_OUTPUT_BLOCK_KINDS && worker->output_block_counts[kind] < blocks_kept_max[kind]) {
-        memcpy(connection->output, &worker->output_blocks[kind], sizeof connection->output);
+        memcpy(connection->output, &worker->output_blocks[kind], sizeof(uint8_t *));
         worker->output_blocks[kind] = connection->output;
         worker->output_block_counts[kind]++;
     } else {
