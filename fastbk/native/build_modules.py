@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 # C files that more than one extension needs. None of them may need liburing or Linux.
@@ -35,8 +36,9 @@ WORKER_SOURCES = [
 ]
 
 # Statically, so that a build runs where no liburing is installed; and its names stay inside, so that another
-# liburing in the process keeps its own.
-LIBURING = ["-l:liburing.a", "-Wl,--exclude-libs,ALL"]
+# liburing in the process keeps its own. FASTBK_LIBURING names an archive of hidden names in place of the system's.
+LIBURING_ARCHIVE = os.environ.get("FASTBK_LIBURING")
+LIBURING = [LIBURING_ARCHIVE] if LIBURING_ARCHIVE else ["-l:liburing.a", "-Wl,--exclude-libs,ALL"]
 
 
 STORE_SOURCES = [
