@@ -37,7 +37,7 @@ def test_setup_with_nothing_to_do_is_quick_and_silent() -> None:
 
 def test_help_names_every_command() -> None:
     text = dev("help").stdout
-    for command in ("setup", "run", "pipeline", "test", "bench", "fuzz", "model", "load", "help"):
+    for command in ("setup", "run", "pipeline", "test", "bench", "fuzz", "model", "load", "wheels", "help"):
         assert f"./dev {command} " in text
 
 

@@ -1,18 +1,21 @@
 """`./dev sbom`: what fastbk consists of that others have written, as CycloneDX. `./dev audit`: its vulnerabilities.
 
 Both are made of `requirements/run.txt`, the pinned packages that a bookie and its clients run with. liburing is linked
-into the native code; Debian's packages (Python, OpenSSL, zlib) are the system's, and its updates count.
+into the native code, into wheels in a pinned version; Debian's packages (Python, OpenSSL, zlib) are the system's, and
+its updates count.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 from tests.style.tree import ROOT
 from tests.tools.environments import ensure_environment
+from tests.tools.wheels import liburing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 RUN = ROOT / "requirements" / "run.txt"
 SBOM = ROOT / "build" / "sbom.json"
 ENVIRONMENT, REQUIREMENTS = ".venv-audit", ROOT / "requirements" / "audit.txt"
+WHEELS = ROOT / "requirements" / "wheels.txt"
+MIT = [{"license": {"id": "MIT"}}]
 NOT_AUDITED = "could not be audited"
 
 
@@ -39,12 +44,41 @@ def write_sbom() -> int:
             "description": "linked into fastbk's native code",
             "bom-ref": "liburing",
             "purl": f"pkg:deb/debian/liburing@{system_version('liburing')}",
+            "licenses": MIT,
         }
     )
+    bom["components"] += linked_into_wheels()
     SBOM.parent.mkdir(exist_ok=True)
     SBOM.write_text(json.dumps(bom, indent=2) + "\n")
     print(f"{SBOM.relative_to(ROOT)}: {len(bom['components'])} components")
     return 0
+
+
+def linked_into_wheels() -> list[dict[str, object]]:
+    """Return what the wheels of `./dev wheels` have linked in: pinned, so not what this machine has."""
+    pinned = re.search(r"(?m)^ziglang==(\S+)$", WHEELS.read_text())
+    assert pinned is not None
+    return [
+        {
+            "type": "library",
+            "name": "liburing",
+            "version": liburing.VERSION,
+            "description": "linked into the wheels of ./dev wheels",
+            "bom-ref": "liburing of wheels",
+            "purl": f"pkg:deb/debian/liburing@{liburing.DEBIAN_VERSION}?arch=source",
+            "hashes": [{"alg": "SHA-256", "content": liburing.SHA256}],
+            "licenses": MIT,
+        },
+        {
+            "type": "library",
+            "name": "zig",
+            "version": pinned[1],
+            "description": "the compiler of ./dev wheels; parts of its runtime library are linked in",
+            "bom-ref": "zig of wheels",
+            "purl": f"pkg:pypi/ziglang@{pinned[1]}",
+            "licenses": MIT,
+        },
+    ]
 
 
 def tool(name: str) -> Path:
