@@ -106,8 +106,8 @@ def make_sdist() -> Path:
 def headers() -> Path:
     """Return a folder with Python's headers and pyconfig.h beside them.
 
-    Those of this machine serve every target. All are 64-bit Linux, where Debian's pyconfig.h of x86-64 and of aarch64
-    differ in four lines that no header of the limited API reads (assembler, Py_UNICODE's type, the support tier).
+    Those of this machine serve every target, since all are 64-bit Linux. Debian's pyconfig.h of x86-64 and of aarch64
+    differ in four lines, and either one makes the same bytes of the aarch64 extensions.
     """
     folder = WORK / "include"
     if not folder.exists():

@@ -18,15 +18,13 @@ import sys
 from pathlib import Path
 
 from tests.style.tree import ROOT
-from tests.tools.wheels.build import Target
+from tests.tools.wheels.build import GLIBC, Target
 from tests.tools.wheels.debian import SUITE, Apt
 from tests.tools.wheels.environments import TRIAL
 from tests.tools.wheels.steps import WORK, Missing, new_folder, run, timed
 
 PACKAGES = ["python3.11", "libssl3", "libsqlite3-0"]
 PYTHON = (3, 11)
-GLIBC_MINOR = 36
-"""Of `SUITE`: which wheels pip may take for it."""
 NOT_SHOWN = (
     "io_uring: QEMU does not have it, so the journal falls back to pwritev2",
     "confinement: neither Landlock nor system call filters work under QEMU",
@@ -106,12 +104,12 @@ class Emulation:
         stamp.write_text(key)
 
     def install(self, wheel: Path) -> None:
-        """Install the wheel and what it needs, as pip on aarch64 would choose it."""
+        """Install the wheel and what it needs, as pip chooses on the oldest aarch64 system that is served."""
         new_folder(self._site)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         pip += ["--root-user-action=ignore", "--only-binary", ":all:", "--target", str(self._site)]
         pip += ["--implementation", "cp", "--python-version", f"{PYTHON[0]}.{PYTHON[1]}"]
-        for minor in range(GLIBC_MINOR, 16, -1):
+        for minor in range(GLIBC[1], 16, -1):
             pip += ["--platform", f"manylinux_2_{minor}_aarch64"]
         pip += ["--platform", "manylinux2014_aarch64"]
         for name in ("run", "test", "build"):
