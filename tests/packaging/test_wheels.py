@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import zipfile
@@ -115,19 +116,21 @@ def test_the_bill_of_materials_names_what_is_linked_into_wheels() -> None:
     assert all((ROOT / "licenses" / f"{one['name']}.txt").exists() for one in sbom.linked_into_wheels())
 
 
+def dev_wheels(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    command = [str(ROOT / "dev"), "wheels", *arguments]
+    return subprocess.run(command, cwd="/", env=environment, stdin=subprocess.DEVNULL, check=False, timeout=900)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_both_wheels_are_built_and_work() -> None:
-    done = subprocess.run(
-        [str(ROOT / "dev"), "wheels"], cwd="/", stdin=subprocess.DEVNULL, check=False, timeout=1100
-    )
-    assert done.returncode == 0
+    assert dev_wheels().returncode == 0
     report = json.loads((WHEELS / "report.json").read_text())
     assert [one["wheel"] for one in report["wheels"]] == [target.wheel.name for target in build.TARGETS]
     assert all(target.wheel.exists() for target in build.TARGETS)
     assert report["tried"]
-    again = subprocess.run(
-        [str(ROOT / "dev"), "wheels", "EMULATE=0"], cwd="/", stdin=subprocess.DEVNULL, check=False, timeout=600
-    )
-    assert again.returncode == 0
-    assert json.loads((WHEELS / "report.json").read_text())["built"] == []
+    assert dev_wheels("EMULATE=0").returncode == 0
+    again = json.loads((WHEELS / "report.json").read_text())
+    assert again["built"] == []
+    assert "aarch64: EMULATE=0" in again["skipped"]

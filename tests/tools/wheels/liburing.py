@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from tests.tools.wheels.debian import Apt
-from tests.tools.wheels.steps import WORK, new_folder, run, unpack
+from tests.tools.wheels.steps import WORK, Missing, new_folder, run, unpack
 
 VERSION = "2.3"
 DEBIAN_VERSION = "2.3-3"
@@ -25,7 +25,10 @@ def fetch_liburing() -> Path:
     """Return the pinned tarball."""
     folder = WORK / "sources"
     folder.mkdir(parents=True, exist_ok=True)
-    return Apt(folder, "amd64").download_source("liburing", DEBIAN_VERSION, TARBALL, SHA256)
+    try:
+        return Apt(folder, "amd64").download_source("liburing", DEBIAN_VERSION, TARBALL, SHA256)
+    except Missing as reason:
+        raise Missing(f"{reason}\nDebian's {TARBALL} in {folder} will do, too") from None
 
 
 def build_liburing(folder: Path, compiler: list[str], environment: dict[str, str]) -> Path:
