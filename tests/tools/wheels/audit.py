@@ -13,7 +13,7 @@ from fastbk.native.build_modules import MODULES
 from tests.tools.wheels.build import GLIBC, Target, auditwheel
 from tests.tools.wheels.steps import WORK, run, tools_python
 
-LICENSES = ("LICENSE", "licenses/liburing.txt", "licenses/zig.txt")
+LICENSES = ("LICENSE", "LICENSE-liburing", "LICENSE-zig")
 CONSISTENT = re.compile(r'platform\s+tag:\s+"manylinux_(\d+)_(\d+)_(\w+)"')
 
 

@@ -30,7 +30,7 @@ from tests.tools.wheels.steps import (
 
 GLIBC = (2, 28)
 """The oldest C library that a wheel runs with: that of Debian 10, Ubuntu 20.04 and RHEL 8."""
-DISTRIBUTED = ("fastbk", "pyspark_fastbk", "requirements", "licenses")
+DISTRIBUTED = ("fastbk", "pyspark_fastbk", "requirements")
 IGNORED = shutil.ignore_patterns("*.so", "*.o", "__pycache__", "slots.h")
 BACKEND = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 AUDITWHEEL = """
@@ -135,6 +135,7 @@ def build_wheel(target: Target, sdist: Path) -> None:
     liburing = build_liburing(target.folder / "liburing", compiler, environment)
     unpack(sdist, target.folder)
     source = target.folder / sdist.name.removesuffix(".tar.gz")
+    add_licenses(source, liburing)
     command = shlex.join(compiler)
     include = shlex.join([f"-I{headers()}", "-isystem", str(liburing / "include")])
     environment |= {
@@ -158,6 +159,13 @@ def build_wheel(target: Target, sdist: Path) -> None:
     for old in WHEELS.glob(f"fastbk-*_{target.machine}.whl"):
         old.unlink()
     final.replace(WHEELS / final.name)
+
+
+def add_licenses(source: Path, liburing: Path) -> None:
+    """Put the licences of what is linked in beside ours, as liburing and zig themselves have them."""
+    shutil.copy(liburing.parent / "LICENSE", source / "LICENSE-liburing")
+    (zig,) = tools_python().parent.parent.glob("lib/*/site-packages/ziglang/LICENSE")
+    shutil.copy(zig, source / "LICENSE-zig")
 
 
 def auditwheel(target: Target, *arguments: str | Path) -> str:
