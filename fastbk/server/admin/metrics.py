@@ -109,6 +109,7 @@ class Metrics:
         if names != "apache":
             for metric, kind, text, labels, value in self._own():
                 lines += family(f"fastbk_{metric}", kind, text, [(labels, value)])
+            lines += self._conditions()
             for source in self._sources["fastbk"]:
                 lines += source()
             self._counted(lines)
@@ -137,6 +138,13 @@ class Metrics:
     def _status(self) -> list[str]:
         value = _STATE_VALUES.get(self._life.state, -1)
         return single("bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.", value)
+
+    def _conditions(self) -> list[str]:
+        """Return a series for each condition of readiness that stands now; a healthy bookie has none."""
+        conditions = self._life.conditions(time.monotonic())
+        series = [(f'name="{one.name}",concerns="{one.concerns}"', 1) for one in conditions]
+        text = "1 while a condition of readiness stands: /readyz has the reason."
+        return family("fastbk_supervisor_condition", "gauge", text, series) if series else []
 
     def _own(self) -> Iterator[tuple[str, str, str, str, object]]:
         """Yield name, kind, text, labels and value of each metric of the supervisor's own."""

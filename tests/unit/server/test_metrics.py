@@ -110,6 +110,20 @@ def test_without_children_only_the_supervisors_own_metrics_are_shown(metrics: Me
     assert not any(key.startswith("fastbk_journal") for key in values)
 
 
+def test_conditions_of_readiness_have_a_series_while_they_hold() -> None:
+    life = Lifecycle(0.0)
+    life.note("metadata", "it does not answer", "metadata")
+    metrics, name = Metrics(life, RestartBudget(5, 60.0)), "fastbk_supervisor_condition"
+    assert {key: value for key, value in parsed(metrics.text()).items() if key.startswith(name)} == {
+        f'{name}{{name="state",concerns="data"}}': 1,
+        f'{name}{{name="metadata",concerns="metadata"}}': 1,
+    }
+    life.note("metadata", None, "metadata")
+    life.go(State.REPLAYING, "", 0.0)
+    life.go(State.WRITABLE, "", 0.0)
+    assert name not in metrics.text()
+
+
 def test_the_journals_limit_makes_the_bookie_read_only(metrics: Metrics) -> None:
     descriptor, stats = segment(JOURNAL)
     metrics.attach({JOURNAL: descriptor})
