@@ -1,9 +1,10 @@
 """A file system of one file that logs what is written and flushed: the backing of a loop device.
 
-`python -m tests.rigs.fuse_file MOUNT_POINT IMAGE LOG POSITION` mounts itself with the kernel's own protocol on
-/dev/fuse (linux/fuse.h), serves `IMAGE` as the file `disk`, and appends every write and every flush to `LOG`, before
-it is answered. The eight bytes of `POSITION` say how long the log is: whoever reads them after an acknowledgement knows
-that whatever it stands on lies before. It ends when it is unmounted, or with its parent. Needs root.
+`python -m tests.rigs.fuse_file MOUNT_POINT IMAGE LOG POSITION FLUSH_DELAY_S` mounts itself with the kernel's own
+protocol on /dev/fuse (linux/fuse.h), serves `IMAGE` as the file `disk`, and appends every write and every flush to
+`LOG`, before it is answered. The eight bytes of `POSITION` say how long the log is: whoever reads them after an
+acknowledgement knows that whatever it stands on lies before. Each flush takes `FLUSH_DELAY_S` longer than it must, as
+on a slow disk. It ends when it is unmounted, or with its parent. Needs root.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import stat
 import struct
 import sys
+import time
 
 from tests.rigs.block_log import FLUSH, WRITE, header
 
@@ -43,11 +45,12 @@ PARENT_DEATH_SIGNAL, SIGTERM = 1, 15
 class FuseFile:
     """The serving end. One request at a time, so the log's order is the order in which writes were done."""
 
-    def __init__(self, image: str, log: str, position: str) -> None:
+    def __init__(self, image: str, log: str, position: str, flush_delay_s: float) -> None:
         self._image = os.open(image, os.O_RDWR)
         self._size_bytes = os.fstat(self._image).st_size
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._logged = 0
+        self._flush_delay_s = flush_delay_s
         with open(position, "r+b") as file:
             self._position = mmap.mmap(file.fileno(), 8)
 
@@ -92,6 +95,7 @@ class FuseFile:
             self._note(WRITE, offset, data)
             return 0, struct.pack("<II", size, 0)
         if opcode == FSYNC:
+            time.sleep(self._flush_delay_s)
             self._note(FLUSH, 0, b"")
             return 0, b""
         if opcode == INIT:
@@ -126,8 +130,8 @@ class FuseFile:
 
 def main() -> None:
     """Serve one file; the arguments are in the module's first lines."""
-    mount_point, image, log, position = sys.argv[1:]
-    file = FuseFile(image, log, position)
+    mount_point, image, log, position, flush_delay_s = sys.argv[1:]
+    file = FuseFile(image, log, position, float(flush_delay_s))
     file.serve(file.mount(mount_point))
 
 

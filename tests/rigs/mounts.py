@@ -153,8 +153,8 @@ def mounted(image: Path, folder: Path, kind: str) -> Iterator[Path]:
 class Recorder:
     """An image behind a FUSE file behind a loop device: whatever is written to the device is logged."""
 
-    def __init__(self, image: Path, folder: Path) -> None:
-        """Start it. `image` is written to; `folder` takes log and mount point."""
+    def __init__(self, image: Path, folder: Path, flush_delay_s: float = 0.0) -> None:
+        """Start it. `image` is written to; `folder` takes log and mount point. `flush_delay_s`: of each flush."""
         folder.mkdir()
         self.log = folder / "log"
         self._position = folder / "position"
@@ -162,7 +162,10 @@ class Recorder:
         self._point = folder / "fuse"
         self._point.mkdir()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rigs.fuse_file", self._point, image, self.log, self._position],
+            [
+                *(sys.executable, "-m", "tests.rigs.fuse_file"),
+                *(self._point, image, self.log, self._position, str(flush_delay_s)),
+            ],
             stdin=subprocess.DEVNULL,
         )
         self._position_file = os.open(self._position, os.O_RDONLY)
