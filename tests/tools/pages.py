@@ -1,6 +1,7 @@
 """`./dev docs`: writes the pages that come from code, so that neither can say what the other does not.
 
-docs/settings.md, docs/metric-names.md, docs/commands.md, and the table of Apache's keys in docs/configuration.md.
+docs/settings.md, docs/metric-names.md, docs/commands.md, the table of Apache's keys in docs/configuration.md, and the
+dashboards in monitoring/grafana.
 `tests/style/test_docs.py` compares them with what this module returns.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 from msgspec import inspect
@@ -22,6 +24,8 @@ from fastbk.observe.names import NAMES
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.example import setting_texts, value_text
 from tests.style.tree import ROOT
+from tests.tools.dashboards import DASHBOARDS
+from tests.tools.grafana import json_of
 
 WIDTH = 100
 BEGIN = "<!-- written by ./dev docs -->"
@@ -169,11 +173,12 @@ def configuration() -> str:
     return before + _reference() + rest.partition(END)[2]
 
 
-PAGES = {
-    "settings.md": settings,
-    "metric-names.md": metric_names,
-    "commands.md": commands,
-    "configuration.md": configuration,
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/settings.md": settings,
+    "docs/metric-names.md": metric_names,
+    "docs/commands.md": commands,
+    "docs/configuration.md": configuration,
+    **{f"monitoring/grafana/{one.name}.json": partial(json_of, one) for one in DASHBOARDS},
 }
 
 
@@ -247,4 +252,4 @@ def _wrapped(text: str, width: int = WIDTH) -> str:
 
 if __name__ == "__main__":
     for page, text in PAGES.items():
-        (ROOT / "docs" / page).write_text(text())
+        (ROOT / page).write_text(text())
