@@ -102,7 +102,7 @@ async def test_two_writers_of_one_ledger_never_both_succeed(cluster: LocalCluste
         requests = LedgerRequests(first.ledger_id, DigestType.CRC32C, b"")
         known = await other._store.read_ledger(first.ledger_id)
         machine = WriterMachine(first.ledger_id, known, WriterOptions())
-        io = other._io(requests, known.metadata)
+        io = await other._io(requests, known.metadata)
         second = LedgerWriter(machine, io, other.config, explicit_ids=False)
         with pytest.raises(ReplicationConflict):
             await second.append(b"theirs")

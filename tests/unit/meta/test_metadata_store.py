@@ -248,8 +248,15 @@ def test_a_lease_that_is_not_renewed_runs_out(driver: str, tmp_path: Path) -> No
     else:
         store = SqliteStore(f"{tmp_path}/meta.db", lease_s=0.05)
     told: list[str] = []
-    store.register_bookie(service(), writable=True)
-    watch = store.watch_bookies(lambda: told.append("gone"))
+    watch = store.watch_bookies(lambda: told.append("changed"))
+    lease = store.register_bookie(service(), writable=True)
+
+    def is_seen() -> bool:
+        lease.renew()
+        return bool(told)
+
+    wait_until(is_seen, "the watch has seen it")
+    told.clear()
     wait_until(lambda: store.list_bookies() == [], "the lease runs out")
     wait_until(lambda: bool(told), "the watch tells")
     store.register_bookie(service(incarnation=5), writable=True)
