@@ -241,7 +241,8 @@ class ReadPart(Procedure[None]):
         if self._timer is not None:
             self._withdraw(self._timer)
             self._timer = None
-        absent = self._replicas.absent
+        # Another part may have read newer metadata meanwhile: who is not to hold the entry by that proves nothing.
+        absent = self._replicas.absent.intersection(self._members()[0])
         is_absent = self._is_proof(absent)
         if not self._metadata_was_read or (
             is_absent and not self._is_proof(self._absent_before_read.intersection(absent))

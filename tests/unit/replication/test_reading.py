@@ -361,6 +361,26 @@ def test_a_no_that_came_after_the_metadata_was_read_proves_nothing_yet() -> None
     assert reading.error is None
 
 
+def test_bookies_of_an_older_ensemble_prove_nothing_beside_newer_metadata() -> None:
+    """Another part of the range has read the newer metadata, after this one had asked them."""
+    harness = world_of(1, 3, 3, 2)
+    client, reading = reading_of(harness, 0)
+    for name in ("b0", "b1"):
+        harness.bookies[name].entries.clear()
+    harness.bookies["b2"].away = True
+    client.run(until=lambda: asked(client)[-1:] == ["b2"])
+    for name in ("s0", "s1"):
+        harness.bookies[name].add(entry_of(0))
+        harness.bookies[name].away = True
+    harness.edit(fragments=(Fragment(0, ("s0", "s1", "b2")),))
+    reading.metadata = harness.metadata
+    client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
+    assert not reading.is_finished, "three are away: that is no proof"
+    harness.bookies["s1"].away = False
+    assert drain(client, reading) == [0]
+    assert reading.error is None
+
+
 def test_a_ledger_that_was_deleted_is_said_to_be() -> None:
     client, reading = reading_of(world_of(0), 0)
     client.complete(_until_metadata_is_asked(client), NoSuchLedger("deleted"))
