@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -52,10 +53,17 @@ def test_nobody_has_to_listen(address: str | None) -> None:
 
 
 def test_a_full_socket_keeps_nobody_waiting(listener: tuple[socket.socket, str]) -> None:
-    _, address = listener
+    heard, address = listener
     systemd = Systemd({"NOTIFY_SOCKET": address})
     for _ in range(10_000):
-        systemd.alive()
+        systemd.alive()  # would wait for ever, as nobody reads
+    found = 0
+    with contextlib.suppress(BlockingIOError):
+        while heard.recv(100) == b"WATCHDOG=1":
+            found += 1
+    assert 0 < found < 10_000, "what found no room is not kept"
+    systemd.ready()
+    assert heard.recv(100) == b"READY=1", "and nothing is broken by it"
     systemd.close()
 
 
