@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,7 +159,7 @@ def main() -> int:
     minor = sys.version_info.minor
     control = CONTROL.format(
         version=version, architecture=architecture, size_kib=size_kib, minor=f"3.{minor}", next_minor=f"3.{minor + 1}",
-        libc=sysconfig.get_config_var("GLIBC_VERSION") or os.confstr("CS_GNU_LIBC_VERSION").split()[-1],
+        libc=os.confstr("CS_GNU_LIBC_VERSION").split()[-1],
     )  # fmt: skip
     write(tree / "DEBIAN/control", control)
     for name, text in (("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)):
