@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.auth.tokens import TAG_TYPE, TOKEN_BYTES_MAX, TokenError
+from fastbk.model.ids import ID_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 AGE_S_MAX = 7 * 86_400.0
 """Clients go on for so long where metadata is away, also on new connections."""
-LEDGER_ID_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def verify_tag(
         raise TokenError("its time (iat) is none")
     if not clock_s() - signed_s <= AGE_S_MAX:
         raise TokenError("it is older than 7 days")
-    if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= LEDGER_ID_MAX:
+    if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= ID_MAX:
         raise TokenError("its ledger is no id")
     if not isinstance(namespace, str):
         raise TokenError("its namespace (ns) is no name")

@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fastbk.auth.ledger_tags import LEDGER_ID_MAX, verify_tag
+from fastbk.auth.ledger_tags import verify_tag
 from fastbk.auth.tokens import TokenError
+from fastbk.model.ids import ID_MAX
 from fastbk.native.worker import REFUSED_RIGHTS
 from fastbk.wire.messages import TAG, ErrorReply, Hello, encode_reply
 from fastbk.wire.statuses import Status
@@ -110,7 +111,7 @@ class LedgerTags:
     def _ask(self, request_id: int, payload: bytes, client: Client) -> bytes:
         if not self._admission.signs_tags:
             return _error(request_id, Status.UNSUPPORTED, "this bookie signs no tags ([authentication] tag_key_file)")
-        if not payload.isdigit() or len(payload) > DIGITS_MAX or (ledger_id := int(payload)) > LEDGER_ID_MAX:
+        if not payload.isdigit() or len(payload) > DIGITS_MAX or (ledger_id := int(payload)) > ID_MAX:
             return _error(request_id, Status.BAD_REQUEST, "a tag is asked for by the ledger's id, in digits")
         if client.tags_wanted >= WANTED_MAX:
             reason = f"this connection waits for {WANTED_MAX} tags: try again"

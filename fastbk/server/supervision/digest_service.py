@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import Error, StorageError
 from fastbk.model.entry import DigestType, mac_key
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import ID_MAX, LedgerId
 from fastbk.observe import logs
 from fastbk.retry import jittered
 from fastbk.storage.digest_check import KnownDigest
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 Read = Callable[[Sequence[LedgerId]], "list[VersionedLedger | None]"]
 """Blocks; from any thread. Raises Error."""
 
-LEDGER_ID_MAX = (1 << 63) - 1
 LEDGERS_ASKED_MAX = 1024
 """Of one message; what it names behind them is not heard."""
 WAITING_MAX = 16_384
@@ -89,7 +88,7 @@ class DigestService:
         known: list[tuple[LedgerId, KnownDigest | None]] = []
         now_s = time.monotonic()
         for ledger_id in ledgers[:LEDGERS_ASKED_MAX]:
-            if not isinstance(ledger_id, int) or not 0 <= ledger_id <= LEDGER_ID_MAX:
+            if not isinstance(ledger_id, int) or not 0 <= ledger_id <= ID_MAX:
                 continue
             answer = self._answers.get(ledger_id)
             if answer is not None and now_s - answer[1] < ANSWER_AGE_S_MAX:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import ConfigError, Error, MetadataUnavailable
+from fastbk.model.ids import ID_MAX
 from fastbk.tls.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from fastbk.server.process_table import Process
     from fastbk.server.supervision.spawn import Boot
 
-LEDGER_ID_MAX = (1 << 63) - 1
 WAITING_MAX = 16_384
 """Ledgers that are asked for and not read yet, of all workers together."""
 READ_AT_ONCE_MAX = 64
@@ -73,7 +73,7 @@ class TagService:
     def request(self, process: Process, message: dict[str, Any]) -> None:
         """Have a ledger's metadata read. One too many is not heard: its worker asks again."""
         ledger_id = message.get("ledger")
-        if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= LEDGER_ID_MAX:
+        if isinstance(ledger_id, bool) or not isinstance(ledger_id, int) or not 0 <= ledger_id <= ID_MAX:
             return
         if ledger_id in self._waiting:
             self._waiting[ledger_id].add(process)
