@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
+from fastbk.client.ledger_follower import LedgerFollower
 from fastbk.client.ledger_options import pacing_of, read_options
 from fastbk.client.read_order import ReadOrder
 from fastbk.client.runner import LedgerIo, Runner, run
-from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable, NoSuchEntry
+from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -21,21 +23,6 @@ from fastbk.replication.actions import Found
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.reading import ReadRange
-
-
-class _Changes:
-    """What a watch tells of the metadata. `listener` is called at each change while it is set."""
-
-    def __init__(self) -> None:
-        self.watch: Watch | None = None
-        self.has_come = False
-        self.listener: Callable[[], None] | None = None
-
-    def changed(self) -> None:
-        """The metadata has changed."""
-        self.has_come = True
-        if self.listener is not None:
-            self.listener()
 
 
 class LedgerReader:
@@ -107,7 +94,10 @@ class LedgerReader:
     async def _refresh(self) -> None:
         """Read the metadata: the writer may have changed its ensemble, or closed. Without it, what is known counts."""
         with contextlib.suppress(MetadataUnavailable):
-            self._see((await self._io.read_metadata(self.ledger_id)).metadata)
+            await self._read_metadata()
+
+    async def _read_metadata(self) -> None:
+        self._see((await self._io.read_metadata(self.ledger_id)).metadata)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -245,20 +235,16 @@ class LedgerReader:
     async def tailed_batches(self, first: EntryId) -> AsyncGenerator[list[Batch], None]:
         """Like `tail_batches`, all that has come at a time; for `fastbk.sync`."""
         self._check()
-        news = _Changes()
-        if not self.metadata.is_closed:
-            news.watch = await self._watch_ledger(self.ledger_id, news.changed)
-            await self._refresh()
+        follower = LedgerFollower(partial(self._watch_ledger, self.ledger_id), self._read_metadata)
         try:
-            async with contextlib.aclosing(self._follow(first, news)) as parts:
+            async with contextlib.aclosing(self._tailed(first, follower)) as parts:
                 async for batches in parts:
                     yield batches
         finally:
-            if news.watch is not None:
-                news.watch.close()
+            await follower.stop()
 
-    async def _follow(
-        self, position: EntryId, news: _Changes
+    async def _tailed(
+        self, position: EntryId, follower: LedgerFollower
     ) -> AsyncGenerator[list[Batch], None]:
         while True:
             if self._lac >= position:
@@ -269,7 +255,7 @@ class LedgerReader:
                 continue
             if self.metadata.is_closed:
                 return
-            heard = await self._poll(position, news)
+            heard = await self._poll(position, follower)
             self._lac = max(self._lac, heard.lac)
             if heard.slow is not None:
                 self._prefer.were_slow([heard.slow])
@@ -278,10 +264,11 @@ class LedgerReader:
                 position += 1
                 yield [Batch(self.ledger_id, [entry])]
 
-    async def _poll(self, position: EntryId, news: _Changes) -> LacNews:
+    async def _poll(self, position: EntryId, follower: LedgerFollower) -> LacNews:
         """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval`."""
         self._check()
-        await self._catch_up(news)
+        if follower.failure is not None:
+            raise follower.failure
         options = PollOptions(wait_s=self._config.poll_interval, pacing=pacing_of(self._config))
         order = self._prefer.at(self._loop.time())
         poll = PollLac(self.ledger_id, self.metadata, position, options, order)
@@ -291,51 +278,29 @@ class LedgerReader:
             if runner.is_over and not done.done():
                 done.set_result(None)
 
-        following: asyncio.Task[None] | None = None
-
-        async def follow_metadata() -> None:
-            try:
-                await self._catch_up(news)
-            except Error as error:
-                runner.end(error)
+        def followed() -> None:
+            if follower.failure is not None:
+                runner.end(follower.failure)
                 return
             poll.metadata_changed(self.metadata, self._loop.time())
             runner.step()
 
-        def changed() -> None:
-            nonlocal following
-            if following is None or following.done():
-                following = self._loop.create_task(follow_metadata())
-
         runner = Runner(poll, self._io, stepped)
         runner.start()
-        # A poll may last for one record: there is a task only when there is something to follow.
-        news.listener = changed
+        follower.follow(followed)
         try:
             await done
         finally:
-            news.listener = None
+            follower.pause()
             runner.stop()
-            if following is not None:
-                following.cancel()
-                await asyncio.wait([following])
         heard = runner.value()
         if heard.lac < position and not self.metadata.is_closed:
-            # A watch may be lost with its session: look for oneself now and then.
-            await self._refresh()
+            follower.check()
         return heard
 
-    async def _catch_up(self, news: _Changes) -> None:
-        """Read the metadata until no change is left that came before."""
-        while news.has_come:
-            news.has_come = False
-            try:
-                await self._refresh()
-            except BaseException:
-                news.has_come = True
-                raise
-
     def _see(self, metadata: LedgerMetadata) -> None:
+        if self.metadata.is_closed:
+            return  # two reads may end in the other order; what is closed stays closed
         self.metadata = metadata
         if metadata.is_closed:
             self._lac = metadata.last_entry_id

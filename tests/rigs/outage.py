@@ -216,10 +216,10 @@ class Outages:
                     report.lose([f"{written - count} appends in {self._outage_s:g} s"], how)
                 if not await _until(partial(flow.has_received, written), LAG_S_MAX):
                     waiting += 1
-            # One may meet the moment between a segment's making and its own look at it, and waits then.
+            # The outage may begin between the creation of a segment and its opening by the reader, which then waits.
+            # That takes some ms of each roll, so one reader in a hundred waits; of all in both outages, never most.
             report.counts["waiting_readers"] += waiting
-            # All of them may, once; never in both outages.
-            if report.counts["waiting_readers"] == 2 * len(flows):
+            if report.counts["waiting_readers"] > len(flows):
                 report.lose([f"{flow.name}: {flow.received} are read" for flow in flows], how)
         finally:
             await end()

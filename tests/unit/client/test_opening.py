@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from fastbk.errors import (
     ConfigError,
     DigestMismatch,
     LedgerFenced,
+    MetadataUnavailable,
     NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
@@ -214,6 +216,49 @@ async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
             await wait_until_async(lambda: seen == list(range(5)), "what the new ones hold")
             await writer.close()
             await asyncio.wait_for(task, 10)
+
+
+async def test_a_tail_goes_on_while_metadata_is_away_and_ends_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S13: a reader that was opened in time needs no metadata, from its first entry on."""
+    async with fake_cluster(poll_interval=30) as (client, _, store):
+        writer = await client.create_ledger()
+        async with fastbk.connect(store) as other:
+            reader = await other.open_ledger(writer.ledger_id, recovery=False)
+            is_away, tries = True, 0
+            watch, read = store.watch_ledger, store.read_ledger
+
+            def away_or(call: Callable[..., Any]) -> Callable[..., Any]:
+                def call_or_fail(*args: object) -> object:
+                    nonlocal tries
+                    tries += 1
+                    if is_away:
+                        raise MetadataUnavailable("it is away")
+                    return call(*args)
+
+                return call_or_fail
+
+            with monkeypatch.context() as away:
+                away.setattr(store, "watch_ledger", away_or(watch))
+                away.setattr(store, "read_ledger", away_or(read))
+                seen: list[int] = []
+
+                async def follow() -> None:
+                    async for entry in reader.tail():
+                        seen.append(entry.entry_id)
+
+                task = asyncio.create_task(follow())
+                for number in range(3):
+                    await writer.append(b"x")
+                    await wait_until_async(
+                        lambda number=number: len(seen) == number + 1, "it is read"
+                    )
+                assert tries > 0 and not task.done()
+                is_away = False
+                await writer.close()
+                await asyncio.wait_for(task, 10)
+            assert seen == [0, 1, 2]
 
 
 async def test_a_tail_of_a_ledger_that_is_deleted_or_whose_client_is_closed_ends() -> None:
