@@ -33,8 +33,12 @@ class RateLimit:
         *,
         burst_s: float = 1.0,
         debt_max_s: float = math.inf,
+        is_rested: bool = False,
     ) -> None:
-        """`burst_s`: unused time is saved for so long. `debt_max_s`: no piece costs more. Raises ConfigError."""
+        """`burst_s`: unused time is saved for so long. `debt_max_s`: no piece costs more. Raises ConfigError.
+
+        `is_rested`: it begins with all of `burst_s` saved, and not with nothing.
+        """
         if per_s <= 0:
             raise ConfigError(f"{per_s} a second: must be above 0")
         self.per_s = per_s
@@ -42,7 +46,7 @@ class RateLimit:
         self._clock_s = clock_s or time.monotonic
         self._burst_s = burst_s
         self._debt_max_s = debt_max_s
-        self._free_at_s = self._clock_s()
+        self._free_at_s = self._clock_s() - (burst_s if is_rested else 0.0)
 
     def take(self, amount: float) -> float:
         """Note work that was done; return the seconds to wait before the next piece."""

@@ -30,6 +30,7 @@ _LINE_BYTES_MAX = 16_384
 _bound: dict[str, object] = {}
 _style = "json"
 _level = LEVELS["info"]
+_also: list[Callable[[str, str, Mapping[str, object]], None]] = []
 
 
 def configure(style: str | None = None, level: str | None = None) -> None:
@@ -49,6 +50,20 @@ def configure(style: str | None = None, level: str | None = None) -> None:
 def bind(**values: object) -> None:
     """Add these keys to every later line of this process."""
     _bound.update(values)
+
+
+def add_taker(take: Callable[[str, str, Mapping[str, object]], None]) -> None:
+    """Have `take` called with the level, event and values of each later line, also of those below the level.
+
+    It is called by whichever thread logs, must not wait, and must not log.
+    """
+    _also.append(take)
+
+
+def remove_taker(take: Callable[[str, str, Mapping[str, object]], None]) -> None:
+    """End what `add_taker` began; again: does nothing."""
+    if take in _also:
+        _also.remove(take)
 
 
 def debug(event: str, **values: object) -> None:
@@ -73,7 +88,7 @@ def error(event: str, **values: object) -> None:
 
 def json_line(level: str, event: str, values: dict[str, object], now_s: float) -> bytes:
     """Return one line of the JSON style, its newline included."""
-    line = {"time": _utc(now_s), "level": level, "event": event, **_bound, **values}
+    line = {"time": utc(now_s), "level": level, "event": event, **_bound, **values}
     return msgspec.json.encode(line, enc_hook=str) + b"\n"
 
 
@@ -82,7 +97,7 @@ def text_line(level: str, event: str, values: dict[str, object], now_s: float) -
     who = str(_bound.get("role", ""))
     if "index" in _bound:
         who += f"[{_bound['index']}]"
-    clock = _utc(now_s)[11:23]
+    clock = utc(now_s)[11:23]
     return (
         f"{clock} {level:<7} {who:<12} {message(f'{event:<24}', values)}".rstrip().encode() + b"\n"
     )
@@ -95,6 +110,8 @@ def message(event: str, values: Mapping[str, object]) -> str:
 
 def write(level: str, event: str, values: dict[str, object]) -> None:
     """Log an event at a level that is given by its name."""
+    for take in _also:
+        take(level, event, values)
     if LEVELS[level] < _level:
         return
     make = text_line if _style == "text" else json_line
@@ -116,7 +133,8 @@ def _text(value: object) -> str:
     return text if text and " " not in text else f'"{text}"'
 
 
-def _utc(now_s: float) -> str:
+def utc(now_s: float) -> str:
+    """Return a moment as log lines have it, in microseconds: `2026-11-28T03:12:00.250000Z`."""
     whole = int(now_s)
     return (
         time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))

@@ -15,6 +15,7 @@ from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.native.process import confine
 from fastbk.observe import logs
+from fastbk.observe.event_log import EventLog
 from fastbk.server.configuration import bookie_file
 from fastbk.server.supervision.claim import Claim, claim_at_once
 
@@ -51,6 +52,8 @@ def serve(
     arm_from_environment()
     logs.configure()
     logs.bind(role="supervisor")
+    events = EventLog("", "supervisor")
+    events.begin()
     lifeline = None if lifeline_descriptor is None else socket.socket(fileno=lifeline_descriptor)
     claim: Claim | None = None
     try:
@@ -66,7 +69,7 @@ def serve(
 
         from fastbk.server.supervisor import Supervisor
 
-        supervisor = Supervisor(file.config, lifeline, claim, accept_data_loss=accept_data_loss)
+        supervisor = Supervisor(file.config, lifeline, claim, events, accept_data_loss=accept_data_loss)
         return asyncio.run(supervisor.run())
     except (Error, OSError) as error:
         if lifeline is not None:
@@ -78,6 +81,7 @@ def serve(
         logs.error("bookie.failed", reason=str(error))
         return _exit_code_of(error)
     finally:
+        events.close()
         if claim is not None:
             claim.close()
 

@@ -12,6 +12,7 @@ supervisor decides."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -26,10 +27,11 @@ import msgspec
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.native.process import confine, die_with_parent, watch_signals
 from fastbk.observe import logs
+from fastbk.observe.event_kinds import KIND_OF, bounded
 from fastbk.server.confinement import Confinement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
 MESSAGE_BYTES_MAX = 1 << 17
 """Longest control message: fits a socket's buffer under the default limits of any user."""
@@ -132,6 +134,17 @@ def enlarge(control: socket.socket) -> None:
     control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MESSAGE_BYTES_MAX)
 
 
+def send_events(child: Child) -> None:
+    """Have the supervisor record this process's events; one that finds the socket full is in the log only."""
+
+    def send(level: str, event: str, values: Mapping[str, object]) -> None:
+        if event in KIND_OF:
+            with contextlib.suppress(SupervisorGone):
+                child.offer({"type": "event", "level": level, "event": event, "values": bounded(values)})
+
+    logs.add_taker(send)
+
+
 def start(role: str) -> Child:
     """Tie this process to its supervisor, report `hello`, and return once it is configured.
 
@@ -150,6 +163,7 @@ def start(role: str) -> Child:
     control.setblocking(False)
     enlarge(control)
     child = Child(control, role)
+    send_events(child)
     gc.collect()
     gc.freeze()
     child.send({"type": "hello", "role": role, "pid": os.getpid()})

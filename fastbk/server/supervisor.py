@@ -19,6 +19,7 @@ from fastbk.apache.http.bookie_facts import BookieFacts
 from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
+from fastbk.observe.event_log import EventLog, events_path
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
@@ -45,13 +46,7 @@ if TYPE_CHECKING:
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
-READS_ONLY_NEXT = (
-    "only reads are served from now on, without a journal: find out from the lines above why children died, repair"
-    " that, and restart the bookie; it takes writes again then"
-)
-ORPHAN_DRAIN_MS = (
-    3_000  # a clean stop when whoever started us is gone: a successor may wait already
-)
+ORPHAN_DRAIN_MS = 3_000  # a clean stop when whoever started us is gone: a successor may wait already
 
 
 class Supervisor:
@@ -62,11 +57,13 @@ class Supervisor:
         config: BookieConfig,
         lifeline: socket.socket | None = None,
         claim: Claim | None = None,
+        events: EventLog | None = None,
         *,
         accept_data_loss: bool = False,
     ) -> None:
         """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end stops us.
         `claim`: what was taken already for this configuration; None: `run` waits for it.
+        `events`: what records the log of this process; None: one that begins here.
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
         library_log.forward()
@@ -81,10 +78,11 @@ class Supervisor:
         self._disks = DiskReports(self._life)
         self._gc = GcAdmin()
         self._audit = AuditLog(config.audit)
+        self._events = events or EventLog("", "supervisor")
         self._read_only_admin = ReadOnlyAdmin(config)
         self._monitor = Monitor(self._life, config.limits)
         self._systemd = SystemdStates(self._life, self._monitor.watchdog)
-        for source in (self._disks, self._monitor, self._audit):
+        for source in (self._disks, self._monitor, self._audit, self._events):
             self._metrics.add_source(source.metric_lines)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
@@ -103,10 +101,8 @@ class Supervisor:
         self._lifeline.watch(lambda: self.stop("whoever started this bookie is gone"))
         async with contextlib.AsyncExitStack() as stack:
             await self._systemd.begin(stack)
-            if self._claim is None:
-                locks = await asyncio.to_thread(lock_directories, self._config)
-                self._claim = Claim(self._config, locks)
-            claim = self._claim
+            if (claim := self._claim) is None:
+                claim = self._claim = Claim(self._config, await asyncio.to_thread(lock_directories, self._config))
             stack.callback(claim.close)
             self._guard = claim.guard
             await asyncio.to_thread(self._read_only_admin.load)
@@ -123,6 +119,9 @@ class Supervisor:
             )
             self._bookie_id = self._config.bookie.id or f"{self._guard.host}:{self._guard.port}"
             logs.bind(bookie_id=self._bookie_id)
+            self._events.source = self._bookie_id
+            path = events_path(self._config.ledgers.all_directories[0])
+            await asyncio.to_thread(self._events.open, path, may_make=False)
             await self._pages.bind(self._config, stack)
             self._membership = Membership(
                 self._config,
@@ -150,7 +149,7 @@ class Supervisor:
             set_read_only=self._ask_read_only,
             audit=self._audit.note,
         )
-        self._pages.begin(stack, facts, self._info, self._monitor.slow.answer)
+        self._pages.begin(stack, facts, self._info, self._monitor.slow.answer, self._events)
 
     def stop(self, reason: str) -> None:
         """Begin to drain; asked a second time, kill at once (acknowledged data is safe either way)."""
@@ -209,6 +208,7 @@ class Supervisor:
             # The children import meanwhile; what they say waits in the queue.
             service = await self._membership.join(self._bookie_id)
             self._claim.is_settled = True
+            await asyncio.to_thread(self._events.open)  # the directory is ours for certain
             self._pages.settled.set()
             facts = Facts(
                 bookie_id=self._bookie_id,
@@ -223,7 +223,8 @@ class Supervisor:
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status, "audit": self._audit.take}
             self._services.attach(boot)
-            sequence = BootOrder(boot, watch, self._config, facts, told, self._services.handlers)
+            asked = {"event": self._events.take_message, **self._services.handlers}
+            sequence = BootOrder(boot, watch, self._config, facts, told, asked)
             if self._stop_reason is not None:
                 raise StopRequested
             kill_point("supervisor.before_start")
@@ -233,10 +234,9 @@ class Supervisor:
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             await self._pages.opened()
-            properties = sequence.properties
             refuses = no_journal or self._read_only_admin.reason
             await self._membership.announce(
-                writable=not refuses, properties=properties, reads_only_reason=refuses
+                writable=not refuses, properties=sequence.properties, reads_only_reason=refuses
             )
             kill_point("supervisor.after_announce")
             state = State.READ_ONLY if refuses else State.WRITABLE
@@ -382,7 +382,7 @@ class Supervisor:
             raise StorageError(reason) from error
         if restarts.reads_only_reason and not earlier:
             self._life.crash_loop = reason
-            logs.error("bookie.reads_only", reason=reason, next=READS_ONLY_NEXT)
+            logs.error("bookie.reads_only", reason=reason, next=restarts.reads_only_next)
         return pause_s
 
     async def _info(self, _: dict[str, Any]) -> object:

@@ -16,6 +16,7 @@ from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.apache.http.routes import add_pages
 from fastbk.config import split_address
 from fastbk.native.disk import Disk
+from fastbk.server.admin.event_page import add_event_page
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.page_rights import PageRights
 from fastbk.server.configuration.tls import tls_files
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.observe.event_log import EventLog
     from fastbk.server.admin.http import Handler
     from fastbk.server.admin.listener import HttpListener
     from fastbk.server.disks.disk_reports import DiskReports
@@ -39,10 +41,11 @@ async def open_admin(
     facts: BookieFacts,
     info: Handler,
     slow: Handler,
+    events: EventLog,
 ) -> None:
     """Serve all pages on a bound port until `stack` closes.
 
-    `info`: answers `/info`. `slow`: answers `/slow`.
+    `info`: answers `/info`. `slow`: answers `/slow`. `events`: what `/events` shows.
     """
     host, _ = split_address(facts.config.http.listen, "[http] listen")
     hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
@@ -56,6 +59,7 @@ async def open_admin(
     admin.add_route("GET", "/info", info)
     admin.add_route("GET", "/slow", slow)
     admin.add_route("GET", "/scrub", ScrubPage(facts.config.ledgers.all_directories).answer)
+    add_event_page(admin, events)
     facts.gc.add_routes(admin)
     metadata = StoreThreads(facts.config.metadata.uri)
     stack.push_async_callback(metadata.close)

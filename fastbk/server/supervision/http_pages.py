@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.observe.event_log import EventLog
     from fastbk.server.admin.http import Handler
     from fastbk.server.configuration.bookie_config import BookieConfig
 
@@ -57,9 +58,9 @@ class HttpPages:
             ) from error
         stack.push_async_callback(self._listener.close)
 
-    def begin(self, stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler) -> None:
-        """Begin to import and open the pages. `info`: answers `/info`. `slow`: answers `/slow`."""
-        self._opening = asyncio.create_task(self._open(stack, facts, info, slow))
+    def begin(self, stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler, events: EventLog) -> None:
+        """Begin to import and open the pages. `info`: answers `/info`. `slow`: answers `/slow`. `events`: `/events`."""
+        self._opening = asyncio.create_task(self._open(stack, facts, info, slow, events))
         stack.push_async_callback(self._end)
 
     async def opened(self) -> None:
@@ -72,7 +73,7 @@ class HttpPages:
         self._roll()
 
     async def _open(
-        self, stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler
+        self, stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler, events: EventLog
     ) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLED_WAIT_S):
@@ -84,7 +85,7 @@ class HttpPages:
         metrics = ApacheMetrics(facts.config, facts.metrics, facts.disks, facts.gc)
         self._roll = metrics.roll
         if self._listener is not None:
-            await open_admin(stack, self._listener, facts, info, slow)
+            await open_admin(stack, self._listener, facts, info, slow, events)
 
     async def _end(self) -> None:
         if self._opening is not None:

@@ -131,6 +131,11 @@ class RestartBudget:
 class Restarts:
     """What follows a death: one more start, a start that serves reads only, or the end."""
 
+    reads_only_next = (
+        "only reads are served from now on, without a journal: find out from the lines above why children died, repair"
+        " that, and restart the bookie; it takes writes again then"
+    )
+
     def __init__(self, budget: RestartBudget) -> None:
         self.budget = budget
         self.reads_only_reason = ""

@@ -102,6 +102,8 @@ def test_a_child_ends_with_its_supervisors_socket(child: Started) -> None:
 
 def test_a_failing_child_says_why(child: Started) -> None:
     child.send(type="raise")
+    event = child.receive()
+    assert (event["type"], event["event"], event["level"]) == ("event", "process.failed", "error")
     assert child.receive() == {"type": "failed", "reason": "RuntimeError: as told"}
     assert child.process.wait(10) == 1
 

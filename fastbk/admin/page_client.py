@@ -1,0 +1,139 @@
+"""One process's HTTP page: a bookie's, a janitor's or a healer's; where it is, and what its refusals become."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from fastbk.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    from fastbk.meta.api import BookieRegistration
+
+TIMEOUT_S = 40.0
+"""Longest wait for an answer; a bit more than a bookie allows itself."""
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class BookieSilent(StorageError):
+    """The bookie's HTTP page could not be reached."""
+
+    default_retryable = True
+
+
+class BookieRefused(StorageError):
+    """The bookie answered that it does not do this; `status` is the one of HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, retryable=status in (503, 504))
+        self.status = status
+
+
+class AdminClient:
+    """One bookie's HTTP page. A connection a call; blocking."""
+
+    def __init__(
+        self, host: str, port: int, *, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._timeout_s = timeout_s
+        self._tls = tls
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the object that a GET gives. Raises BookieSilent, BookieRefused."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        return self._decoded(target, *self._exchange("GET", target, None))
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Return the object that a POST of `body` gives. Raises BookieSilent, BookieRefused."""
+        data = json.dumps(dict(body or {})).encode()
+        return self._decoded(path, *self._exchange("POST", path, data))
+
+    def state(self, path: str) -> dict[str, Any]:
+        """Return what /readyz or /livez says; these say no with a status of 503. Raises BookieSilent."""
+        status, data = self._exchange("GET", path, None)
+        return self._decoded(path, 200 if status == 503 else status, data)
+
+    def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
+        import http.client  # of no use to a bookie that is started by a command
+        import ssl
+
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        else:
+            connection = http.client.HTTPSConnection(
+                self.host, self.port, timeout=self._timeout_s, context=self._tls
+            )
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            connection.request(method, target, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+        except ssl.SSLCertVerificationError as error:
+            raise BookieSilent(
+                f"the bookie's HTTP page at {self.host}:{self.port} has a certificate that is not good:"
+                f" {error.verify_message}; is FASTBK_TLS_CA_FILE the one that signed it?"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            # A page that requires a certificate ends the connection behind the handshake.
+            shown = "" if self._tls is None else ", and does it accept this client's FASTBK_TLS_CERTIFICATE_FILE"
+            raise BookieSilent(
+                f"the bookie's HTTP page at {self.host}:{self.port} does not answer: {error}; is it up, is this"
+                f" its [http] listen (see bookie.started in its log){shown}?"
+            ) from error
+        finally:
+            connection.close()
+
+    def _decoded(self, target: str, status: int, data: bytes) -> dict[str, Any]:
+        where = f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}{target}"
+        try:
+            answer = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            if status == 200:
+                raise BookieRefused(f"{where} answered something else than JSON", status) from error
+            answer = {"error": data.decode("utf-8", "replace").strip()}
+        if not isinstance(answer, dict):
+            answer = {"error": f"something else than an object: {answer!r}"[:500]}
+            status = status if status != 200 else 500
+        if status != 200:
+            text = answer.get("error", answer)
+            raise BookieRefused(f"{where} answered {status}: {text}", status)
+        return answer
+
+
+def client_of(registration: BookieRegistration, uri: str, timeout_s: float = TIMEOUT_S) -> AdminClient:
+    """Return the client of a bookie's page, by its registration in the metadata at `uri`. Raises ConfigError."""
+    from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL
+
+    service = registration.service
+    endpoint = service.endpoint(HTTPS_PROTOCOL) or service.endpoint(HTTP_PROTOCOL)
+    if endpoint is None:
+        raise ConfigError(
+            f"bookie {service.bookie_id} in {uri} has no HTTP page: give its [http] section a `listen`"
+        )
+    tls = own_tls() if endpoint.protocol == HTTPS_PROTOCOL else None
+    return AdminClient(endpoint.host, endpoint.port, timeout_s=timeout_s, tls=tls)
+
+
+def client_at(address: str, option: str, timeout_s: float = TIMEOUT_S) -> AdminClient:
+    """Return the client of HOST:PORT, perhaps behind http:// or https://; `option`: its name. Raises ConfigError."""
+    from fastbk.config import split_address
+    from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL
+
+    scheme, separator, place = address.rpartition("://")
+    if separator and scheme not in (HTTP_PROTOCOL, HTTPS_PROTOCOL):
+        raise ConfigError(f"{option} {address}: neither http:// nor https://")
+    host, port = split_address(place.rstrip("/"), option)
+    return AdminClient(host, port, timeout_s=timeout_s, tls=own_tls() if scheme == HTTPS_PROTOCOL else None)
+
+
+def own_tls() -> ssl.SSLContext:
+    """Return the context of the environment, else one that trusts the system's authorities. Raises ConfigError."""
+    from fastbk.tls.options import TlsOptions
+
+    return (TlsOptions.from_environment() or TlsOptions()).context().current()
