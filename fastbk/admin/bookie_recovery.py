@@ -139,7 +139,7 @@ class BookieRecovery:
         repaired = await client.run_procedure(
             ledger_id, metadata, ReReplicateLedger(ledger_id, self._bookie_id, repair)
         )
-        log_replacements(ledger_id, "repair", repaired.replacements)
+        log_replacements(client.pool, ledger_id, "repair", repaired.replacements)
         if repaired.is_whole:
             # Metadata names other bookies, whose copies were confirmed.
             verified = verified_copies(self._bookie_id, metadata)

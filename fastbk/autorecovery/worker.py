@@ -86,6 +86,7 @@ class ReplicationWorker:
             patience_s=5.0,
         )
         self.refreshed_s = 0.0
+        self._was_enabled = True
         self.marks = MarkedLedgers(client)
         self._client = client
         self._name = name
@@ -218,6 +219,9 @@ class ReplicationWorker:
             return is_enabled, auditor, ClusterView(present, writable, unlisted=unlisted)
 
         is_enabled, auditor, view = await self._client.call_store(read)
+        if is_enabled is not self._was_enabled:
+            self._was_enabled = is_enabled
+            _log.info("autorecovery.resumed" if is_enabled else "autorecovery.paused")
         if not is_enabled:
             await self._stop_repairs()
             self.refreshed_s = loop.time()
@@ -308,7 +312,7 @@ class ReplicationWorker:
             done = procedure.repaired
             self.counts.entries_lost += done.lost_count
             self.counts.ledgers_closed += done.closed
-            log_replacements(ledger_id, "autorecovery", done.replacements)
+            log_replacements(self._client.pool, ledger_id, "autorecovery", done.replacements)
             if not begun:
                 self._begun.pop(ledger_id, None)
         await self._settle(ledger_id, mark, metadata, repaired)
@@ -386,13 +390,7 @@ class ReplicationWorker:
     def _failed(self, ledger_id: LedgerId, reason: str, fault: Exception | None = None) -> None:
         self.counts.failures += 1
         pause_s = self._order.failed(ledger_id, reason, asyncio.get_running_loop().time())
-        _log.warning(
-            "autorecovery.repair_failed",
-            ledger_id=ledger_id,
-            reason=reason,
-            retry_in_s=pause_s,
-            failed=fault,
-        )
+        _log.warning("autorecovery.repair_failed", ledger_id=ledger_id, reason=reason, retry_in_s=pause_s, failed=fault)
 
 
 def _names(bookies: Collection[BookieId]) -> str:

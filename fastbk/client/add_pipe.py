@@ -230,7 +230,7 @@ class AddPipe:
             machine.end(fault, self._loop.time())
         if self._version != machine.ensemble_version:
             self._version = machine.ensemble_version
-            log_replacements(self.ledger_id, "writer", drain(machine.replacements))
+            log_replacements(self._pool, self.ledger_id, "writer", drain(machine.replacements))
             self._subscribe()
             for index in range(len(self.peers)):
                 self._pump(index)

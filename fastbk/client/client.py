@@ -262,7 +262,7 @@ class Client:
             )
             recovery_run = RecoverLedger(ledger_id, known, options)
             known = await run(recovery_run, io)
-            log_replacements(ledger_id, "recovery", recovery_run.stats.replacements)
+            log_replacements(self.pool, ledger_id, "recovery", recovery_run.stats.replacements)
             self.repairs.check_recovered(ledger_id, known.metadata)
         return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
 

@@ -113,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         """What its client was authenticated by last; empty: by no token."""
         self.tags_shown: dict[int, int] = {}
         """Ledgers whose tags the bookie has seen, in that order, and the requests' ids (`ledger_tags.py`)."""
+        self.reports_pending = 0
+        """Reports that are not answered yet (`change_reports.py`)."""
         self.is_paused = False
         self.is_open = False
         self.answers_dropped = 0

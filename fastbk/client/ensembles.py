@@ -7,9 +7,10 @@ import os
 import random
 import socket
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastbk.client.bookie_pool import BookiePool
+from fastbk.client.change_reports import send_report
 from fastbk.client.ensemble_choice import Choosing, new_ensemble, partial_ensemble, replacements
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, Unauthorized
@@ -24,6 +25,7 @@ from fastbk.replication.ensemble_change_result import Replacement
 T = TypeVar("T")
 
 _log = LibraryLog("fastbk.client")
+REPLACED = "ledger.bookie_replaced"
 
 
 class Ensembles:
@@ -113,20 +115,23 @@ def client_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def log_replacements(ledger_id: LedgerId, cause: str, replacements: Iterable[Replacement]) -> None:
-    """Log each of them. `cause`: "writer", "recovery" or "repair"."""
+def log_replacements(
+    pool: BookiePool, ledger_id: LedgerId, cause: str, replacements: Iterable[Replacement]
+) -> None:
+    """Log each of them, and report it to the bookie that came. `cause`: writer, recovery, repair or autorecovery."""
     for one in replacements:
-        _log.warning(
-            "ledger.bookie_replaced",
-            ledger_id=ledger_id,
-            first_entry_id=one.first_entry_id,
-            bookie=one.bookie_id,
-            replacement=one.replacement,
-            index=one.index,
-            reason=one.reason,
-            cause=cause,
-            client=client_name(),
-        )
+        fields: dict[str, Any] = {
+            "ledger_id": ledger_id,
+            "first_entry_id": one.first_entry_id,
+            "bookie": one.bookie_id,
+            "replacement": one.replacement,
+            "index": one.index,
+            "reason": one.reason,
+            "cause": cause,
+            "client": client_name(),
+        }
+        _log.warning(REPLACED, **fields)
+        send_report(pool, one.replacement, REPLACED, fields)
 
 
 def drain(replacements: list[Replacement]) -> list[Replacement]:

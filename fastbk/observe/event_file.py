@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,12 @@ class EventFile:
             )
         except FileNotFoundError:
             return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            self._file = -1
+            raise OSError(errno.EBUSY, "another process writes it: give this one another file") from None
         self._size_bytes = os.fstat(self._file).st_size
         if self._size_bytes and os.pread(self._file, 1, self._size_bytes - 1) != b"\n":
             self._write(b"\n")

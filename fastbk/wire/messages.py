@@ -34,9 +34,11 @@ Untyped: TypeAlias = Any
 NAME_BYTES_MAX = 128
 TOKEN, SASL = "token", "sasl"
 TAG, TAG_WANTED = "ledger-tag", "ledger-tag-wanted"
+REPORT = "report"
 TAGS_MAX = 4096
 """Ledgers whose tags a connection has shown: one more takes the place of the oldest, on both sides."""
 AUTH_BYTES_MAX = 4096
+REPORT_BYTES_MAX = 2048
 FRAME_SIZE_BYTES_LEAST, FRAME_SIZE_BYTES_MOST = 4096, 32 * 1024 * 1024
 """What a bookie's hello can set the longest frame to. Bookies can be set to 31 MiB at most."""
 
@@ -47,7 +49,7 @@ class Hello:
 
     `auth_method`: "", or how the client authenticates itself: TOKEN or SASL, by `auth_payload`. A later hello with a
     token renews that of the connection, one with TAG shows a ledger's tag, and one with TAG_WANTED asks for the tag of
-    the ledger whose id is its payload, in digits.
+    the ledger whose id is its payload, in digits. One with REPORT says what became of a ledger, in JSON.
     """
 
     version_min: int = VERSION_MIN

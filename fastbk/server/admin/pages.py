@@ -16,6 +16,7 @@ from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.apache.http.routes import add_pages
 from fastbk.config import split_address
 from fastbk.native.disk import Disk
+from fastbk.server.admin.certificate_watch import watched_certificates
 from fastbk.server.admin.event_page import add_event_page
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.page_rights import PageRights
@@ -54,7 +55,9 @@ async def open_admin(
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms
 
-        facts.metrics.add_source(certificate_lines(tls_files(facts.config.tls)))
+        files = tls_files(facts.config.tls)
+        facts.metrics.add_source(certificate_lines(files))
+        await stack.enter_async_context(watched_certificates(files))
     admin.add_route("GET", "/disks", facts.disks.answer)
     admin.add_route("GET", "/info", info)
     admin.add_route("GET", "/slow", slow)

@@ -1,4 +1,4 @@
-"""What a worker's clients do that the audit log wants to know, on its way to the supervisor.
+"""What a worker's clients do that the audit log wants to know, on its way to the supervisor; some of it are events.
 
 Bounded: what is too much for a second, or finds the supervisor's socket full, is counted and lost.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Protocol
+
+from fastbk.server.network.client_reports import FENCED, RECOVERED, LedgerEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +21,8 @@ RECORDS_MAX = 400
 MESSAGES_MAX = 4
 """In one sweep, which is a second."""
 OPERATIONS = {1: "add", 2: "read", 3: "fence", 4: "recover", 5: "other"}
+EVENTS = {3: FENCED, 4: RECOVERED}
+"""Which of them, when they are allowed, are events (`fastbk.observe.event_kinds`)."""
 VERDICTS = {0: "ok", 21: "wrong password", 28: "no right"}
 
 
@@ -30,7 +34,7 @@ class Audited(Protocol):
 
 
 class AuditTrail:
-    """The records of one worker; without an audit log it keeps none."""
+    """The records of one worker; without an audit log it keeps none, and events are all that it records."""
 
     def __init__(self, worker: Worker, number: int, connections: Mapping[int, Audited], *, is_on: bool) -> None:
         self._worker = worker
@@ -39,6 +43,7 @@ class AuditTrail:
         self._is_on = is_on
         self._records: list[dict[str, Any]] = []
         self._dropped = 0
+        self._events = LedgerEvents()
         self.send: Callable[[dict[str, Any]], bool] | None = None
         """Hands a message to the supervisor; never waits."""
 
@@ -54,15 +59,15 @@ class AuditTrail:
 
     def take_requests(self) -> None:
         """Take what C has noted; before a connection's slot may be another's."""
-        if not self._is_on:
-            return
         found, dropped = self._worker.audits()
-        self._dropped += dropped
+        self._dropped += dropped if self._is_on else 0
         for slot, operation, ledger_id, status in found:
             connection = self._connections.get(slot)
             if connection is None:
-                self._dropped += 1
+                self._dropped += 1 if self._is_on else 0
                 continue
+            if status == 0 and (event := EVENTS.get(operation)):
+                self._events.note(event, ledger_id, connection.client)
             self.note(
                 "request.denied" if status else "request.allowed",
                 connection.address,

@@ -24,8 +24,10 @@ from fastbk.native.worker import (
 from fastbk.observe.logs import LimitLog
 from fastbk.server.directories import disk_bytes
 from fastbk.server.network.admission import Refused
+from fastbk.server.network.client_reports import ClientReports
 from fastbk.server.network.ledger_tags import LedgerTags
 from fastbk.wire.messages import (
+    REPORT,
     SASL,
     TAG,
     TAG_WANTED,
@@ -81,6 +83,7 @@ class Handlers:
         self._admission = admission
         self._outcomes = AuthOutcomes(worker, audit)
         self.tags = LedgerTags(worker, admission, audit, self._accepted)
+        self._reports = ClientReports(self._accepted)
         self._started_ns = time.monotonic_ns()
         self.frozen = ""
         """Which processes of this bookie stand still, by the supervisor's watchdog."""
@@ -96,6 +99,8 @@ class Handlers:
         method = request.hello.auth_method
         if client.is_greeted and method in (TAG, TAG_WANTED):
             return Answer(self.tags.answer(request.request_id, request.hello, client))
+        if client.is_greeted and method == REPORT:
+            return Answer(self._reports.answer(request.request_id, request.hello.auth_payload, client))
         if client.is_greeted and method != TOKEN:
             only_once = ErrorReply(message="a hello comes only once, unless it has a new token")
             return Answer(encode_reply(request.request_id, Status.BAD_REQUEST, only_once))

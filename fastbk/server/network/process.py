@@ -72,7 +72,7 @@ def worker_options(
         spin_us=config.spin_us,
         is_reads_only=bool(config.reads_only_reason),
         has_quotas=has_quotas(config.quotas),
-        is_audited=config.is_audited,
+        is_audited=True,
         is_admission_required=is_admission_required,
     )
 

@@ -16,11 +16,15 @@ from fastbk.native.segment import Segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.observe.names import SLOTS
+from fastbk.server.supervision.journal_stalls import JournalStalls
 from fastbk.server.supervision.slow_reports import SlowReports
 from fastbk.server.supervision.watchdog import POLL_S, Watchdog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastbk.server.configuration.settings import LimitSettings
+    from fastbk.server.process_table import Process
     from fastbk.server.supervision.lifecycle import Lifecycle
     from fastbk.server.supervision.spawn import Boot
 
@@ -33,6 +37,7 @@ class Monitor:
         self.watchdog = Watchdog(life.note)
         self._ledger_limit = LedgerLimit(life, limits)
         self.slow = SlowReports()
+        self._stalls = JournalStalls()
 
     async def run(self, boot: Boot) -> None:
         """Watch a boot whose children all serve, until cancelled."""
@@ -45,6 +50,7 @@ class Monitor:
             for process, stats in mapped.items()
             if process.role != "gc"
         }
+        self._stalls.attach()
         journals = [stats for process, stats in mapped.items() if process.role == "journal"]
         try:
             self.watchdog.attach(
@@ -62,6 +68,7 @@ class Monitor:
                 for name, recorder in recorders.items():
                     records, lost = recorder.fresh()
                     self.slow.take(name, records, lost, time.monotonic())
+                self._poll_stalls(mapped)
         except Exception as error:
             logs.error("watchdog.failed", reason=repr(error), trace=traceback.format_exc(limit=-8))
             raise
@@ -73,6 +80,12 @@ class Monitor:
     def metric_lines(self) -> list[str]:
         """Return the metrics of both in Prometheus' text format."""
         return self.watchdog.metric_lines() + self.slow.metric_lines()
+
+    def _poll_stalls(self, mapped: Mapping[Process, Stats]) -> None:
+        for process, stats in mapped.items():
+            if process.role == "journal":
+                commits = stats.histogram(SLOTS["FBK_H_JOURNAL_COMMIT_NS"])
+                self._stalls.poll(process.name, commits, self.slow.last_reason(process.name), time.monotonic())
 
     def _send_to_workers(self, boot: Boot) -> None:
         message = {"type": "frozen", "reason": "; ".join(self.watchdog.frozen)}

@@ -84,6 +84,11 @@ class SlowReports:
             "last": newest[-1] if newest else None,
         }
 
+    def last_reason(self, process: str) -> str:
+        """Return what made the last slow commit of a journal slow; "": there was none."""
+        commits = (one for one in reversed(self._newest) if one["event"] == EVENTS[flight.COMMIT])
+        return next((str(one["reason"]) for one in commits if one["process"] == process), "")
+
     async def answer(self, _: dict[str, Any]) -> object:
         """Answer /slow: the summary and the newest records, oldest first."""
         return {**self.summary(), "lost": self.lost, "records": list(self._newest)}
