@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
@@ -15,8 +15,8 @@ from fastbk.cli.options import (
     end_with_lifeline,
     http_tls,
     metadata_uri,
-    own_certificate_lines,
 )
+from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
+    from fastbk.observe.event_log import EventLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long the writer of an open ledger has to replace a lost bookie (30)",
     )
-    add_http(parser, "/metrics, /livez and /api/v1/autorecovery")
+    add_events(parser, "autorecovery")
+    add_http(parser, "/metrics, /livez, /events and /api/v1/autorecovery")
     add_lifeline(parser)
     add_metadata(parser)
 
@@ -56,6 +58,8 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
+    from fastbk.server.admin.certificate_watch import watched_certificates
+    from fastbk.tls.options import TlsOptions
 
     end_with_lifeline(options)
     logs.configure()
@@ -69,11 +73,15 @@ async def _run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     uri = metadata_uri(options)
-    async with fastbk.connect(uri) as client:
+    async with AsyncExitStack() as stack:
+        events = stack.enter_context(recorded_events(options, "autorecovery"))
+        await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
+        client = await stack.enter_async_context(fastbk.connect(uri))
         healer = Healer(client, worker_options=chosen)
+        events.source = f"autorecovery@{healer.name}"
         recoveries = RequestedRecoveries(client, uri, healer.worker.rate)
         recovering = loop.create_task(recoveries.run())
-        async with _pages(healer, recoveries, uri, options) as port:
+        async with _pages(healer, recoveries, uri, options, events) as port:
             logs.info("autorecovery.started", name=healer.name, http_port=port, pid=os.getpid())
             try:
                 async with announced(f"heals as {healer.name}"):
@@ -87,7 +95,11 @@ async def _run(options: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _pages(
-    healer: Healer, recoveries: RequestedRecoveries, uri: str, options: argparse.Namespace
+    healer: Healer,
+    recoveries: RequestedRecoveries,
+    uri: str,
+    options: argparse.Namespace,
+    events: EventLog,
 ) -> AsyncGenerator[int | None, None]:
     """Answer over HTTP while the block runs; yield the port."""
     if options.http is None:
@@ -98,12 +110,14 @@ async def _pages(
     from fastbk.apache.http.routes import add_auto_recovery_pages
     from fastbk.cli.autorecovery_page import add_pages
     from fastbk.config import split_address
+    from fastbk.server.admin.event_page import add_event_page
     from fastbk.server.admin.http import PageServer
 
     host, port = split_address(options.http, "--http")
     server = PageServer((*options.http_host, host))
     metadata = StoreThreads(uri)
-    add_pages(server, healer, recoveries, own_certificate_lines())
+    add_pages(server, healer, recoveries, process_lines(events))
+    add_event_page(server, events)
     add_auto_recovery_pages(server, AutoRecoveryPages(metadata, recoveries))
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
         await server.open(host, port, http_tls(options))

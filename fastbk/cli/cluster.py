@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli import under_replicated
+from fastbk.cli.cluster_events import add_event_arguments, events
 from fastbk.cli.cluster_heal import add_heal_arguments, heal
 from fastbk.cli.options import (
     add_common,
@@ -40,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verb(verbs, "bookies", print_bookies, "every bookie: state, address, disk, why not up")
     text = "ledgers that miss copies, as marks say at once, or as a check of all finds now"
     under_replicated.add_arguments(add_verb(verbs, "under-replicated", under_replicated.run, text))
+    text = "what happened, from all bookies, by time: --since 03:00 --until 03:20"
+    add_event_arguments(add_verb(verbs, "events", events, text))
     text = "what AutoRecovery is doing; pause it, resume it, set its copy rate"
     add_heal_arguments(add_verb(verbs, "heal", heal, text))
     text = "the bookies that the metadata knows; forget one"

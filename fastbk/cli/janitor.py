@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ from fastbk.cli.options import (
     end_with_lifeline,
     http_tls,
     metadata_uri,
-    own_certificate_lines,
     print_answer,
 )
+from fastbk.cli.recorded_events import add_events, process_lines, recorded_events
 from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.private_files import make_directory
 from fastbk.units import format_count, format_size
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncGenerator
 
+    from fastbk.observe.event_log import EventLog
     from fastbk.stream.janitor.audit import Sink
     from fastbk.stream.janitor.janitor import Counts, Janitor
 
@@ -56,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="gets a line of JSON before each deletion; default: the log",
     )
-    add_http(parser, "/metrics and /livez")
+    add_events(parser, "janitor")
+    add_http(parser, "/metrics, /livez and /events")
     parser.add_argument(
         "--cursor-series",
         type=int,
@@ -76,8 +78,11 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
+    from fastbk.client.ensembles import client_name
     from fastbk.observe import logs
+    from fastbk.server.admin.certificate_watch import watched_certificates
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+    from fastbk.tls.options import TlsOptions
 
     end_with_lifeline(options)
     logs.configure()
@@ -89,13 +94,17 @@ async def _run(options: argparse.Namespace) -> int:
         # Only the page shows them, and finding them out is reads.
         cursor_gauges_max=0 if options.http is None else options.cursor_series,
     )
-    async with fastbk.connect(metadata_uri(options)) as client:
+    async with AsyncExitStack() as stack:
+        events = stack.enter_context(recorded_events(options, "janitor"))
+        events.source = f"janitor@{client_name()}"
+        await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
+        client = await stack.enter_async_context(fastbk.connect(metadata_uri(options)))
         janitor = Janitor(client, chosen, _sink(options.audit))
         if options.once:
             counts = await janitor.pass_once(thorough=True)
             print_answer(options, counts.as_dict(), *_lines(counts))
             return 1 if counts.errors else 0
-        async with _pages(janitor, options) as port:
+        async with _pages(janitor, options, events) as port:
             await _run_until_stopped(options.interval, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
@@ -103,7 +112,7 @@ async def _run(options: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _pages(
-    janitor: Janitor, options: argparse.Namespace
+    janitor: Janitor, options: argparse.Namespace, events: EventLog
 ) -> AsyncGenerator[int | None, None]:
     """Serve its page while the block runs; yield the port."""
     if options.http is None:
@@ -111,10 +120,13 @@ async def _pages(
         return
     from fastbk.cli.janitor_page import serve
     from fastbk.config import split_address
+    from fastbk.server.admin.event_page import add_event_page
 
     host, port = split_address(options.http, "--http")
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
-        server = await serve(janitor, host, port, options.http_host, http_tls(options), own_certificate_lines())
+        more_lines = process_lines(events)
+        server = await serve(janitor, host, port, options.http_host, http_tls(options), more_lines)
+    add_event_page(server, events)
     try:
         yield server.port
     finally:

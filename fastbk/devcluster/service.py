@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.devcluster.processes import free_port
+from fastbk.observe.event_file import NAME
 from fastbk.private_files import make_directory, opener
 from fastbk.server.supervision.spawn import command, environment
 
@@ -22,7 +23,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class DevService:
-    """One process, `fastbk <name>`, with its log in `<data>/<name>/<name>.log`."""
+    """One process, `fastbk <name>`, with its log in `<data>/<name>/<name>.log`, and its events beside."""
 
     def __init__(
         self, name: str, data: Path, metadata_uri: str, *words: str, tls: DevTls | None = None
@@ -63,6 +64,8 @@ class DevService:
                     self.name,
                     "--metadata",
                     self._metadata_uri,
+                    "--events",
+                    str(self.directory / NAME),
                     *self._words,
                     "--http",
                     f"127.0.0.1:{self.http_port}",
@@ -97,8 +100,8 @@ class DevService:
 
 def dev_services(data: Path, metadata_uri: str, tls: DevTls | None = None) -> tuple[DevService, ...]:
     """Return those of `fastbk dev`."""
-    audit = data.absolute() / "janitor" / AUDIT_NAME
+    audit = str(data.absolute() / "janitor" / AUDIT_NAME)
     return (
-        DevService("janitor", data, metadata_uri, "--audit", str(audit), tls=tls),
+        DevService("janitor", data, metadata_uri, "--audit", audit, tls=tls),
         DevService("autorecovery", data, metadata_uri, tls=tls),
     )

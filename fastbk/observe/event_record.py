@@ -24,7 +24,7 @@ LATEST = "9999"
 """Behind every moment: moments compare as text."""
 
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_AGO = re.compile(r"-(\d{1,9})(s|m|min|h|d)")
+_AGO = re.compile(r"-?(\d{1,9})(s|m|min|h|d)")
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _FORMS = "03:00 (UTC), 2026-11-28T03:00, -20m, -2h or now"
 
