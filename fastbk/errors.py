@@ -196,6 +196,10 @@ class MetadataConflict(Error):
     code = -17
 
 
+class IdentityChanged(MetadataConflict):
+    """A bookie was started or lost its data since its identity was read, and the change depended on that."""
+
+
 class ProtocolError(Error):
     """The other side sent something that the protocol does not allow; the connection was closed."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from fastbk.errors import MetadataConflict
+from fastbk.errors import IdentityChanged, MetadataConflict
 from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -130,6 +130,21 @@ class VersionedIdentity:
     """When, by the clock of a store that has one of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class IdentityVersion:
+    """The identity of a bookie as it was at one moment. It gets a new version with each start and each loss of data."""
+
+    bookie_id: BookieId
+    version: int
+
+    def changed(self) -> IdentityChanged:
+        """Return what an update raises that depends on it."""
+        return IdentityChanged(
+            f"bookie {self.bookie_id} was started again, or lost its data, since it was given copies: give it what it"
+            " lacks, then try again"
+        )
+
+
 def deleted_before(ledger_id: LedgerId) -> MetadataConflict:
     """Return what `create_ledger` raises for the id of a ledger that was deleted."""
     return MetadataConflict(
@@ -205,8 +220,17 @@ class MetadataStore(Protocol):
         For whoever needs many: a page of a listing takes about as long as a few single calls.
         """
 
-    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
-        """Replace the metadata if it still has `version`; return the new version. MetadataConflict, NoSuchLedger."""
+    def update_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
+    ) -> int:
+        """Replace the metadata if it still has `version`; return the new version. MetadataConflict, NoSuchLedger.
+
+        `if_identity`: a bookie's identity that has to be the same in that moment, too, else IdentityChanged.
+        """
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
         """Remove the ledger (if it still has `version`); bookies free its data later. NoSuchLedger.

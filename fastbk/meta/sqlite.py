@@ -21,6 +21,7 @@ from fastbk.meta.api import (
     BookieIdentity,
     BookieRegistration,
     BookieService,
+    IdentityVersion,
     VersionedIdentity,
     VersionedLedger,
     deleted_before,
@@ -165,9 +166,21 @@ class SqliteStore:
             found[ledger_id] = VersionedLedger(LedgerMetadata.from_bytes(raw), version)
         return [found.get(ledger_id) for ledger_id in ledger_ids]
 
-    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
-        """Compare-and-set on `version` (INV-M1)."""
+    def update_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
+    ) -> int:
+        """Compare-and-set on `version` (INV-M1), and on a bookie's identity."""
         with self._file.transaction() as db:
+            if if_identity is not None:
+                row = db.execute(
+                    "SELECT version FROM identities WHERE bookie_id = ?", (if_identity.bookie_id,)
+                ).fetchone()
+                if row is None or row[0] != if_identity.version:
+                    raise if_identity.changed()
             changed = db.execute(
                 "UPDATE ledgers SET metadata = ?, version = version + 1 WHERE ledger_id = ? AND version = ?",
                 (metadata.to_bytes(), ledger_id, version),

@@ -13,6 +13,7 @@ from fastbk.meta.api import (
     BookieIdentity,
     BookieRegistration,
     BookieService,
+    IdentityVersion,
     VersionedIdentity,
     VersionedLedger,
 )
@@ -100,11 +101,16 @@ class ZooKeeperStore:
         """Return several ledgers' metadata."""
         return self._ledgers.read_all(self._session.call("read ledgers"), ledger_ids)
 
-    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
-        """Compare-and-set on `version` (INV-M1)."""
-        return self._ledgers.update(
-            self._session.call(f"update ledger {ledger_id}"), ledger_id, metadata, version
-        )
+    def update_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
+    ) -> int:
+        """Compare-and-set on `version` (INV-M1), and on a bookie's identity."""
+        call = self._session.call(f"update ledger {ledger_id}")
+        return self._ledgers.update(call, ledger_id, metadata, version, if_identity)
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
         """Remove a ledger."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import zookeeper_ids as ids
-from fastbk.meta.api import VersionedLedger, deleted_before
+from fastbk.meta.api import IdentityVersion, VersionedLedger, deleted_before
 from fastbk.meta.hold import raise_if_held
 from fastbk.meta.rollback_mark import RESERVE_IDS
 from fastbk.meta.rollback_mark import decode as decode_mark
@@ -168,15 +168,28 @@ class Ledgers:
         return found
 
     def update(
-        self, call: Call, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+        self,
+        call: Call,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
     ) -> int:
-        """Replace a ledger's metadata if it still has `version`; return the new version (INV-M1)."""
+        """Replace a ledger's metadata if it still has `version`; return the new version (INV-M1).
+
+        `if_identity`: of a bookie that must not have been started, or have lost its data, since it was read.
+        """
         path, raw = self.path(ledger_id), _checked_bytes(ledger_id, metadata)
         is_unknown = False
         while True:
             call.again()
             try:
-                call.set(path, raw, version)
+                if if_identity is None:
+                    call.set(path, raw, version)
+                else:
+                    identity_path = self._paths.identity(if_identity.bookie_id)
+                    check = Op.check(identity_path, if_identity.version)
+                    call.multi([check, Op.set(path, raw, version)])
             except ResultUnknown:
                 is_unknown = True
                 call.sync(path)
@@ -195,6 +208,10 @@ class Ledgers:
                     ledger_id=ledger_id,
                     outcome="unknown" if ours_is_possible else "not_written",
                 )
+            if if_identity is not None:
+                identity = call.get(self._paths.identity(if_identity.bookie_id))
+                if identity is None or identity.version != if_identity.version:
+                    raise if_identity.changed()
 
     def delete(self, call: Call, ledger_id: LedgerId, version: int | None) -> None:
         """Remove a ledger (if it still has `version`), remember its id, and take away parents that are empty.

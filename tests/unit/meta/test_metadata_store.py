@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import TLS_EXTENSION, BookieIdentity, DirectoryIdentity, Endpoint
+from fastbk.meta.api import TLS_EXTENSION, Endpoint
 from fastbk.meta.sqlite import MemoryStore, SqliteStore
 from fastbk.meta.zookeeper_paths import Layout
 from fastbk.model.ledger import LedgerMetadata
@@ -262,33 +262,6 @@ def test_a_lease_that_is_not_renewed_runs_out(driver: str, tmp_path: Path) -> No
     store.register_bookie(service(incarnation=5), writable=True)
     watch.close()
     store.close()
-
-
-def test_identities_are_kept_by_compare_and_set(open_driver: Open) -> None:
-    store, other = open_driver(), open_driver()
-    identity = BookieIdentity(
-        "b1",
-        7,
-        (DirectoryIdentity("ab", "journal"), DirectoryIdentity("cd", "ledger", 1)),
-        starts=3,
-    )
-    assert store.read_identity("b1") is None
-    version = store.write_identity(identity, None)
-    with pytest.raises(MetadataConflict):
-        other.write_identity(identity, None)
-    found = other.read_identity("b1")
-    assert found is not None
-    assert found.identity == identity
-    assert found.version == version
-    reborn = BookieIdentity("b1", 8, identity.directories)
-    newer = other.write_identity(reborn, version)
-    with pytest.raises(MetadataConflict):
-        store.write_identity(identity, version)
-    assert store.list_identities() == [reborn]
-    with pytest.raises(MetadataConflict):
-        store.delete_identity("b1", version)
-    store.delete_identity("b1", newer)
-    assert other.list_identities() == []
 
 
 def test_a_closed_store_says_so(open_driver: Open) -> None:

@@ -22,7 +22,7 @@ from fastbk.errors import (
     MetadataUnavailable,
 )
 from fastbk.meta import open_store
-from fastbk.meta.api import BookieIdentity
+from fastbk.meta.api import BookieIdentity, IdentityVersion
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
 from tests.fixtures.metadata import metadata, service
@@ -95,17 +95,21 @@ def test_a_creation_whose_answer_got_lost_is_found(
     assert near.read_ledger(7).version == 0
 
 
+@pytest.mark.parametrize("depends_on_a_bookie", [False, True])
 def test_an_update_whose_answer_got_lost_is_found(
     far: ZooKeeperStore,
     near: ZooKeeperStore,
     proxy: TcpProxy,
     aside: Callable[[Callable[[], int]], Future[int]],
+    depends_on_a_bookie: bool,
 ) -> None:
     version = near.create_ledger(7, metadata())
+    identity = IdentityVersion("b", near.write_identity(BookieIdentity("b", 1, ()), None))
+    wanted = identity if depends_on_a_bookie else None
     updated = lose_the_answer(
         proxy,
         lambda: near.read_ledger(7).version == 1,
-        lambda: aside(lambda: far.update_ledger(7, metadata(last=3), version)),
+        lambda: aside(lambda: far.update_ledger(7, metadata(last=3), version, wanted)),
     )
     assert updated.result(10) == 1
     assert near.read_ledger(7).metadata == metadata(last=3)
