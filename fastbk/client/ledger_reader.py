@@ -97,7 +97,7 @@ class LedgerReader:
             await self._read_metadata()
 
     async def _read_metadata(self) -> None:
-        self._see((await self._io.read_metadata(self.ledger_id)).metadata)
+        self._see((await self._io.store.read_ledger(self.ledger_id)).metadata)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

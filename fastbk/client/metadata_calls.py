@@ -21,9 +21,16 @@ from typing import Any, TypeVar
 from fastbk.client.config import ClientConfig
 from fastbk.errors import ClientClosed, Error, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieRegistration, GroupingStore, VersionedLedger, Watch
+from fastbk.meta.api import (
+    BookieRegistration,
+    GroupingStore,
+    IdentityVersion,
+    VersionedIdentity,
+    VersionedLedger,
+    Watch,
+)
 from fastbk.meta.uri import given_store, is_zookeeper
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 
 T = TypeVar("T")
@@ -199,10 +206,18 @@ class MetadataCalls:
         return await self.call(lambda store: store.read_ledger(ledger_id))
 
     async def update_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
     ) -> int:
         """Replace a ledger's metadata by compare-and-set; return the new version."""
-        return await self.call(lambda store: store.update_ledger(ledger_id, metadata, version))
+        return await self.call(lambda store: store.update_ledger(ledger_id, metadata, version, if_identity))
+
+    async def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
+        """Return what is known of a bookie's data, None if nothing."""
+        return await self.call(lambda store: store.read_identity(bookie_id))
 
     async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""

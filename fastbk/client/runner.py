@@ -14,16 +14,16 @@ from typing import Any, Generic, Protocol, TypeVar
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import ClientClosed, Error
-from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId
-from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
     Choose,
     MarkReplicas,
     Outcome,
+    ReadIdentity,
     ReadMetadata,
     Replaced,
     SendRequest,
@@ -51,8 +51,7 @@ class LedgerIo:
     ledger_id: LedgerId
     requests: LedgerRequests
     pool: BookiePool
-    read_metadata: Callable[[LedgerId], Awaitable[VersionedLedger]]
-    update_metadata: Callable[[LedgerId, LedgerMetadata, int], Awaitable[int]]
+    store: MetadataCalls
     mark_replicas: Callable[[LedgerId, MarkReplicas], Awaitable[None]]
     choose: Callable[[Choose], Awaitable[Replaced]]
     closed_with_missing: Callable[[LedgerId, tuple[MissingReplica, ...]], None]
@@ -152,6 +151,8 @@ class Runner(Generic[T]):
             self._run(tag, self._read_metadata())
         elif isinstance(action, UpdateMetadata):
             self._run(tag, self._update_metadata(action))
+        elif isinstance(action, ReadIdentity):
+            self._run(tag, self._read_identity(action))
         elif isinstance(action, MarkReplicas):
             self._run(tag, self._mark_replicas(action))
         else:
@@ -193,11 +194,16 @@ class Runner(Generic[T]):
         task.add_done_callback(done)
 
     async def _read_metadata(self) -> Outcome:
-        return await self._io.read_metadata(self._io.ledger_id)
+        return await self._io.store.read_ledger(self._io.ledger_id)
 
     async def _update_metadata(self, action: UpdateMetadata) -> Outcome:
         io = self._io
-        return await io.update_metadata(io.ledger_id, action.metadata, action.version)
+        return await io.store.update_ledger(
+            io.ledger_id, action.metadata, action.version, action.if_identity
+        )
+
+    async def _read_identity(self, action: ReadIdentity) -> Outcome:
+        return await self._io.store.read_identity(action.bookie_id)
 
     async def _mark_replicas(self, action: MarkReplicas) -> Outcome:
         await self._io.mark_replicas(self._io.ledger_id, action)

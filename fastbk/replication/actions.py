@@ -4,7 +4,8 @@ An action with a tag is answered exactly once by `Procedure.completed(tag, outco
 it was withdrawn. Outcomes: `SendRequest` a Reply or an Error (NotEnoughBookies: not reached, or the
 connection was lost; QuorumTimeout: no answer in time), `ReadMetadata` a VersionedLedger or an
 Error, `UpdateMetadata` the new version or an Error (MetadataConflict: not done;
-MetadataUnavailable: it may have taken effect), `Choose` a mapping index -> bookie id,
+MetadataUnavailable: it may have taken effect), `ReadIdentity` a VersionedIdentity, None (the bookie
+has none, as Apache's) or an Error, `Choose` a mapping index -> bookie id,
 `MarkReplicas` None or an Error, `Sleep` None.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from fastbk.errors import Error
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
@@ -116,11 +117,23 @@ class ReadMetadata:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata:
-    """Replace the ledger's metadata if it still has `version` (INV-M1)."""
+    """Replace the ledger's metadata if it still has `version` (INV-M1).
+
+    `if_identity`: and if a bookie's identity is still the same; IdentityChanged otherwise.
+    """
 
     tag: int
     metadata: LedgerMetadata
     version: int
+    if_identity: IdentityVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIdentity:
+    """Read a bookie's identity, which an update may depend on."""
+
+    tag: int
+    bookie_id: BookieId
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +172,7 @@ class Withdraw:
 
 
 Action: TypeAlias = (
-    SendRequest | ReadMetadata | UpdateMetadata | MarkReplicas | Choose | Sleep | Withdraw
+    SendRequest | ReadMetadata | UpdateMetadata | ReadIdentity | MarkReplicas | Choose | Sleep | Withdraw
 )
 
 
@@ -212,4 +225,4 @@ class Replaced:
     left_out: Mapping[BookieId, str] = field(default_factory=dict)
 
 
-Outcome: TypeAlias = Reply | VersionedLedger | Replaced | int | Error | None
+Outcome: TypeAlias = Reply | VersionedLedger | VersionedIdentity | Replaced | int | Error | None

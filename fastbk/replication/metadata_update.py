@@ -3,14 +3,17 @@
 What is wanted is a decision, not a value: after a conflict the metadata is read again and decided anew. When the
 store did not answer, the change may have taken effect, or may do so later: it is read again too, and finding exactly
 what was written is success. Nothing is ever assumed.
+
+A change may depend on a bookie's identity, too. Every try depends on the same one, so a try whose answer was lost
+cannot take effect after the bookie was started anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
-from fastbk.meta.api import VersionedLedger
+from fastbk.errors import Error, IdentityChanged, MetadataConflict, MetadataUnavailable
+from fastbk.meta.api import IdentityVersion, VersionedLedger
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Outcome, UpdateMetadata
 from fastbk.replication.procedure import Procedure
@@ -31,6 +34,7 @@ class MetadataUpdate(Procedure[VersionedLedger]):
         known: what was last read; None reads first.
         timeout_s: how long an unavailable store is asked again, and conflicts are met with another try; then
             MetadataUnavailable (outcome unknown) or MetadataConflict.
+        if_identity: of a bookie; the procedure ends with IdentityChanged if it is another by now.
 
     Attributes:
         is_ours: when finished: the metadata is just what this procedure wrote; False: nothing had to be changed.
@@ -41,9 +45,11 @@ class MetadataUpdate(Procedure[VersionedLedger]):
         decide: Callable[[LedgerMetadata], LedgerMetadata | None],
         known: VersionedLedger | None,
         timeout_s: float,
+        if_identity: IdentityVersion | None = None,
     ) -> None:
         super().__init__()
         self.is_ours = False
+        self._if_identity = if_identity
         self._decide = decide
         self._known = known
         self._timeout_s = timeout_s
@@ -84,7 +90,7 @@ class MetadataUpdate(Procedure[VersionedLedger]):
             if isinstance(outcome, int):
                 self.is_ours = True
                 self._finish(VersionedLedger(wanted, outcome), now_s)
-            elif isinstance(outcome, MetadataConflict):
+            elif isinstance(outcome, MetadataConflict) and not isinstance(outcome, IdentityChanged):
                 self._last_error = outcome
                 self._read_metadata(self._was_read)
             elif isinstance(outcome, MetadataUnavailable):
@@ -94,7 +100,7 @@ class MetadataUpdate(Procedure[VersionedLedger]):
                 self._fail(outcome, now_s)
 
         self._written = wanted
-        self._act(updated, UpdateMetadata, wanted, version)
+        self._act(updated, UpdateMetadata, wanted, version, self._if_identity)
 
     def _was_read(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, VersionedLedger):

@@ -1,29 +1,34 @@
 """Bringing back the copies of one ledger that a lost bookie held.
 
-The metadata names the new bookie only after that has every entry of the share. Everything is repeatable: what is left
-to do is what metadata still names, so a repair that was cut off is simply run again. It goes on with the same new
-bookie, if it is told of it.
+The metadata names the new bookie only after that has every entry of the share. The change depends on the bookie's
+identity, which gets a new version whenever it starts. A bookie that lost its data after the copies would come back
+without knowing that this ledger counts on it, and would say "no" of what was acknowledged.
+
+Everything is repeatable: what is left to do is what metadata still names, so a repair that was cut off is simply run
+again. It goes on with the same new bookie, if it is told of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fastbk.errors import Error, NoSuchLedger
-from fastbk.meta.api import VersionedLedger
+from fastbk.errors import Error, IdentityChanged, MetadataUnavailable, NoSuchLedger
+from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import Choose, Outcome, ReadEntry, Replaced
+from fastbk.replication.actions import Choose, Outcome, ReadEntry, ReadIdentity, Replaced
 from fastbk.replication.begun_copies import BegunCopies, BegunCopy, HeldEntries, ListHeld
 from fastbk.replication.copying import CopyShare, LedgerCopied, ShareCopied, share_of
 from fastbk.replication.ensemble_change_result import Replacement
-from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.metadata_update import PAUSE_MAX_S, PAUSE_MIN_S, MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.replication.replicas import entry_in
+from fastbk.retry import Backoff
 
 COPIES_MAX = 3
-"""A share is copied so often at most because copying stood still."""
+"""A share is copied to one bookie so often at most: copying stood still, or the bookie was started anew."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,29 @@ class LedgerReReplicated(LedgerCopied):
     def is_whole(self) -> bool:
         """Whether nothing of it names the lost bookie any more."""
         return not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A fragment's share, from its first entry to `last`, that `target` is given in the lost bookie's place.
+
+    Attributes:
+        index: of the lost bookie in the ensemble.
+        identity: the target's, read before it was given anything; None: it has none.
+        tries_left: how often all of it may be given again.
+    """
+
+    known: VersionedLedger
+    fragment: Fragment
+    index: int
+    last: EntryId
+    target: BookieId
+    identity: IdentityVersion | None = None
+    tries_left: int = COPIES_MAX - 1
+
+    @property
+    def first(self) -> EntryId:
+        return self.fragment.first_entry_id
 
 
 class ReReplicateLedger(Procedure[LedgerReReplicated]):
@@ -104,9 +132,7 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             return
         self._finish(self.repaired, now_s)
 
-    def _replace(
-        self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float
-    ) -> None:
+    def _replace(self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float) -> None:
         index = fragment.ensemble.index(self._lost)
         begun = self._begun.get((self._lost, fragment.first_entry_id))
         if (
@@ -114,28 +140,20 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
             and begun.target not in (*fragment.ensemble, *self._refusing)
             and now_s - begun.taken_s < self._options.recheck_after_s
         ):
-            self._go_on(known, fragment, index, begun.target, last, now_s)
+            self._read_identity(_Share(known, fragment, index, last, begun.target), self._go_on, now_s)
         else:
             self._choose(known, fragment, index, last)
 
-    def _go_on(
-        self,
-        known: VersionedLedger,
-        fragment: Fragment,
-        index: int,
-        target: BookieId,
-        last: EntryId,
-        now_s: float,
-    ) -> None:
+    def _go_on(self, share: _Share, now_s: float) -> None:
         """Copy what a bookie does not list that an earlier attempt gave some of the share."""
-        listing = ListHeld(target, fragment.first_entry_id, last, self._options.request_timeout_s)
+        listing = ListHeld(share.target, share.first, share.last, self._options.request_timeout_s)
 
         def listed(held: HeldEntries, at_s: float) -> None:
             if held.error:
-                del self._begun[self._lost, fragment.first_entry_id]
-                self._choose(known, fragment, index, last)
+                del self._begun[self._lost, share.first]
+                self._choose(share.known, share.fragment, share.index, share.last)
             else:
-                self._copy(known, fragment, index, target, last, at_s, COPIES_MAX, held)
+                self._copy(share, at_s, held)
 
         self._run_for(listing, listed, now_s)
 
@@ -151,132 +169,130 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
                 self.repaired.has_no_target = not self._refusing
                 self._next(known, at_s)
                 return
-            self._copy(known, fragment, index, target, last, at_s, COPIES_MAX)
+            self._read_identity(_Share(known, fragment, index, last, target), self._copy, at_s)
 
         exclude = frozenset(self._refusing) | {self._lost}
         self._act(chosen, Choose, fragment.ensemble, frozenset({index}), exclude)
 
-    def _copy(
-        self,
-        known: VersionedLedger,
-        fragment: Fragment,
-        index: int,
-        target: BookieId,
-        last: EntryId,
-        now_s: float,
-        tries: int,
-        held: HeldEntries | None = None,
-    ) -> None:
-        runs = share_of(index, known.metadata, fragment.first_entry_id, last)
+    def _read_identity(self, share: _Share, then: Callable[[_Share, float], None], now_s: float) -> None:
+        """Read which life of the bookie it is, before that takes or lists any of the share (INV-E3)."""
+        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, self._options.metadata_timeout_s, now_s)
+
+        def read(outcome: Outcome, at_s: float) -> None:
+            if isinstance(outcome, Error):
+                is_away = isinstance(outcome, MetadataUnavailable)
+                pause_s = backoff.next_in_time_s(at_s) if is_away else None
+                if pause_s is None:
+                    self._fail(outcome, at_s)
+                else:
+                    self._retry_in(pause_s, lambda _: self._act(read, ReadIdentity, share.target))
+                return
+            assert outcome is None or isinstance(outcome, VersionedIdentity)
+            identity = None if outcome is None else IdentityVersion(share.target, outcome.version)
+            then(replace(share, identity=identity), at_s)
+
+        self._act(read, ReadIdentity, share.target)
+
+    def _copy(self, share: _Share, now_s: float, held: HeldEntries | None = None) -> None:
+        known, options = share.known, self._options
+        runs = share_of(share.index, known.metadata, share.first, share.last)
         copy = CopyShare(
             self._ledger_id,
             known.metadata,
-            fragment,
-            index,
-            last,
-            target,
-            self._options,
+            share.fragment,
+            share.index,
+            share.last,
+            share.target,
+            options,
             runs=runs if held is None else held.without(runs),
         )
 
         def copied(_: Procedure[ShareCopied], then_s: float) -> None:
-            repaired, share = self.repaired, copy.copied
-            repaired.entries += share.entries
-            repaired.size_bytes += share.size_bytes
-            is_cut = bool(copy.error is not None or share.lost_count or share.unread)
-            if is_cut or not self._is_stale(share, then_s):
-                self._copied(known, fragment, index, target, copy, then_s)
-            elif tries > 1:
-                # What it has already it only confirms, and from then on it keeps it.
-                self._copy(known, fragment, index, target, last, then_s, tries - 1)
+            repaired, result = self.repaired, copy.copied
+            repaired.entries += result.entries
+            repaired.size_bytes += result.size_bytes
+            is_cut = bool(copy.error is not None or result.lost_count or result.unread)
+            if is_cut or not self._is_stale(result, then_s):
+                self._copied(share, copy, then_s)
             else:
-                repaired.left[fragment.first_entry_id] = (
-                    f"copying to {target} stood still for more than {self._options.recheck_after_s:g} s each time"
-                )
-                self._next(known, then_s)
+                why = f"stood still for more than {options.recheck_after_s:g} s each time"
+                self._copy_again(share, why, then_s)
 
         self._run(copy, copied, now_s)
+
+    def _copy_again(self, share: _Share, why: str, now_s: float) -> None:
+        """Give the bookie its share once more: what it has already it only confirms, and from then on it keeps it."""
+        if share.tries_left:
+            self._read_identity(replace(share, tries_left=share.tries_left - 1), self._copy, now_s)
+        else:
+            self.repaired.left[share.first] = f"copying to {share.target} {why}"
+            self._next(share.known, now_s)
 
     def _is_stale(self, share: ShareCopied, now_s: float) -> bool:
         """Return whether the target may have dropped some of it again, not being named yet (INV-G2)."""
         silence_s = max(share.silence_s, now_s - share.last_taken_s)
         return share.last_entry_id >= 0 and silence_s >= self._options.recheck_after_s
 
-    def _copied(
-        self,
-        known: VersionedLedger,
-        fragment: Fragment,
-        index: int,
-        target: BookieId,
-        copy: CopyShare,
-        now_s: float,
-    ) -> None:
-        repaired, copied = self.repaired, copy.copied
-        share = self._lost, fragment.first_entry_id
+    def _copied(self, share: _Share, copy: CopyShare, now_s: float) -> None:
+        repaired, copied, known = self.repaired, copy.copied, share.known
         if copy.error is not None:
-            self._begun.pop(share, None)
-            self._refusing[target] = str(copy.error)
+            self._begun.pop((self._lost, share.first), None)
+            self._refusing[share.target] = str(copy.error)
             self._next(known, now_s)  # the same fragment, another target
             return
         if copied.entries:
-            self._begun[share] = BegunCopy(target, copied.last_taken_s)
+            self._begun[self._lost, share.first] = BegunCopy(share.target, copied.last_taken_s)
         repaired.count_lost(copied)
         if copied.unread:
-            repaired.park(fragment.first_entry_id, copied)
+            repaired.park(share.first, copied)
             # The other fragments do not wait as long again for bookies that do not answer.
             self._options = self._options.less_patient()
             self._next(known, now_s)
             return
         if copied.lost_count:
             # Naming a bookie that lacks entries would make it answer "no" for what was acknowledged.
-            repaired.left[fragment.first_entry_id] = (
-                f"{copied.lost_count} entries have no readable copy left"
-            )
+            repaired.left[share.first] = f"{copied.lost_count} entries have no readable copy left"
             self._next(known, now_s)
             return
-        self._name(known, fragment, index, target, copied, now_s)
+        self._name(share, copied, now_s)
 
-    def _name(
-        self,
-        known: VersionedLedger,
-        fragment: Fragment,
-        index: int,
-        target: BookieId,
-        copied: ShareCopied,
-        now_s: float,
-    ) -> None:
-        """Name the new bookie in the metadata, if the fragment is still as it was (INV-M1)."""
+    def _name(self, share: _Share, copied: ShareCopied, now_s: float) -> None:
+        """Name the new bookie in the metadata, if the fragment is still as it was (INV-M1).
+
+        And only while the bookie is what it was before the copies: else it is given them again (INV-E3).
+        """
+        fragment, target = share.fragment, share.target
 
         def decide(current: LedgerMetadata) -> LedgerMetadata | None:
             fragments = list(current.fragments)
             if fragment not in fragments or not _is_finished(current, fragment):
                 return None
             ensemble = list(fragment.ensemble)
-            ensemble[index] = target
-            fragments[fragments.index(fragment)] = Fragment(
-                fragment.first_entry_id, tuple(ensemble)
-            )
+            ensemble[share.index] = target
+            fragments[fragments.index(fragment)] = Fragment(share.first, tuple(ensemble))
             return replace(current, fragments=tuple(fragments))
 
-        update = MetadataUpdate(decide, known, self._options.metadata_timeout_s)
+        update = MetadataUpdate(decide, share.known, self._options.metadata_timeout_s, share.identity)
 
         def updated(_: Procedure[VersionedLedger], at_s: float) -> None:
             if isinstance(update.error, NoSuchLedger):
                 self._deleted(at_s)
+            elif isinstance(update.error, IdentityChanged):
+                self._copy_again(share, "was in vain: it was started anew each time before it was named", at_s)
             elif update.error is not None:
                 self._fail(update.error, at_s)
             else:
                 current = update.value()
-                now = current.metadata.fragment_of(fragment.first_entry_id)
+                now = current.metadata.fragment_of(share.first)
                 if target in now.ensemble:
-                    self._begun.pop((self._lost, fragment.first_entry_id), None)
-                    first, reason = fragment.first_entry_id, "it is being recovered"
-                    change = Replacement(first, index, self._lost, target, reason)
+                    self._begun.pop((self._lost, share.first), None)
+                    reason = "it is being recovered"
+                    change = Replacement(share.first, share.index, self._lost, target, reason)
                     self.repaired.replacements.append(change)
-                    self._named(current, fragment, now, target, copied, at_s)
+                    self._named(current, now, target, copied, at_s)
                     return
                 if self._lost in now.ensemble:
-                    self.repaired.left[fragment.first_entry_id] = (
+                    self.repaired.left[share.first] = (
                         "its metadata changed meanwhile: run the repair again"
                     )
                 self._next(current, at_s)
@@ -284,17 +300,11 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
         self._run(update, updated, now_s)
 
     def _named(
-        self,
-        known: VersionedLedger,
-        fragment: Fragment,
-        now: Fragment,
-        target: BookieId,
-        copied: ShareCopied,
-        now_s: float,
+        self, known: VersionedLedger, now: Fragment, target: BookieId, copied: ShareCopied, now_s: float
     ) -> None:
         """Give it its share once more if naming it has taken that long: named, it drops nothing any more (INV-G2)."""
         if not self._is_stale(copied, now_s):
-            self._confirm(known, fragment, target, copied.last_entry_id, now_s)
+            self._confirm(known, now, target, copied.last_entry_id, now_s)
             return
         again = CopyShare(
             self._ledger_id,
@@ -308,9 +318,9 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
 
         def done(_: Procedure[ShareCopied], at_s: float) -> None:
             if again.error is None and not again.copied.lost_count:
-                self._confirm(known, fragment, target, copied.last_entry_id, at_s)
+                self._confirm(known, now, target, copied.last_entry_id, at_s)
                 return
-            self.repaired.left[fragment.first_entry_id] = (
+            self.repaired.left[now.first_entry_id] = (
                 f"bookie {target}, named in its place, may lack copies: recover {target}, too"
             )
             self._next(known, at_s)
@@ -327,8 +337,8 @@ class ReReplicateLedger(Procedure[LedgerReReplicated]):
     ) -> None:
         """Have the new bookie show the last copy now that metadata names it.
 
-        One that lost its data after the copy and before it was named could not know that this ledger counts on it, so
-        it would say "no" of what was acknowledged (P7). From here on it knows.
+        One of Apache's has no identity of ours that naming it could depend on. If it lost its data after the copy and
+        before it was named, it says "no" of what was acknowledged (P7).
         """
 
         def answered(outcome: Outcome, at_s: float) -> None:

@@ -47,7 +47,7 @@ from fastbk.storage.small_files import read_import_mark
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.api import MetadataStore, VersionedIdentity
     from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.cookie_file import Cookie
     from fastbk.storage.identity import Shards
@@ -109,6 +109,7 @@ def settle(
         verdict = judge(
             bookie_id, found, known, instance_id=instance_id, accept_data_loss=accept_data_loss
         )
+        version = None if read is None else read.version
         if verdict is Verdict.KNOWN:
             assert read is not None
             _check_manifests(directories)
@@ -125,6 +126,7 @@ def settle(
         if is_rebirth:
             # The ledgers to put into limbo are those that metadata lists (INV-X4).
             check_not_held(store)
+            version = void_pending_names(store, read)
         ledger_ids = ledgers_of(store, BookieId(bookie_id), or_in_recovery=is_rebirth)
         if verdict is not Verdict.LOST and ledger_ids and not accept_data_loss:
             raise _forgotten(bookie_id, ledger_ids)
@@ -135,7 +137,7 @@ def settle(
         born = _born(directories, found, bookie_id, ledger_ids, is_anew=verdict is Verdict.LOST)
         stamp_cookies(directories, born.cookie(instance_id))
         kill_point("rebirth.before_identity")
-        store.write_identity(born, None if read is None else read.version)
+        store.write_identity(born, version)
         logs.info(
             "bookie.born",
             incarnation=f"{born.incarnation:016x}",
@@ -187,6 +189,16 @@ def stamp_cookies(directories: Sequence[Directory], cookie: Cookie) -> None:
     """Put the same cookie into every directory, durably. Raises OSError."""
     for each in directories:
         write_cookie(each.disk, each.path, cookie)
+
+
+def void_pending_names(store: MetadataStore, read: VersionedIdentity | None) -> int | None:
+    """Write a bookie's identity as it is; return its new version, None where it has none (INV-E3, INV-X4).
+
+    A repair may have given copies to the life that ended, and not have named the bookie for them yet: from here on it
+    is rejected. What it named before is in every listing of ledgers that begins now. Raises MetadataConflict,
+    MetadataUnavailable.
+    """
+    return None if read is None else store.write_identity(read.identity, read.version)
 
 
 def ledgers_of(

@@ -22,7 +22,7 @@ from fastbk.replication.actions import (
     ReadEntry,
     Reply,
 )
-from fastbk.server.identity import ledgers_of
+from fastbk.server.identity import ledgers_of, void_pending_names
 from fastbk.wire.statuses import Status
 from tests.fixtures.decide import NO_KEY, RECOVERY, Kind, LedgerTable, Limit, Take
 from tests.simulation.answering import Answers, Stored
@@ -78,6 +78,7 @@ class Bookie(Node):
         self._journal: list[Record] = []
         self._batch: list[Job] = []
         self._syncing: list[Job] = []
+        store.count_start(name, self.incarnation)
         store.register(name, self.incarnation, True)
 
     # --- connections -------------------------------------------------------------------------------------------
@@ -343,6 +344,7 @@ class Bookie(Node):
                 entries = self.entries.setdefault(ledger_id, {})
                 entries.setdefault(entry_id, stored)
         self._replay(self.table, self._journal)
+        self.store.count_start(self.name, self.incarnation)
         self.is_up = True
         self.life += 1
         self.doing = "up"
@@ -367,7 +369,9 @@ class Bookie(Node):
         if self.store.is_down or self.network.link(self, self.store).blocked:
             self.kernel.after(LISTING_S, self, self.force_start)
             return None
-        limbo = ledgers_of(self.store.records, self.name, or_in_recovery=True)
+        records = self.store.records
+        void_pending_names(records, records.read_identity(self.name))
+        limbo = ledgers_of(records, self.name, or_in_recovery=True)
         self.checks.reborn(self, set(limbo))
         for ledger_id in limbo:
             self.table.put(LedgerState(ledger_id, flags=FENCED | LIMBO, master_key=NO_KEY))

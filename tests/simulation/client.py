@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.placement.choose_ensemble import BookieView, PlacementConfig
 from fastbk.replication.actions import AddEntry, BookieRequest, MarkReplicas, Outcome, Reply
@@ -298,11 +298,18 @@ class Client(Node):
         request_id = self._expect(done)
         self.network.post(self, self.store, self.store.read, self, request_id, ledger_id)
 
-    def update_metadata(self, ledger_id: LedgerId, metadata: Any, version: int, done: Done) -> None:
+    def update_metadata(
+        self, ledger_id: LedgerId, metadata: Any, version: int, done: Done, if_identity: IdentityVersion | None = None
+    ) -> None:
         request_id = self._expect(done)
+        update = self.store.update
         self.network.post(
-            self, self.store, self.store.update, self, request_id, ledger_id, metadata, version
+            self, self.store, update, self, request_id, ledger_id, metadata, version, if_identity
         )
+
+    def read_identity(self, bookie_id: BookieId, done: Done) -> None:
+        request_id = self._expect(done)
+        self.network.post(self, self.store, self.store.read_identity, self, request_id, bookie_id)
 
     def mark_replicas(self, ledger_id: LedgerId, action: MarkReplicas, done: Done) -> None:
         request_id = self._expect(done)
@@ -323,7 +330,7 @@ class Client(Node):
         return None
 
     def told_metadata(
-        self, request_id: int, outcome: VersionedLedger | int | Error | None
+        self, request_id: int, outcome: VersionedLedger | VersionedIdentity | int | Error | None
     ) -> object:
         done = self._metadata.pop(request_id, None)
         if done is None:

@@ -56,5 +56,7 @@ SCRIPTED = (
     "rewriting-keeps-acks-of-replaced",
     "index-overflows",
     "limbo-forgets-recoveries",
+    "rebirth-voids-no-names",
+    "repair-names-a-bookie-started-anew",
     "repair-without-the-flag",
 )

@@ -379,8 +379,8 @@ _ALL = [
         "metadata names a bookie to which the copies did not get",
         (
             f"{_REPAIR}._copy",
-            "fragment.first_entry_id, last)",
-            "fragment.first_entry_id, fragment.first_entry_id - 1)",
+            "share.first, share.last)",
+            "share.first, share.first - 1)",
         ),
     ),
     fault(

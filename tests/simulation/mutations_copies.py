@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import fault
 
+_REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
 _CLOSE = "fastbk.replication.closing:CloseLedger"
 _OWED = "fastbk.replication.under_replication:UnderReplication"
 
@@ -38,5 +39,19 @@ COPIES = [
         "away-members-are-not-marked",
         "a ledger is created whose mark does not say what its away members owe",
         ("fastbk.replication.under_replication:owed_by", "in sorted(bookie_ids)", "in ()"),
+    ),
+    fault(
+        "repair-names-a-bookie-started-anew",
+        "a bookie that lost a repair's copies, and came back without a doubt, is named for them",
+        (f"{_REPAIR}._name", "metadata_timeout_s, share.identity)", "metadata_timeout_s)"),
+    ),
+    fault(
+        "rebirth-voids-no-names",
+        "a repair names a bookie between its listing of ledgers and its new life",
+        (
+            "fastbk.server.identity:void_pending_names",
+            "store.write_identity(read.identity, read.version)",
+            "read.version",
+        ),
     ),
 ]

@@ -15,6 +15,7 @@ from fastbk.replication.actions import (
     Choose,
     MarkReplicas,
     Outcome,
+    ReadIdentity,
     ReadMetadata,
     Replaced,
     SendRequest,
@@ -144,7 +145,10 @@ class Running(Generic[T]):
                 action.metadata,
                 action.version,
                 lambda outcome: self._tell(tag, outcome),
+                action.if_identity,
             )
+        elif isinstance(action, ReadIdentity):
+            client.read_identity(action.bookie_id, lambda outcome: self._tell(tag, outcome))
         elif isinstance(action, ReadMetadata):
             client.read_metadata(ledger.ledger_id, lambda outcome: self._tell(tag, outcome))
         elif isinstance(action, MarkReplicas):

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataUnavailable
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import BookieIdentity, IdentityVersion, VersionedIdentity, VersionedLedger
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -83,12 +83,22 @@ class Store(Node):
         ledger_id: LedgerId,
         metadata: LedgerMetadata,
         version: int,
+        if_identity: IdentityVersion | None,
     ) -> None:
         outcome: int | Error
         try:
             self._check_up()
-            outcome = self.records.update_ledger(ledger_id, metadata, version)
+            outcome = self.records.update_ledger(ledger_id, metadata, version, if_identity)
             self._changed(client, ledger_id, VersionedLedger(metadata, outcome), version)
+        except Error as error:
+            outcome = error
+        self.network.post(self, client, client.told_metadata, request_id, outcome)
+
+    def read_identity(self, client: Client, request_id: int, bookie_id: BookieId) -> None:
+        outcome: VersionedIdentity | Error | None
+        try:
+            self._check_up()
+            outcome = self.records.read_identity(bookie_id)
         except Error as error:
             outcome = error
         self.network.post(self, client, client.told_metadata, request_id, outcome)
@@ -122,6 +132,12 @@ class Store(Node):
                 self.network.post(self, watcher, watcher.metadata_was_changed, ledger_id, now)
 
     # --- registrations of bookies ------------------------------------------------------------------------------
+
+    def count_start(self, bookie_id: BookieId, incarnation: int) -> None:
+        """Give a bookie's identity another version, as each start does."""
+        read = self.records.read_identity(bookie_id)
+        identity = BookieIdentity(bookie_id, incarnation, ())
+        self.records.write_identity(identity, None if read is None else read.version)
 
     def register(self, bookie_id: BookieId, incarnation: int, writable: bool) -> None:
         if bookie_id in self.expired:

@@ -18,7 +18,7 @@ from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
-from fastbk.server.identity import ledgers_of
+from fastbk.server.identity import ledgers_of, void_pending_names
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.unclean import Unclean, read_unclean, remove_unclean, write_unclean
 
@@ -48,7 +48,7 @@ def begin_life(
         is_first_boot: of this supervisor's life. At later ones the kernel still has whatever was written, so only
             damage that the last boot has met counts.
 
-    Raises StorageError (more ledgers than may be held), MetadataOnHold, MetadataUnavailable, OSError.
+    Raises StorageError (more ledgers than may be held), MetadataOnHold, MetadataConflict, MetadataUnavailable, OSError.
     """
     disks = {directory: Disk(directory, "plain") for directory in directories}
     try:
@@ -60,6 +60,7 @@ def begin_life(
         if lost:
             # Of ledgers that restored metadata does not list, too, something may be lost (INV-X4).
             check_not_held(store)
+            void_pending_names(store, store.read_identity(BookieId(bookie_id)))
             ledger_ids = ledgers_of(store, BookieId(bookie_id), or_in_recovery=True)
             if len(ledger_ids) > ledgers_max:
                 raise StorageError(

@@ -11,6 +11,7 @@ from fastbk.meta.api import (
     BookieRegistration,
     BookieService,
     Endpoint,
+    IdentityVersion,
     Watch,
 )
 from fastbk.meta.record_coordination import RecordCoordination
@@ -84,10 +85,16 @@ class SimulatedStore(MemoryStore):
         """Report nothing."""
         return NoWatch()
 
-    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
+    def update_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
+    ) -> int:
         """Have the world judge a change that takes effect."""
         before = self.read_ledger(ledger_id).metadata
-        done = super().update_ledger(ledger_id, metadata, version)
+        done = super().update_ledger(ledger_id, metadata, version, if_identity)
         if self.on_update is not None:
             self.on_update(ledger_id, before, metadata)
         return done

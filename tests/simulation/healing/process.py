@@ -23,6 +23,7 @@ from fastbk.replication.actions import (
     Choose,
     MarkReplicas,
     Outcome,
+    ReadIdentity,
     ReadMetadata,
     Replaced,
     SendRequest,
@@ -249,8 +250,12 @@ class _Run:
             return await client.call_store(lambda store: store.read_ledger(ledger_id))
         if isinstance(action, UpdateMetadata):
             return await client.call_store(
-                lambda store: store.update_ledger(ledger_id, action.metadata, action.version)
+                lambda store: store.update_ledger(
+                    ledger_id, action.metadata, action.version, action.if_identity
+                )
             )
+        if isinstance(action, ReadIdentity):
+            return await client.call_store(lambda store: store.read_identity(action.bookie_id))
         if isinstance(action, MarkReplicas):
             await client.marks.perform(ledger_id, action)
             return None

@@ -6,7 +6,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import AddEntry, ReadEntry, ReadLac
 from fastbk.wire.statuses import Status
 from tests.simulation.scripts.registry import script
-from tests.simulation.scripts.stage import adds, closes, reads, stage
+from tests.simulation.scripts.stage import adds, closes, named, reads, stage
 from tests.simulation.workload import KEY, OTHER_KEY
 
 
@@ -59,6 +59,31 @@ def wiped_before_the_close_names_it() -> None:
         s.bookie(0).start()
         assert not s.repair(fresh).left
         s.read_all()
+
+
+@script("P7c", "repair-names-a-bookie-started-anew", "rebirth-voids-no-names")
+def wiped_before_a_repair_names_it() -> None:
+    """INV-E3: whether the repair's change comes after the new life began, or while the ledgers are being listed."""
+    for is_listing in (False, True):
+        with stage() as s:
+            s.write(2)
+            s.writer.close()
+            s.until(lambda s=s: s.metadata.is_closed, "c0 closes")  # type: ignore[misc]
+            s.bookie(0).wipe()
+            name = s.keep("repair", "m", named("update"))
+            repair = s.begin_repair(0)
+            s.until(lambda s=s: bool(s.kept), "the repair is about to name a bookie")  # type: ignore[misc]
+            (fresh,) = (number for number in (3, 4, 5) if s.bookie(number).entries.get(0))
+            s.bookie(fresh).wipe()
+            s.bookie(fresh).force_start()
+            if not is_listing:
+                s.run()
+            s.release(name)
+            s.until(lambda repair=repair: repair.is_finished, "the repair ends")  # type: ignore[misc]
+            assert not s.bookie(0).is_up
+            assert "b0" not in s.metadata.fragments[-1].ensemble
+            assert not repair.value().left
+            s.read_all()
 
 
 @script("P8", "states-are-not-loaded", "fence-is-not-asked")

@@ -211,9 +211,13 @@ class Stage:
         self.until(lambda: running.procedure.is_finished, f"{name} does not finish")
         return running.procedure.value().metadata.last_entry_id
 
-    def repair(self, number: int) -> LedgerReReplicated:
+    def begin_repair(self, number: int) -> ReReplicateLedger:
         procedure = ReReplicateLedger(0, f"b{number}", REPAIR)
         Running(self.client("repair"), self.ledger, procedure).start()
+        return procedure
+
+    def repair(self, number: int) -> LedgerReReplicated:
+        procedure = self.begin_repair(number)
         self.until(lambda: procedure.is_finished, "the repair does not finish")
         return procedure.value()
 

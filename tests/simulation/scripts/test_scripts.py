@@ -44,7 +44,7 @@ def test_script_notices(script: Script, fault: str) -> None:
 
 
 def test_every_scenario_has_a_script() -> None:
-    assert {int(one.name.strip("Pb")) for one in SCRIPTS} == set(range(1, 34)) - set(ELSEWHERE)
+    assert {int(one.name.strip("Pbc")) for one in SCRIPTS} == set(range(1, 34)) - set(ELSEWHERE)
     for number, path in ELSEWHERE.items():
         text = (Path(tests.simulation.__file__).parents[1] / path).read_text()
         assert f"P{number}" in text or f"P{number - 1} and P{number}" in text, path

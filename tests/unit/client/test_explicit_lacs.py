@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,19 +154,19 @@ async def test_a_change_that_comes_while_a_poll_ends_is_not_forgotten() -> None:
         writer = await client.create_ledger()
         await writer.append(b"0")
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
-        read_metadata, asked, may_answer = reader._io.read_metadata, 0, asyncio.Event()
+        store, asked, may_answer = reader._io.store, 0, asyncio.Event()
 
         async def held(ledger_id: int) -> VersionedLedger:
             nonlocal asked
             asked += 1
             await may_answer.wait()
-            return await read_metadata(ledger_id)
+            return await store.read_ledger(ledger_id)
 
         async with contextlib.aclosing(reader.tail()) as tail:
             assert (await anext(tail)).entry_id == 0
             waiting = asyncio.ensure_future(anext(tail))
             await some_turns()
-            reader._io = replace(reader._io, read_metadata=held)
+            reader._io = replace(reader._io, store=SimpleNamespace(read_ledger=held))  # type: ignore[arg-type]
             await client.edit_metadata(writer.ledger_id, {"owner": b"somebody"})
             await wait_until_async(lambda: asked == 1, "the watch has told of it")
             await writer.append(b"1")

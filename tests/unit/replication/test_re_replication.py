@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from fastbk.meta.api import VersionedLedger
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta.api import BookieIdentity, VersionedIdentity, VersionedLedger
+from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Action, Outcome, SendRequest, UpdateMetadata
+from fastbk.replication.actions import Action, Outcome, ReadIdentity, SendRequest, UpdateMetadata
 from fastbk.replication.copying import share_of
-from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
+from fastbk.replication.re_replication import COPIES_MAX, LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.repair_options import RepairOptions
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
@@ -214,6 +216,58 @@ def test_a_new_bookie_that_lost_its_data_before_it_was_named_is_noticed(rng: ran
     result, _ = repair(harness, rng)
     assert not result.is_whole
     assert "recover d, too" in result.left[0]
+
+
+class StartedAnew(FakeQuorum):
+    """`d` loses its data, and is started again, right before each of the first updates."""
+
+    losses_left = 1
+
+    def outcome(self, action: Action) -> Outcome:
+        """Lose the data, then do what is asked."""
+        if isinstance(action, UpdateMetadata) and self.losses_left:
+            self.losses_left -= 1
+            self.bookies["d"] = Bookie()
+            known = self.identities["d"]
+            self.identities["d"] = VersionedIdentity(known.identity, known.version + 1)
+        return super().outcome(action)
+
+
+def started_anew(times: int) -> StartedAnew:
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), StartedAnew)
+    assert isinstance(harness, StartedAnew)
+    harness.losses_left = times
+    harness.identities["d"] = VersionedIdentity(BookieIdentity(BookieId("d"), 1, ()), 4)
+    return harness
+
+
+@pytest.mark.parametrize("times", [1, COPIES_MAX - 1])
+def test_a_bookie_that_was_started_anew_is_given_its_share_again(times: int, rng: random.Random) -> None:
+    """INV-E3: one that came back without its data, and without a doubt, is not named for what it was given before."""
+    harness = started_anew(times)
+    assert repair(harness, rng)[0].is_whole
+    assert harness.metadata.fragments[0].ensemble == ("d", "b", "c")
+    check_replicated(harness)
+
+
+def test_a_bookie_that_is_started_anew_each_time_is_not_named(rng: random.Random) -> None:
+    harness = started_anew(COPIES_MAX)
+    result, _ = repair(harness, rng)
+    assert "copying to d was in vain" in result.left[0]
+    assert harness.metadata.fragments[0].ensemble == ("a", "b", "c")
+
+
+def test_a_repair_waits_for_an_identity_as_long_as_for_other_metadata(rng: random.Random) -> None:
+    harness = started_anew(0)
+    harness.bookies["a"] = Bookie(away=True)
+    procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(metadata_timeout_s=4.0))
+    client = Client(harness, procedure)  # type: ignore[arg-type]
+    client.run(rng, until=lambda: any(isinstance(one, ReadIdentity) for one in client.pending.values()))
+    harness.store_away = True
+    client.run(rng)
+    assert isinstance(procedure.error, MetadataUnavailable)
+    assert 3.9 < client.now_s < 4.5
+    assert harness.metadata.fragments[0].ensemble == ("a", "b", "c")
 
 
 def test_a_ledger_deleted_meanwhile_is_done(rng: random.Random) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.errors import MetadataOnHold
-from fastbk.meta.api import BookieService, Endpoint
+from fastbk.errors import IdentityChanged, MetadataOnHold
+from fastbk.meta.api import BookieService, Endpoint, IdentityVersion
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import BookieId
@@ -119,6 +119,33 @@ def test_ledgers_in_recovery_count_though_metadata_names_others(harness: Harness
     harness.store.update_ledger(2, taken, read.version)
     harness.wipe()
     assert harness.limbo(harness.settle(accept=True)) == [2]
+
+
+def test_no_repair_names_a_bookie_for_copies_of_a_former_life(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-E3: not once its ledgers are being listed, since that list does not have this one, and not later."""
+    harness.settle()
+    harness.ledger(2, OTHER)
+    known, read = harness.store.read_identity(ME), harness.store.read_ledger(2)
+    assert known is not None
+    copied_to = IdentityVersion(ME, known.version)
+    named = replace(read.metadata, fragments=(Fragment(0, (ME,)),))
+    harness.wipe()
+    lists: list[list[int]] = []
+
+    def list_and_name(store: MemoryStore, bookie_id: BookieId, *, or_in_recovery: bool) -> list[int]:
+        lists.append(ledgers_of(store, bookie_id, or_in_recovery=or_in_recovery))
+        with pytest.raises(IdentityChanged, match="bookie me was started again, or lost its data"):
+            store.update_ledger(2, named, read.version, copied_to)
+        return lists[-1]
+
+    monkeypatch.setattr(identity, "ledgers_of", list_and_name)
+    harness.settle(accept=True)
+    assert lists == [[]]
+    with pytest.raises(IdentityChanged):
+        harness.store.update_ledger(2, named, read.version, copied_to)
+    assert harness.store.read_ledger(2) == read
 
 
 def test_ledgers_in_recovery_keep_no_new_bookie_from_starting(harness: Harness) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from fastbk.errors import MetadataOnHold, StorageError
+from fastbk.errors import IdentityChanged, MetadataOnHold, StorageError
+from fastbk.meta.api import BookieIdentity, IdentityVersion
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.server.identity import ledgers_of
 from fastbk.server.supervision import unclean_start as server_unclean
 from fastbk.server.supervision.unclean_start import begin_life, end_life
 from fastbk.storage.limbo import read_limbo, write_limbo
@@ -89,6 +91,28 @@ def test_a_start_that_was_cut_short_is_done_again(
     assert harness.begin("always") == 2
     assert harness.limbo() == [1, 3]
     assert harness.begin("always") == 0, "said once; the ledger states have it"
+
+
+def test_no_repair_names_a_bookie_for_copies_that_its_journal_may_have_lost(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-E3: a boot of the same start puts ledgers into limbo, too. One that is named meanwhile would be missed."""
+    store, me = harness.store, BookieId("me")
+    copied_to = IdentityVersion(me, store.write_identity(BookieIdentity(me, INCARNATION, ()), None))
+    read = store.read_ledger(2)
+    named = replace(read.metadata, fragments=(Fragment(0, (me,)),))
+    harness.begin("never")
+    lists: list[list[int]] = []
+
+    def list_and_name(store: MemoryStore, bookie_id: BookieId, *, or_in_recovery: bool) -> list[int]:
+        lists.append(ledgers_of(store, bookie_id, or_in_recovery=or_in_recovery))
+        with pytest.raises(IdentityChanged):
+            store.update_ledger(2, named, read.version, copied_to)
+        return lists[-1]
+
+    monkeypatch.setattr(server_unclean, "ledgers_of", list_and_name)
+    assert harness.begin("never") == 2
+    assert lists == [[1, 3]]
 
 
 def test_ledgers_of_a_rebirth_stay_in_limbo(harness: Harness) -> None:

@@ -37,6 +37,7 @@ PAST_FAILURES = {
     950006634: "a repair whose only target had a copy that conflicts",
     438810652992: "a bookie that was wiped between a recoverer's copies and its close",
     644333508903: "the same",
+    1938321625000471: "a bookie that was wiped between a repair's copies and its name in metadata",
     1938321625100294: "a reader that took the no of bookies of an older ensemble for a proof",
 }
 
@@ -53,19 +54,6 @@ def test_fresh_seeds_break_nothing(part: int) -> None:
 
 @pytest.mark.parametrize("seed", PAST_FAILURES, ids=str)
 def test_past_failures_stay_mended(seed: int) -> None:
-    result = run_seed(seed)
-    assert result.violation is None, result.text
-
-
-OPEN_FINDINGS = {
-    1938321625000471: "a writer's repair gave its copies to a bookie that was wiped, came back, and then was named",
-}
-"""Seeds whose fault is not mended yet. One in some ten thousand finds such a world."""
-
-
-@pytest.mark.xfail(strict=True, reason="see OPEN_FINDINGS")
-@pytest.mark.parametrize("seed", OPEN_FINDINGS, ids=str)
-def test_open_findings_are_still_there(seed: int) -> None:
     result = run_seed(seed)
     assert result.violation is None, result.text
 
