@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import threading
@@ -18,7 +19,7 @@ from fastbk.meta import open_store
 from fastbk.meta.api import MetadataStore, VersionedLedger
 from fastbk.model.entry import DigestType, mac_key
 from fastbk.server.process_table import INDEX, Process, worker
-from fastbk.server.supervision import digest_service
+from fastbk.server.supervision import digest_service, metadata_reader
 from fastbk.server.supervision.digest_service import DigestService
 from tests.fixtures.hashes import DIGEST_CRC32C
 from tests.fixtures.metadata import metadata
@@ -134,6 +135,30 @@ async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
         assert here.reads == [[first], [second]]
 
 
+@pytest.mark.parametrize("turns", range(1, 5))
+async def test_what_is_requested_as_the_last_answer_leaves_is_read(tmp_path: Path, turns: int) -> None:
+    """So many turns of the loop after the answer: in one of them the task that reads is over, and still counts."""
+    async with harness(tmp_path) as here:
+        first, second = here.create(DigestType.CRC32, DigestType.CRC32C)
+
+        def request_in(turns_left: int) -> None:
+            if turns_left:
+                asyncio.get_running_loop().call_soon(request_in, turns_left - 1)
+            else:
+                here.ask(worker(0), second)
+
+        def send(message: dict[str, Any]) -> bool:
+            here.told[worker(0)].update(message["digests"])
+            if second not in here.told[worker(0)]:
+                request_in(turns)
+            return True
+
+        children = {worker(0): SimpleNamespace(send=send)}
+        here.service.attach(cast("Any", SimpleNamespace(children=children)))
+        here.ask(worker(0), first)
+        await here.until(lambda: here.told[worker(0)] == {first: 1, second: 3})
+
+
 async def test_an_old_answer_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with harness(tmp_path) as here:
         here.ask(worker(0), 77)
@@ -171,7 +196,7 @@ async def test_damaged_metadata_keeps_nobody_from_the_others(tmp_path: Path) -> 
 async def test_all_that_can_grow_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest_service, "WAITING_MAX", 100)
+    monkeypatch.setattr(metadata_reader, "WAITING_MAX", 100)
     monkeypatch.setattr(digest_service, "ANSWERS_MAX", 10)
     async with harness(tmp_path) as here:
         here.may_read.clear()
@@ -183,7 +208,7 @@ async def test_all_that_can_grow_has_a_bound(
         here.may_read.set()
         await here.until(lambda: len(here.told[worker(0)]) == 101)
         assert here.told[worker(1)] == {99: None}, "the others may ask again"
-        assert max(map(len, here.reads)) == digest_service.READ_AT_ONCE_MAX
+        assert max(map(len, here.reads)) == metadata_reader.READ_AT_ONCE_MAX
         assert len(here.service._answers) == 10
         here.service.request(worker(0), {"type": "digests_wanted"})
 
