@@ -38,6 +38,7 @@ COMMANDS = {
     "doctor": "what is wrong with a machine, a bookie's settings and directories, and the cure",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
+    "version": "which version this is, and which versions of all formats it reads and writes",
     "completion": "print a script with which a shell completes fastbk's commands",
 }
 """Each is a module of `fastbk.cli`, or `command.py` in a folder of it, with `add_arguments(parser)` and

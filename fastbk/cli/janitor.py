@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.client.ensembles import client_name
+    from fastbk.meta.format_level import check_level
     from fastbk.observe import logs
     from fastbk.server.admin.certificate_watch import watched_certificates
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
@@ -99,6 +100,7 @@ async def _run(options: argparse.Namespace) -> int:
         events.source = f"janitor@{client_name()}"
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(metadata_uri(options)))
+        await client.call_store(check_level)
         janitor = Janitor(client, chosen, _sink(options.audit))
         if options.once:
             counts = await janitor.pass_once(thorough=True)

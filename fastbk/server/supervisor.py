@@ -127,7 +127,7 @@ class Supervisor:
                 self._config,
                 endpoints(self._config, self._guard.host, self._guard.port, self._pages.port),
                 lambda reason: self._life.note("metadata", reason, "metadata"),
-                on_hold=self._life.metadata_held,
+                on_hold=self._life.metadata_held, on_level=self._life.level_rose,
                 listed_id=lambda: self._gc.listed_id,
                 accept_data_loss=self._accept_data_loss,
             )

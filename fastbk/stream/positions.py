@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from fastbk.errors import ConfigError
 
 _LAYOUT = struct.Struct(">bqqq")
-_VERSION = 1
+VERSION = 1
 _NUMBER = re.compile("[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,13 +40,13 @@ class DLSN(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Return 25 bytes that sort as positions do: a version, then three numbers of 8 bytes, big-endian."""
-        return _LAYOUT.pack(_VERSION, *self)
+        return _LAYOUT.pack(VERSION, *self)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> DLSN:
         """Return what `to_bytes` wrote. Raises ConfigError."""
-        if len(raw) != _LAYOUT.size or raw[0] != _VERSION:
-            raise ConfigError(f"{raw.hex()} is no position of version {_VERSION}")
+        if len(raw) != _LAYOUT.size or raw[0] != VERSION:
+            raise ConfigError(f"{raw.hex()} is no position of version {VERSION}")
         return cls(*_LAYOUT.unpack(raw)[1:])
 
 

@@ -18,7 +18,7 @@ from tests.style.tree import ROOT, walk
 # `package.folder` puts one folder of a package into a layer of its own.
 LAYERS = [
     {"errors", "exit_codes", "invariant", "option_checks", "units", "config", "private_files"}
-    | {"durable_files", "properties", "rate_limit", "retry"},
+    | {"durable_files", "formats", "properties", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"tls", "auth"},
@@ -28,7 +28,7 @@ LAYERS = [
     {"client", "server", "gc"},
     {"stream"},
     {"sync", "admin", "doctor", "autorecovery", "apache.importer"},
-    {"arrow"},
+    {"arrow", "upgrade"},
     {"spark"},
     {"cli", "testing", "devcluster", "apache.shell"},
 ]
@@ -100,6 +100,7 @@ PURE = [
     "fastbk/autorecovery/lost_bookies.py",
     "fastbk/autorecovery/rate_leases.py",
     "fastbk/autorecovery/repair_order.py",
+    "fastbk/upgrade/roll_plan.py",
     "fastbk/replication/",
     "fastbk/placement/",
     "fastbk/stream/positions.py",

@@ -156,6 +156,8 @@ class Metrics:
         yield "supervisor_reads_only", "gauge", text, "", int(bool(life.crash_loop))
         text = "1 while metadata is on hold: nothing is deleted until `fastbk metadata confirm`."
         yield "supervisor_metadata_on_hold", "gauge", text, "", int(bool(life.metadata_hold))
+        text = "The cluster's format level: `fastbk cluster finalize` raises it."
+        yield "supervisor_format_level", "gauge", text, "", life.format_level
         text = "When the supervisor started, seconds since 1970."
         yield "supervisor_start_time_seconds", "gauge", text, "", round(self._began_s, 3)
         text, lasted_s = "How long the bookie has been in its state.", time.monotonic() - life.since_s

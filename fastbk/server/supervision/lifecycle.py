@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from fastbk.formats import LEVEL_FIRST
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -54,6 +56,8 @@ class Lifecycle:
         self._conditions = Conditions()
         self.metadata_hold = ""
         """Why metadata is on hold; empty: it is not. Data is served all the same."""
+        self.format_level = LEVEL_FIRST
+        """That of the cluster, as it was read last."""
         self.crash_loop = ""
         """Why only reads are served until somebody restarts the bookie by hand; empty: they are not."""
         self.on_change: Callable[[], None] = lambda: None
@@ -77,6 +81,10 @@ class Lifecycle:
         self.metadata_hold = "" if hold is None else str(hold)
         reason = None if hold is None else f"metadata is on hold, nothing is deleted: {hold}"
         self.note("metadata_hold", reason, "metadata")
+
+    def level_rose(self, level: int) -> None:
+        """Note the format level of the cluster."""
+        self.format_level = level
 
     @property
     def is_live(self) -> bool:

@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+import fastbk
 from fastbk.config import split_address
-from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
+from fastbk.errors import ConfigError, Error, MetadataConflict, MetadataUnavailable
+from fastbk.formats import LEVEL_MAX, LEVEL_PROPERTY
 from fastbk.meta import open_store
 from fastbk.meta.api import (
     APACHE_PROTOCOL,
@@ -28,6 +30,7 @@ from fastbk.meta.api import (
     BookieService,
     Endpoint,
 )
+from fastbk.meta.format_level import FormatGate
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.retry import jittered
@@ -82,13 +85,15 @@ class Membership:
         on_problem: Callable[[str | None], None],
         *,
         on_hold: Callable[[Hold | None], None] = lambda hold: None,
+        on_level: Callable[[int], None] = lambda level: None,
         listed_id: Callable[[], int] = lambda: -1,
         accept_data_loss: bool = False,
     ) -> None:
         """`endpoints`: where clients and tools reach us.
 
         `on_problem` gets a reason while metadata does not know of us, None when it does again. `on_hold` gets the hold
-        that metadata is on, None while it is on none. `listed_id`: the highest ledger id that gc saw listed.
+        that metadata is on, None while it is on none; `on_level` the cluster's format level. `listed_id`: the highest
+        ledger id that gc saw listed.
 
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
@@ -97,8 +102,11 @@ class Membership:
         self._endpoints = endpoints
         self._on_problem = on_problem
         self._on_hold = on_hold
+        self._on_level = on_level
         self._age: MetadataAge | None = None
         self._listed_id = listed_id
+        self.formats = FormatGate()
+        """What this bookie may write, by the level of its cluster."""
         self.shards: Shards = ()
         self.cluster_id = ""
         """The pair of each shard, once `join` has returned."""
@@ -175,10 +183,13 @@ class Membership:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        if self._lease is not None and not self._has_problem:
+            await self._call(lambda: self._look_at_age(is_last=True))
+        await self._leave()
+
+    async def _leave(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            if not self._has_problem:
-                await self._call(lambda: self._look_at_age(is_last=True))
             await self._call(lambda: _quietly(lease.close))
 
     async def close(self) -> None:
@@ -204,6 +215,7 @@ class Membership:
     def _join(self, bookie_id: str) -> BookieService:
         metadata = self._config.metadata
         self._store = open_store(metadata.uri, session_timeout_s=metadata.session_timeout_ms / 1e3)
+        self._poll_level()
         end_move(self._config)
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
@@ -241,6 +253,7 @@ class Membership:
                 self._on_hold(self._age.hold)
             async with self._turn:
                 try:
+                    await self._call(self._poll_level)
                     if self._service is not None and self._published.is_stale():
                         self._tell(self._service.properties | self._published.properties())
                     if self._lease is None or self._has_changed:
@@ -250,12 +263,21 @@ class Membership:
                 except Error as error:
                     if isinstance(error, MetadataConflict):
                         self._lease = None  # run out, or taken: announce anew
+                    elif isinstance(error, ConfigError):
+                        await self._leave()
                     self._problem(error)
                     continue
             if self._has_problem:
                 logs.info("registration.recovered")
                 self._has_problem = False
             self._on_problem(None)
+
+    def _poll_level(self) -> None:
+        """Read the cluster's format level. Raises ConfigError where we lack it: then we leave the cluster (INV-U2)."""
+        assert self._store is not None
+        if self.formats.poll(self._store):
+            logs.info("formats.level_rose", level=self.formats.level)
+            self._on_level(self.formats.level)
 
     def _look_at_age(self, *, is_last: bool = False) -> None:
         """See whether metadata was rolled back; troubles with metadata are the lease's to report."""
@@ -301,7 +323,7 @@ _SHARE = 20
 
 
 class RegistrationProperties:
-    """What a bookie tells those who choose bookies: its place, its labels and its disks' free space.
+    """What a bookie tells those who choose bookies: its place, its labels and its disks' free space; also its version.
 
     Free space changes with every flush, a registration should not: another figure is told only when it differs by a
     twentieth of the disk, and at most once a minute.
@@ -316,7 +338,7 @@ class RegistrationProperties:
 
     def properties(self) -> dict[str, str]:
         """Return what is to be told now; what is not known or not set is left out."""
-        told: dict[str, str] = {}
+        told = {"version": fastbk.__version__, LEVEL_PROPERTY: str(LEVEL_MAX)}
         if self._settings.location:
             told["location"] = self._settings.location
         if self._settings.labels:

@@ -27,7 +27,7 @@ DOOMED_MAX = 16
 Data: TypeAlias = dict[str, int | str]
 
 _STATE_MARK, _RECORD_MARK = b"FBKS", b"FBKU"
-_VERSION = 1
+VERSION = 1
 _HEAD = struct.Struct("<4sBI")
 _S = 1_000_000
 
@@ -132,7 +132,7 @@ def get_record(raw: bytes | memoryview) -> CursorRecord:
 
 def _put(mark: bytes, value: object) -> bytes:
     body = msgspec.msgpack.encode(value)
-    return _HEAD.pack(mark, _VERSION, zlib.crc32(body)) + body
+    return _HEAD.pack(mark, VERSION, zlib.crc32(body)) + body
 
 
 def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryview) -> T:
@@ -141,8 +141,8 @@ def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryvi
     found, version, crc = _HEAD.unpack_from(raw)
     if found != mark:
         raise StorageError(f"{len(raw)} bytes are no {mark.decode()} of a cursor")
-    if version != _VERSION:
-        raise StorageError(f"a cursor of version {version}: this fastbk reads version {_VERSION}")
+    if version != VERSION:
+        raise StorageError(f"a cursor of version {version}: this fastbk reads version {VERSION}")
     body = memoryview(raw)[_HEAD.size :]
     if zlib.crc32(body) != crc:
         raise StorageError("a cursor's state is damaged: its CRC is another")

@@ -5,8 +5,12 @@ from typing import Literal
 import msgspec
 import pytest
 
-from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
+import fastbk
+from fastbk.errors import ConfigError, Error, MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.formats import LEVEL_MAX
+from fastbk.meta import format_level
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
+from fastbk.meta.format_level import raise_level
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
@@ -118,6 +122,44 @@ async def test_a_bookie_is_listed_from_announcement_to_withdrawal(harness: Harne
     await member.close()
 
 
+async def test_a_bookie_registers_its_version_and_the_level_that_it_has(harness: Harness) -> None:
+    member = harness.membership()
+    await member.join("b1")
+    await member.announce(writable=True, properties={})
+    (found,) = harness.listed()
+    assert found.service.properties["version"] == fastbk.__version__
+    assert found.service.properties["format_level"] == str(LEVEL_MAX)
+    await member.close()
+
+
+async def test_a_bookie_without_the_clusters_level_does_not_start(harness: Harness) -> None:
+    """INV-U2."""
+    raise_level(harness.store, LEVEL_MAX + 1)
+    member = harness.membership()
+    with pytest.raises(ConfigError, match=f"format level {LEVEL_MAX + 1}"):
+        await member.join("b1")
+    assert harness.store.list_identities() == [], "nothing was made"
+    await member.close()
+
+
+async def test_a_bookie_leaves_a_cluster_whose_level_it_lacks(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-U2: it was away while the level rose; and INV-U1: it follows a level that it has."""
+    monkeypatch.setattr(format_level, "POLL_INTERVAL_S", 0.0)
+    member = harness.membership()
+    await member.join("b1")
+    await member.announce(writable=True, properties={})
+    assert member._lease is not None
+    member._lease.renew_interval_s = 0.02
+    raise_level(harness.store, LEVEL_MAX)
+    await wait_until_async(lambda: member.formats.level == LEVEL_MAX, "the new level")
+    raise_level(harness.store, LEVEL_MAX + 1)
+    await wait_until_async(lambda: harness.listed() == [], "its leaving")
+    assert "Start a version that has the level" in str(harness.reasons[-1])
+    await member.close()
+
+
 async def test_a_first_announcement_that_fails_is_an_error(harness: Harness) -> None:
     member = harness.membership()
     await member.join("b1")
@@ -166,6 +208,7 @@ async def test_place_labels_and_free_space_are_told(
     await member.join("b1")
     await member.announce(writable=True, properties={"boot": "1"})
     told = {"boot": "1", "location": "/eu/r1", "labels": "gold,ssd", "free_bytes": str(900 * 4096)}
+    told |= {"version": fastbk.__version__, "format_level": str(LEVEL_MAX)}
     assert harness.listed()[0].service.properties == told
     # Told anew only when it moved by a twentieth of the disk.
     disk.f_bavail = disk.f_bfree = 851

@@ -1,0 +1,97 @@
+"""The versions of all formats, and from which format level on each is written.
+
+A cluster has a format level, a number that only rises (`fastbk cluster finalize`, `fastbk.meta.format_level`). A new
+version of fastbk reads what the version before it wrote, and writes nothing else until the cluster has the level that
+the new format needs. Until then every process may go back to the version before.
+
+The numbers live where files are read and written: `home` names that place. `tests/unit/test_formats.py` compares them.
+Imports nothing: the tables of a command that prints them need no client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LEVEL_FIRST = 1
+"""Of clusters that were never finalized, and of processes that do not register a level."""
+LEVEL_MAX = 2
+"""The highest level that this version has."""
+LEVEL_PROPERTY = "format_level"
+"""The property of a bookie's registration that has its `LEVEL_MAX`."""
+LEVELS = {
+    1: "the formats of 0.1; every process may go back to it",
+    2: "the same formats; every process reads the cluster's level and leaves a cluster whose level it lacks",
+}
+"""What each level adds to the one below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        name: as `fastbk version --formats` prints it.
+        written: level -> the version that is written from that level on; has `LEVEL_FIRST`.
+        read_min: the oldest version that is read; all up to the newest in `written` are.
+        home: `module:NAME` in fastbk, or `file.h:NAME` below fastbk/native/src: what the code writes at `LEVEL_MAX`.
+        where: where the bytes are.
+    """
+
+    name: str
+    written: Mapping[int, int]
+    read_min: int
+    home: str
+    where: str
+
+    @property
+    def newest(self) -> int:
+        """Return the newest version, which this fastbk writes at `LEVEL_MAX`."""
+        return self.written[max(self.written)]
+
+    def version_at(self, level: int) -> int:
+        """Return the version to write in a cluster of this level, at least `LEVEL_FIRST` (INV-U1)."""
+        return self.written[max(one for one in self.written if one <= level)]
+
+
+def _same(name: str, version: int, home: str, where: str, *, read_min: int = 0) -> Format:
+    """Return a format that is the same at all levels; `read_min` 0: only this version is read."""
+    return Format(name, {LEVEL_FIRST: version}, read_min or version, home, where)
+
+
+_JOURNAL, _LEDGERS, _BOTH = "journal directory", "ledger directory", "both directories"
+FORMATS = (
+    _same("journal file", 2, "journal/format.h:FBK_JOURNAL_VERSION", _JOURNAL, read_min=1),
+    _same("entry log", 1, "base/layout.h:FBK_LOG_VERSION", _LEDGERS),
+    _same("locations file", 2, "base/layout.h:FBK_LOCATIONS_VERSION", _LEDGERS, read_min=1),
+    _same("manifest", 2, "storage.manifest:VERSION", _LEDGERS, read_min=1),
+    _same("identity", 1, "storage.identity:FORMAT", _BOTH),
+    _same("cookie", 5, "model.cookie:VERSION", f"{_BOTH}, metadata", read_min=4),
+    _same("mark of metadata's age", 1, "storage.metadata_mark:FORMAT", _LEDGERS),
+    _same("last seen metadata", 1, "storage.last_metadata:VERSION", _LEDGERS),
+    _same("ledgers in limbo", 1, "storage.limbo:VERSION", _LEDGERS),
+    _same("unclean start", 1, "storage.unclean:FORMAT", _LEDGERS),
+    _same("explicit LACs, read-only, import", 1, "storage.small_files:FORMAT", _LEDGERS),
+    _same("scrub's progress", 1, "storage.scrub_state:FORMAT", _LEDGERS),
+    _same("move of shards", 1, "storage.shard_move:FORMAT", _LEDGERS),
+    _same("ledger metadata", 3, "model.ledger:FORMAT_VERSION", "metadata", read_min=1),
+    _same("sqlite metadata", 3, "meta.sqlite_file:FORMAT", "metadata.sqlite", read_min=1),
+    _same("stream's chain", 1, "stream.chain.chain:VERSION", "metadata"),
+    _same("cursor", 1, "stream.cursor.state:VERSION", "metadata"),
+    _same("stream position", 1, "stream.positions:VERSION", "applications"),
+    _same("metadata backup", 1, "admin.metadata_archive:FORMAT", "a file of the operator's"),
+    _same("collection of a bookie", 1, "admin.bookie_collection:FORMAT", "a file of the operator's"),
+    _same("fastbk's protocol", 1, "wire.messages:VERSION_MAX", "network"),
+    _same("Apache's protocol, version 2", 2, "apache/packet.h:FBK_APACHE_PACKET_VERSION", "network"),
+    _same("Apache's protocol, version 3", 3, "apache/messages.h:FBK_APACHE_PROTOCOL_VERSION", "network"),
+)
+"""All formats that outlive a process or go from one to another. Shared memory is not among them: all of a bookie's
+processes are of one version."""
+
+
+def version_at(name: str, level: int) -> int:
+    """Return the version of a format to write in a cluster of this level (INV-U1). KeyError: there is no such one."""
+    return _BY_NAME[name].version_at(level)
+
+
+_BY_NAME = {one.name: one for one in FORMATS}
