@@ -10,6 +10,8 @@ The auditor stores `LostBookies` in metadata, so an auditor that takes over cont
 INV-H3: a bookie is due only after its own delay, counted from its stored time of loss. A bookie that returns is no
 longer lost.
 INV-H4: while the loss of a bookie is doubtful it is due only after six delays, or when an operator says `resume`.
+INV-H6: while an operator's hold lasts no further bookie becomes due. It ends at its time, or when an operator says
+`resume`.
 """
 
 from __future__ import annotations
@@ -27,14 +29,32 @@ SESSION_DOUBT_S = 60.0
 """Losses that are noticed so soon after the auditor lost its own session are doubtful."""
 HALF_LOST = "half of the bookies or more are lost"
 SESSION_LOST = "the auditor had lost its own session"
+HOLD_S_MAX = 86_400.0
+"""The longest hold of an operator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealingHold:
+    """An operator's hold, for planned restarts. `until_ms`: its end, in ms since 1970; 0: there is none."""
+
+    until_ms: int = 0
+    reason: str = ""
+
+    def left_s(self, now_ms: int) -> float:
+        """Return how long it lasts yet, by the clock of this machine; never longer than a hold may."""
+        return max(0.0, min((self.until_ms - now_ms) / 1000, HOLD_S_MAX))
 
 
 @dataclass(frozen=True, slots=True)
 class LossRules:
-    """`delay_s`: how long a bookie may be away. `session_lost_ms`: when this auditor last lost its session."""
+    """`delay_s`: how long a bookie may be away. `session_lost_ms`: when this auditor last lost its session.
+
+    `hold`: an operator's, which may be over.
+    """
 
     delay_s: float = DELAY_DEFAULT_S
     session_lost_ms: int | None = None
+    hold: HealingHold = field(default_factory=HealingHold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +149,7 @@ def judge(
         lost[one] = found
     is_half = 2 * len(lost) >= len(set(known) | set(registered))
     due, waiting, held = set(), {}, {}
+    hold_s = rules.hold.left_s(now_ms)
     for one, found in lost.items():
         reason = ""
         # A bookie whose ledgers are marked was due already: what is lost later does not undo that.
@@ -136,6 +157,8 @@ def judge(
             reason = HALF_LOST if is_half else SESSION_LOST if found.is_doubtful else ""
         delay_s = rules.delay_s * (HOLD_DELAYS if reason else 1)
         left_s = delay_s - (now_ms - found.lost_ms) / 1000
+        if left_s < hold_s and not (found.is_released or found.is_marked):
+            left_s, reason = hold_s, rules.hold.reason or "an operator holds it"
         if left_s <= 0 or found.is_marked:
             due.add(one)
             continue

@@ -1,6 +1,7 @@
 """What the processes of AutoRecovery store in metadata, beside Apache's nodes: records below `autorecovery/`.
 
 autorecovery/settings          the cluster's copy rate: an operator writes it
+autorecovery/hold              until when no lost bookie becomes due: an operator writes it, and `cluster roll`
 autorecovery/lost_bookies      lost bookies with their times of loss: the auditor writes it, and an operator's `resume`
 autorecovery/audit             where the auditor's passes are, and when they ended: the auditor writes it
 autorecovery/leases            how the copy rate is divided: the auditor writes it
@@ -17,10 +18,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from fastbk.autorecovery.lost_bookies import LostBookies
+from fastbk.autorecovery.lost_bookies import HealingHold, LostBookies
 from fastbk.autorecovery.rate_leases import BYTES_PER_S_DEFAULT, Lease
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import MetadataConflict, StorageError
+from fastbk.formats import LEVEL_FIRST
 from fastbk.meta.records import Change
 from fastbk.model.ids import BookieId, LedgerId
 
@@ -142,6 +144,7 @@ class WorkerReport:
         waiting: of those, that back off or wait for a delay. parked_count, parked: that are parked (the first 20).
         bytes_per_s: the rate that it may use now; None: no limit.
         ledgers_repaired, entries_copied, bytes_copied, failures: since it began.
+        format_level: the highest that it has (`fastbk.formats`).
     """
 
     counter: int = 0
@@ -157,6 +160,7 @@ class WorkerReport:
     entries_copied: int = 0
     bytes_copied: int = 0
     failures: int = 0
+    format_level: int = LEVEL_FIRST
 
     @property
     def is_busy(self) -> bool:
@@ -220,6 +224,7 @@ class ClusterState:
     def __init__(self, records: RecordCalls) -> None:
         self._records = records
         self.settings = StoredValue(records, "settings", Settings())
+        self.hold = StoredValue(records, "hold", HealingHold())
         self.lost_bookies = StoredValue(records, "lost_bookies", LostBookies())
         self.audit = StoredValue(records, "audit", Audit())
         self.leases = StoredValue(records, "leases", Leases())

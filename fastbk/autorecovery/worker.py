@@ -27,6 +27,7 @@ from fastbk.client import Client
 from fastbk.client.ensembles import log_replacements
 from fastbk.client.lock_calls import LockLost
 from fastbk.errors import Error, NoSuchLedger
+from fastbk.formats import LEVEL_MAX
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.zookeeper_marks import APACHE_REASON
@@ -199,7 +200,7 @@ class ReplicationWorker:
             ledgers_repaired=counts.repaired,
             entries_copied=counts.entries_copied,
             bytes_copied=counts.bytes_copied,
-            failures=counts.failures,
+            failures=counts.failures, format_level=LEVEL_MAX,
         )
 
     # --- the marks ---------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
+    from fastbk.meta.format_level import check_level
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
     from fastbk.server.admin.certificate_watch import watched_certificates
@@ -77,6 +78,7 @@ async def _run(options: argparse.Namespace) -> int:
         events = stack.enter_context(recorded_events(options, "autorecovery"))
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(uri))
+        await client.call_store(check_level)
         healer = Healer(client, worker_options=chosen)
         events.source = f"autorecovery@{healer.name}"
         recoveries = RequestedRecoveries(client, uri, healer.worker.rate)

@@ -1,4 +1,4 @@
-"""`fastbk cluster heal ...`: what AutoRecovery is doing; pause it, resume it, set its copy rate."""
+"""`fastbk cluster heal ...`: what AutoRecovery is doing; pause or hold it, resume it, set its copy rate."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import metadata_uri, print_answer
 from fastbk.errors import ConfigError
-from fastbk.units import format_count, format_size, parse_size
+from fastbk.units import format_count, format_size, format_utc_ms, parse_duration_us, parse_size
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from fastbk.autorecovery.state import Audit, WorkerReport
+    from fastbk.autorecovery.state import Audit, ClusterState, WorkerReport
     from fastbk.client import Client
 
-ACTIONS = ("status", "pause", "resume", "rate")
+ACTIONS = ("status", "pause", "hold", "resume", "rate")
+HOLD_REASON = "an operator holds it: `fastbk cluster heal hold`"
 
 
 def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,28 +26,30 @@ def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=ACTIONS,
-        help="status (default), pause, resume or rate",
+        help="status (default), pause, hold, resume or rate",
         nargs="?",
         default="status",
     )
     parser.add_argument(
         "value",
         nargs="?",
-        help="of rate: bytes a second for the whole cluster, as 64MiB; 0: no limit",
+        help="of rate: bytes a second for the whole cluster, as 64MiB; 0: no limit. Of hold: how long, as 30min",
     )
 
 
 def heal(options: argparse.Namespace) -> int:
     """Do it."""
-    if (options.value is not None) != (options.action == "rate"):
+    if (options.value is not None) != (options.action in ("rate", "hold")):
         raise ConfigError(
-            "`heal rate` takes the bytes a second, as `heal rate 64MiB`; nothing else takes a value"
+            "`heal rate` takes the bytes a second, as `heal rate 64MiB`, and `heal hold` a time, as `heal hold 30min`;"
+            " nothing else takes a value"
         )
     return asyncio.run(_heal(options))
 
 
 async def _heal(options: argparse.Namespace) -> int:
     import fastbk
+    from fastbk.autorecovery.lost_bookies import HealingHold
     from fastbk.autorecovery.state import ClusterState, Settings
 
     async with fastbk.connect(metadata_uri(options)) as client:
@@ -56,12 +59,15 @@ async def _heal(options: argparse.Namespace) -> int:
             return print_answer(options, {"paused": True}, "AutoRecovery is paused")
         if options.action == "resume":
             await client.call_store(lambda store: store.coordination.enable())
+            await state.hold.put(HealingHold())
             await state.lost_bookies.change(lambda lost: lost.released())
             return print_answer(
                 options,
                 {"paused": False},
                 "AutoRecovery works; bookies that are lost now are held no longer",
             )
+        if options.action == "hold":
+            return await _hold(options, state)
         if options.action == "rate":
             bytes_per_s = float(parse_size(options.value))
             await state.settings.put(Settings(bytes_per_s))
@@ -70,12 +76,29 @@ async def _heal(options: argparse.Namespace) -> int:
         return await _status(options, client, state)
 
 
+async def _hold(options: argparse.Namespace, state: ClusterState) -> int:
+    from fastbk.autorecovery.lost_bookies import HOLD_S_MAX, HealingHold
+    from fastbk.autorecovery.state import clock_ms
+
+    try:
+        hold_s = parse_duration_us(options.value) / 1e6
+    except ValueError as error:
+        raise ConfigError(f"heal hold {options.value}: {error}") from error
+    if not 0 < hold_s <= HOLD_S_MAX:
+        raise ConfigError(f"heal hold {options.value}: must be more than 0 and at most {HOLD_S_MAX / 3600:.0f}h")
+    until_ms = clock_ms() + int(hold_s * 1000)
+    await state.hold.put(HealingHold(until_ms, HOLD_REASON))
+    said = f"no further bookie becomes due until {format_utc_ms(until_ms)}, or `heal resume`"
+    return print_answer(options, {"hold_until_ms": until_ms}, said)
+
+
 async def _status(options: argparse.Namespace, client: Client, state: object) -> int:
     from fastbk.autorecovery.state import ClusterState, clock_ms
 
     assert isinstance(state, ClusterState)
     audit, workers = await state.audit.read(), await state.workers()
     settings, lost = await state.settings.read(), (await state.lost_bookies.read()).lost
+    hold = await state.hold.read()
     is_enabled, auditor = await client.call_store(
         lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
     )
@@ -83,6 +106,7 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
     facts = {
         "enabled": is_enabled,
         "auditor": auditor,
+        "hold": asdict(hold),
         "bytes_per_s_max": settings.bytes_per_s,
         "lost_bookies": {str(one): asdict(each) for one, each in lost.items()},
         "audit": asdict(audit),
@@ -91,6 +115,7 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
     lines = [
         f"AutoRecovery is {'on' if is_enabled else 'paused'}; auditor: {auditor or 'none'}",
         f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
+        *([f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"] if hold.left_s(now_ms) else []),
         *_lost_lines(audit, now_ms),
         _cluster_line(workers.values()),
         *_worker_lines(workers),

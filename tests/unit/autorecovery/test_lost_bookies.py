@@ -10,7 +10,9 @@ from fastbk.autorecovery.lost_bookies import (
     DELAY_DEFAULT_S,
     HALF_LOST,
     HOLD_DELAYS,
+    HOLD_S_MAX,
     SESSION_LOST,
+    HealingHold,
     Judged,
     LossRules,
     LostBookies,
@@ -181,6 +183,41 @@ def test_no_order_of_losses_and_returns_makes_a_bookie_due_early(seed: int) -> N
                 assert away_s >= HOLD_DELAYS * DELAY_S
         for one in lost - judged.due:
             assert cluster.now_s - away_since[one] < HOLD_DELAYS * DELAY_S
+
+
+def test_an_operators_hold_keeps_lost_bookies_from_being_due_until_its_time() -> None:
+    """INV-H6."""
+    cluster = Cluster()
+    rules = LossRules(DELAY_S, hold=HealingHold(int((cluster.now_s + 5 * DELAY_S) * 1000), "a roll"))
+    judged = cluster.judge(without(0), rules)
+    assert judged.held == {"b0": "a roll"} and judged.waiting == {"b0": 5 * DELAY_S}
+    cluster.now_s += 4.5 * DELAY_S
+    cluster.judge(without(0, 1), rules)
+    cluster.now_s += 0.5 * DELAY_S - 1
+    judged = cluster.judge(without(0, 1), rules)
+    assert not judged.due and set(judged.held) == {"b0"}, "the delay of b1 is longer"
+    cluster.now_s += 1
+    judged = cluster.judge(without(0, 1), rules)
+    assert judged.due == {"b0"} and judged.waiting == {"b1": 0.5 * DELAY_S} and not judged.held
+
+
+def test_a_hold_undoes_nothing_and_resume_ends_it() -> None:
+    """INV-H6."""
+    cluster = Cluster()
+    lost_ms = cluster.judge(without(0)).after.lost["b0"].lost_ms
+    cluster.stored = cluster.stored.marked({"b0": lost_ms})
+    rules = LossRules(DELAY_S, hold=HealingHold(int(cluster.now_s * 1000) + 10**7, "a roll"))
+    assert cluster.judge(without(0), rules).due == {"b0"}, "its ledgers are marked"
+    cluster.judge(without(0, 1), rules)
+    cluster.stored = cluster.stored.released()
+    cluster.now_s += DELAY_S
+    assert cluster.judge(without(0, 1), rules).due == {"b0", "b1"}
+
+
+def test_no_clock_makes_a_hold_longer_than_a_day() -> None:
+    """INV-H6: it was written by another machine."""
+    assert HealingHold(10**15).left_s(1000) == HOLD_S_MAX
+    assert HealingHold().left_s(1000) == 0
 
 
 def test_apaches_stored_zero_is_our_default() -> None:
