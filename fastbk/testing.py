@@ -98,18 +98,22 @@ class LocalCluster:
         if folder is None:
             folder = self._temporary = Path(tempfile.mkdtemp(prefix="fastbk-"))
         self._tls = DevTls(folder / "tls") if self._has_tls else None
-        self._cluster = DevCluster(
+        self._cluster = self._made(folder)
+        try:
+            self._cluster.start(self._start_timeout_s)
+        except BaseException:
+            self._remove()
+            raise
+
+    def _made(self, folder: Path) -> DevCluster:
+        """Return the cluster; nothing runs yet."""
+        return DevCluster(
             folder,
             self._bookie_count,
             settings=self._settings,
             metadata_uri=self._given_metadata_uri,
             tls=self._tls,
         )
-        try:
-            self._cluster.start(self._start_timeout_s)
-        except BaseException:
-            self._remove()
-            raise
 
     def stop(self) -> None:
         """Stop all bookies and remove a temporary folder; the end of `with` does it.

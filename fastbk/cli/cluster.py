@@ -1,4 +1,4 @@
-"""`fastbk cluster ...`: the state of all bookies, what misses copies, and which bookies the metadata knows."""
+"""`fastbk cluster ...`: the state of all bookies, what misses copies, upgrades, and which bookies metadata knows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from fastbk.cli import under_replicated
 from fastbk.cli.cluster_events import add_event_arguments, events
 from fastbk.cli.cluster_heal import add_heal_arguments, heal
+from fastbk.cli.cluster_upgrade import (
+    add_finalize_arguments,
+    add_roll_arguments,
+    finalize,
+    roll,
+)
 from fastbk.cli.options import (
     add_common,
     add_confirmation,
@@ -23,6 +29,7 @@ from fastbk.cli.options import (
     run_verb,
 )
 from fastbk.errors import ConfigError
+from fastbk.formats import LEVEL_MAX
 from fastbk.units import format_size
 
 if TYPE_CHECKING:
@@ -43,8 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     under_replicated.add_arguments(add_verb(verbs, "under-replicated", under_replicated.run, text))
     text = "what happened, from all bookies, by time: --since 03:00 --until 03:20"
     add_event_arguments(add_verb(verbs, "events", events, text))
-    text = "what AutoRecovery is doing; pause it, resume it, set its copy rate"
+    text = "what AutoRecovery is doing; pause it, hold it for a while, resume it, set its copy rate"
     add_heal_arguments(add_verb(verbs, "heal", heal, text))
+    text = "restart all bookies, one failure domain after the other, by a command of yours"
+    add_roll_arguments(add_verb(verbs, "roll", roll, text))
+    text = "end an upgrade: allow the formats of this version; no way back to older ones"
+    add_finalize_arguments(add_verb(verbs, "finalize", finalize, text))
     text = "the bookies that the metadata knows; forget one"
     cookies = add_verb(verbs, "cookies", _cookies, text)
     cookies.add_argument(
@@ -59,25 +70,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(verbs)
 
 
-def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None]:
-    """Return the state of every bookie, and the hold that metadata is on."""
+def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None, int]:
+    """Return the state of every bookie, the hold that metadata is on, and the cluster's format level."""
     import fastbk
     from fastbk.admin.cluster import bookie_states
+    from fastbk.meta.format_level import read_record
     from fastbk.meta.hold import read_hold
 
     uri = metadata_uri(options)
     with opened_store(uri) as store:
-        identities, hold = store.list_identities(), read_hold(store)
+        identities, hold, level = store.list_identities(), read_hold(store), read_record(store).level
 
     async def ask() -> list[BookieState]:
         async with fastbk.connect(uri) as client:
             return await bookie_states(client, identities)
 
-    return asyncio.run(ask()), hold
+    return asyncio.run(ask()), hold, level
 
 
 def _status(options: argparse.Namespace) -> int:
-    states, hold = _states(options)
+    states, hold, level = _states(options)
     counts = {name: 0 for name in ("up", "read-only", "frozen", "silent", "down")}
     for one in states:
         counts[one.state] += 1
@@ -86,6 +98,7 @@ def _status(options: argparse.Namespace) -> int:
     is_well = bool(states) and counts["up"] == len(states) and hold is None
     facts = {"bookies": counts, "disk_total_bytes": total, "disk_free_bytes": free}
     facts |= {"metadata_hold": None if hold is None else str(hold), "is_well": is_well}
+    facts |= {"format_level": level, "format_level_max": LEVEL_MAX}
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     lines = [f"bookies: {said or 'none'}"]
     if total:
@@ -96,6 +109,8 @@ def _status(options: argparse.Namespace) -> int:
         for one in states
         if one.state != "up"
     ]
+    if level < LEVEL_MAX:
+        lines.append(f"format level {level}; after an upgrade of all, `fastbk cluster finalize` makes it {LEVEL_MAX}")
     if hold is not None:
         text = f"metadata is on hold, nothing is deleted: {hold}; see `fastbk metadata status`"
         lines.append(text)
@@ -105,7 +120,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def print_bookies(options: argparse.Namespace) -> int:
     """Print every bookie: `fastbk cluster bookies` and `fastbk bookie list`."""
-    states, _ = _states(options)
+    states, _, _ = _states(options)
     if options.json:
         print_json([asdict(one) for one in states])
         return 0

@@ -42,6 +42,7 @@ class Bookie:
         reason: why it is down, as far as it said.
         reads_only: not empty: it serves reads only, for that reason, until it is started anew.
         sections: of its configuration file.
+        tree: the folder that holds the package fastbk of its next start; None: this process's.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Bookie:
     reason: str = ""
     reads_only: str = ""
     is_ready: bool = False
+    tree: Path | None = None
     _process: subprocess.Popen[bytes] | None = None
     _lifeline: socket.socket | None = None
 
@@ -92,7 +94,7 @@ class Bookie:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=environment() if self.tree is None else environment() | {"PYTHONPATH": str(self.tree)},
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )

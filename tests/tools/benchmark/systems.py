@@ -35,13 +35,19 @@ def commit_of(name: str) -> str:
 
 def check_out(sha: str) -> Path:
     """Return a set-up tree of a commit under build/against/, made if it is not there."""
+    tree = worktree(sha)
+    subprocess.run(["./dev", "setup"], cwd=tree, check=True)
+    return tree
+
+
+def worktree(sha: str) -> Path:
+    """Return a tree of a commit under build/against/, made if it is not there; nothing is built."""
     tree = ROOT / "build" / "against" / sha[:12]
     if not tree.exists():
         tree.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
         command = ["git", "worktree", "add", "--detach", str(tree), sha]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    subprocess.run(["./dev", "setup"], cwd=tree, check=True)
     return tree
 
 

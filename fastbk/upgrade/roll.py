@@ -1,0 +1,254 @@
+"""`fastbk cluster roll`: restarts the bookies of a cluster one failure domain after the other, by a command of the
+operator's. `roll_plan.py` decides; here is what it needs: looking at the cluster, and running the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import time
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastbk.admin.cluster import bookie_states, marked, under_replicated
+from fastbk.autorecovery.lost_bookies import HealingHold
+from fastbk.autorecovery.state import ClusterState, clock_ms
+from fastbk.client.bookie_views import LOCATION_PROPERTY
+from fastbk.errors import ConfigError, Error, MetadataUnavailable, StorageError
+from fastbk.meta.hold import read_hold
+from fastbk.placement.topology import valid_location
+from fastbk.placement.values import DEFAULT_LOCATION
+from fastbk.upgrade.roll_plan import Action, Done, Observation, Restart, Roll, RollBookie, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from fastbk.admin.cluster import BookieState
+    from fastbk.client import Client
+    from fastbk.model.ids import BookieId
+
+LOOK_INTERVAL_S = 1.0
+AWAY_S_MAX = 60.0
+"""Metadata may be away for so long before the roll stops."""
+HOLD_S = 1800.0
+"""Healing is held for so long at a time: a roll that dies leaves no more than that behind."""
+HOLD_REASON = "a rolling upgrade: `fastbk cluster roll`"
+OUTPUT_BYTES_MAX = 4096
+"""Of what the restart command printed last."""
+PLACEHOLDER = "{bookie}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollOptions:
+    """How a roll is done.
+
+    Attributes:
+        command: for a shell; `{bookie}` stands for the id, quoted.
+        command_s: how long one run of it may take.
+        verify: ask every bookie what it holds; False: go by marks alone, which costs little in large clusters.
+    """
+
+    command: str
+    command_s: float = 300.0
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        if PLACEHOLDER not in self.command:
+            raise ConfigError(
+                f"--restart {self.command!r}: write {PLACEHOLDER} where the bookie's id belongs,"
+                f" as in --restart 'ssh {PLACEHOLDER} systemctl restart fastbk-bookie'"
+            )
+
+
+@dataclass(slots=True)
+class RollReport:
+    """What a roll has done. `seconds`: bookie -> from its restart to the next step, or the end."""
+
+    restarted: list[BookieId] = field(default_factory=list)
+    seconds: dict[BookieId, float] = field(default_factory=dict)
+    stopped: str = ""
+    next_from: str = ""
+
+
+async def read_bookies(client: Client) -> dict[BookieId, RollBookie]:
+    """Return all bookies as they are now. Raises Error."""
+    identities = await client.call_store(lambda store: store.list_identities())
+    starts = {one.bookie_id: one.starts for one in identities}
+    states = await bookie_states(client, identities)
+    return {one.bookie_id: _roll_bookie(one, starts.get(one.bookie_id)) for one in states}
+
+
+def _roll_bookie(state: BookieState, starts: int | None) -> RollBookie:
+    location = valid_location(state.properties.get(LOCATION_PROPERTY, "")) or DEFAULT_LOCATION
+    version = "" if state.info is None else state.info.software.removeprefix("fastbk ")
+    return RollBookie(state.bookie_id, location, state.state, state.reason, version, starts)
+
+
+async def run_roll(
+    client: Client,
+    roll: Roll,
+    options: RollOptions,
+    say: Callable[[str], None] = lambda text: None,
+) -> RollReport:
+    """Do all steps, or stop at the first doubt; `say` gets a line now and then. Healing is held meanwhile.
+
+    Raises Error where the first look fails; later that is a doubt.
+    """
+    report, runner = RollReport(), _Runner(client, roll, options, say)
+    state = ClusterState(client.records)
+    await read_bookies(client)
+    try:
+        await runner.run(report, state)
+    finally:
+        with suppress(Error):  # the hold ends by itself
+            await state.hold.change(lambda hold: HealingHold() if hold.reason == HOLD_REASON else hold)
+    return report
+
+
+class _Runner:
+    def __init__(
+        self, client: Client, roll: Roll, options: RollOptions, say: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._roll = roll
+        self._options = options
+        self._say = say
+        self._said = ""
+        self._looked_s = time.monotonic()
+
+    async def run(self, report: RollReport, state: ClusterState) -> None:
+        began: dict[BookieId, float] = {}
+        while True:
+            action = await self._next(state)
+            now_s = time.monotonic()
+            if isinstance(action, Restart | Done):
+                report.seconds |= {one: round(now_s - since_s, 1) for one, since_s in began.items()}
+                began = {}
+            match action:
+                case Done():
+                    return
+                case Stop(reason, next_from):
+                    report.stopped, report.next_from = reason, next_from
+                    return
+                case Restart(bookies):
+                    began = dict.fromkeys(bookies, now_s)
+                    reason = await self._restart(bookies)
+                    report.restarted += bookies
+                    if reason:
+                        stop = self._roll.failed(reason)
+                        report.stopped, report.next_from = stop.reason, stop.next_from
+                        return
+                    self._roll.restarted(time.monotonic())
+                case _:
+                    if action.reason != self._said:
+                        self._said = action.reason
+                        self._say(action.reason)
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _next(self, state: ClusterState) -> Action:
+        """Look at the cluster and decide. An outage of metadata is a doubt once it lasts."""
+        while True:
+            try:
+                await self._hold(state)
+                seen = await self._seen()
+            except Error as error:
+                away_s = time.monotonic() - self._looked_s
+                if not isinstance(error, MetadataUnavailable) or away_s >= AWAY_S_MAX:
+                    return self._roll.failed(f"the cluster cannot be looked at: {error}")
+                await asyncio.sleep(LOOK_INTERVAL_S)
+                continue
+            self._looked_s = time.monotonic()
+            return self._roll.decide(seen, self._looked_s)
+
+    async def _hold(self, state: ClusterState) -> None:
+        """Hold healing on; a hold of the operator's own that lasts longer stays."""
+        now_ms = clock_ms()
+        until_ms = now_ms + int(HOLD_S * 1000)
+
+        def decide(hold: HealingHold) -> HealingHold:
+            left_s = hold.left_s(now_ms)
+            if left_s >= HOLD_S or (hold.reason == HOLD_REASON and left_s >= HOLD_S / 2):
+                return hold
+            return HealingHold(until_ms, HOLD_REASON)
+
+        await state.hold.change(decide)
+
+    async def _seen(self) -> Observation:
+        hold = await self._client.call_store(read_hold)
+        if hold is not None:
+            return Observation({}, doubt=f"metadata is on hold: {hold}; see `fastbk metadata status`")
+        bookies = await read_bookies(self._client)
+        if not self._roll.wants_missing:
+            return Observation(bookies)
+        return Observation(bookies, await self._missing(self._roll.may_miss))
+
+    async def _missing(self, may_miss: Collection[BookieId]) -> str | None:
+        """Return one copy that is missing, "" if none is, None if the check took too long: it is begun anew."""
+        check = under_replicated(self._client) if self._options.verify else marked(self._client)
+        try:
+            async with asyncio.timeout(self._roll.limits.whole_s), aclosing(check) as found:
+                async for one in found:
+                    if one.bookie_id not in may_miss:
+                        return f"ledger {one.ledger_id} on {one.bookie_id}: {one.reason}"
+        except TimeoutError:
+            return f"the check of all ledgers took more than {self._roll.limits.whole_s:g} s: give --check marks"
+        return ""
+
+    # --- the command ----------------------------------------------------------------------------------------------
+
+    async def _restart(self, bookies: tuple[BookieId, ...]) -> str:
+        """Run the command for each bookie at once; return why it failed, "" if it did not."""
+        self._say(f"restarting {', '.join(bookies)}")
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_command(one)) for one in bookies]
+        return "; ".join(reason for one in tasks if (reason := one.result()))
+
+    async def _run_command(self, bookie_id: BookieId) -> str:
+        command = self._options.command.replace(PLACEHOLDER, shlex.quote(bookie_id))
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        output = b""
+        try:
+            async with asyncio.timeout(self._options.command_s):
+                # What it leaves running may keep the pipe: its own end counts.
+                waiting = asyncio.ensure_future(process.wait())
+                reading = asyncio.ensure_future(_tail(process.stdout))
+                await waiting
+                done, _ = await asyncio.wait([reading], timeout=1.0)
+                output = reading.result() if done else b""
+                reading.cancel()
+        except TimeoutError:
+            reading.cancel()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            return f"the restart command of {bookie_id} did not end within {self._options.command_s:g} s: {command}"
+        if process.returncode == 0:
+            return ""
+        said = " ".join(output.decode(errors="replace").split()) or "it printed nothing"
+        return f"the restart command of {bookie_id} ended with {process.returncode}: {said}"
+
+
+async def _tail(stream: asyncio.StreamReader) -> bytes:
+    """Return the last bytes of a stream; the others are read, too."""
+    kept = b""
+    while data := await stream.read(OUTPUT_BYTES_MAX):
+        kept = (kept + data)[-OUTPUT_BYTES_MAX:]
+    return kept
+
+
+def check_roll(bookies: Collection[RollBookie]) -> None:
+    """Raise StorageError where there is nothing that could be rolled."""
+    if not any(one.starts is not None for one in bookies):
+        raise StorageError(
+            "the cluster has no bookie of fastbk's: Apache's are restarted by Apache's tools"
+        )

@@ -1,0 +1,198 @@
+"""Upgrades on real bookies: the format level, rolls, and the version before in one cluster with this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import fastbk
+import fastbk.sync
+from fastbk.devcluster import DevCluster
+from fastbk.errors import StorageError
+from fastbk.exit_codes import FAILED, REFUSED, USAGE
+from fastbk.formats import LEVEL_FIRST, LEVEL_MAX
+from fastbk.meta import open_store
+from fastbk.meta.format_level import raise_level
+from fastbk.testing import LocalCluster
+from tests.fixtures import released
+from tests.fixtures.cli import Cli
+from tests.fixtures.pages import page
+from tests.fixtures.released import ReleasedCluster, released_tree
+from tests.fixtures.restart_server import restart_server, restarts_into
+from tests.fixtures.wait import wait_until_async
+
+__all__ = ["released_tree"]
+
+ENTRIES = 60
+
+
+def data_of(ledger_id: int, entry_id: int) -> bytes:
+    return b"%d/%d/" % (ledger_id, entry_id) * (entry_id % 7 + 1)
+
+
+def write(uri: str) -> int:
+    with fastbk.sync.connect(uri) as client, client.create_ledger(3, 3, 2) as writer:
+        writer.append_many([data_of(writer.ledger_id, one) for one in range(ENTRIES)])
+        return int(writer.ledger_id)
+
+
+def check(uri: str, ledger_id: int) -> None:
+    with fastbk.sync.connect(uri) as client:
+        found = [bytes(one.data) for one in client.open_ledger(ledger_id).read()]
+    assert found == [data_of(ledger_id, one) for one in range(ENTRIES)]
+
+
+def test_a_new_cluster_is_finalized_once(fastbk_cluster: LocalCluster) -> None:
+    """INV-U2."""
+    cli = Cli(fastbk_cluster.metadata_uri)
+    assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
+    assert "format level 1; after an upgrade of all" in cli("cluster", "status")
+    assert cli.json("cluster", "finalize", "--dry-run")["dry_run"] is True
+    assert "give --yes" in cli.fails("cluster", "finalize", code=USAGE)
+    assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
+    assert cli.json("cluster", "finalize", "--yes")["level"] == LEVEL_MAX
+    assert cli("cluster", "finalize") == (
+        f"the cluster has format level {LEVEL_MAX}; this version has none above {LEVEL_MAX}\n"
+    )
+    assert "format level" not in cli("cluster", "status")
+
+
+async def test_running_bookies_read_the_new_level(
+    fastbk_cluster: LocalCluster,
+) -> None:
+    """INV-U1: within `POLL_INTERVAL_S`, without a restart."""
+    cli = Cli(fastbk_cluster.metadata_uri)
+    await asyncio.to_thread(cli, "cluster", "finalize", "--yes")
+
+    def have_it() -> bool:
+        lines = [page(one, "/metrics")[1] for one in fastbk_cluster.bookies]
+        return all(f"fastbk_supervisor_format_level {LEVEL_MAX}" in one for one in lines)
+
+    await wait_until_async(lambda: asyncio.to_thread(have_it), "the level on all bookies")
+
+
+def test_nothing_starts_in_a_cluster_whose_level_it_lacks(tmp_path: Path) -> None:
+    """INV-U2."""
+    cluster = DevCluster(tmp_path, 1)
+    store = open_store(cluster.metadata_uri)
+    raise_level(store, LEVEL_MAX + 1)
+    store.close()
+    (bookie,) = cluster.bookies
+    with pytest.raises(StorageError, match=f"finalized at format level {LEVEL_MAX + 1}"):
+        cluster.start()
+    bookie.spawn()
+    assert bookie.wait_gone() == REFUSED, "systemd does not try again"
+    cli = Cli(cluster.metadata_uri)
+    for name in ("janitor", "autorecovery"):
+        assert "Start a version that has the level" in cli.fails(name, code=USAGE)
+
+
+# --- rolls ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_roll_restarts_each_bookie_once_and_keeps_all_entries(tmp_path: Path) -> None:
+    """INV-U3."""
+    async with LocalCluster(3) as cluster:
+        cli = Cli(cluster.metadata_uri)
+        ledger_id = await asyncio.to_thread(write, cluster.metadata_uri)
+        boots = [one.pids["supervisor"] for one in cluster.bookies]
+        async with restart_server(tmp_path, restarts_into(cluster, None)) as command:
+            _, planned, _ = await cli.answer_async(
+                "cluster", "roll", "--restart", command, "--dry-run"
+            )
+            assert [one["bookies"] for one in planned["steps"]] == [
+                ["bookie-1"],
+                ["bookie-2"],
+                ["bookie-3"],
+            ]
+            assert [one.pids["supervisor"] for one in cluster.bookies] == boots
+            code, done, said = await cli.answer_async("cluster", "roll", "--restart", command)
+        assert (code, done["restarted"]) == (0, ["bookie-1", "bookie-2", "bookie-3"]), said
+        assert done["stopped"] == "" and set(done["seconds"]) == set(done["restarted"])
+        assert not {one.pids["supervisor"] for one in cluster.bookies} & set(boots)
+        status = await asyncio.to_thread(cli.run, "cluster", "heal", "status", "--json")
+        assert json.loads(status[1])["hold"]["until_ms"] == 0, "the hold is over"
+        await asyncio.to_thread(check, cluster.metadata_uri, ledger_id)
+
+
+async def test_a_roll_stops_at_a_bookie_that_does_not_come_back(tmp_path: Path) -> None:
+    """INV-U3: and goes on there."""
+    async with LocalCluster(3) as cluster:
+        cli = Cli(cluster.metadata_uri)
+        good, fails = restarts_into(cluster, None), [True]
+
+        async def restart(bookie_id: str) -> None:
+            if bookie_id == "bookie-2" and fails.pop():
+                raise ValueError("no such host: b2")
+            await good(bookie_id)
+
+        async with restart_server(tmp_path, restart) as command:
+            words = ("cluster", "roll", "--restart", command)
+            code, done, said = await cli.answer_async(*words)
+            assert code == FAILED and done["restarted"] == ["bookie-1", "bookie-2"]
+            assert "no such host: b2" in done["stopped"] and done["next_from"] == "bookie-2"
+            assert "--from bookie-2" in said
+            fails.append(False)
+            code, done, said = await cli.answer_async(*words, "--from", "bookie-2")
+        assert (code, done["restarted"]) == (0, ["bookie-2", "bookie-3"]), said
+
+
+async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_down(
+    tmp_path: Path,
+) -> None:
+    """INV-U3."""
+    async with LocalCluster(3) as cluster:
+        cli = Cli(cluster.metadata_uri)
+        words = ("cluster", "roll", "--restart", "true {bookie}", "--ready-timeout", "2s")
+        code, done, _ = await cli.answer_async(*words)
+        assert code == FAILED and "no new start of bookie bookie-1" in done["stopped"]
+        await cluster.stop_bookie_async(2)
+        code, done, _ = await cli.answer_async(*words)
+        assert (code, done["restarted"]) == (FAILED, [])
+        assert "bookie bookie-3 is down" in done["stopped"]
+        said = await asyncio.to_thread(cli.fails, "cluster", "roll", "--restart", "true", code=USAGE)
+        assert "write {bookie} where the bookie's id belongs" in said
+
+
+# --- both versions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_both_versions_serve_each_others_clients_in_one_cluster(
+    released_tree: Path,
+) -> None:
+    """Bookies of both, clients of both: each reads what the other wrote, ledgers and streams."""
+    async with ReleasedCluster(3) as cluster:
+        uri, cli = cluster.metadata_uri, Cli(cluster.metadata_uri)
+
+        async def old(*words: str, stdin: bytes = b"") -> bytes:
+            return await asyncio.to_thread(released.run, released_tree, uri, *words, stdin=stdin)
+
+        async def new(*words: str, stdin: bytes = b"") -> bytes:
+            return await asyncio.to_thread(lambda: cli.raw(*words, stdin=stdin))
+
+        expected: dict[str, bytes] = {}
+        records = b""
+        await old("namespace", "create", "shop")
+        await old("stream", "create", "shop/orders")
+        for step in range(4):  # 0, 1, 2 and 3 of three bookies are new
+            for name, fastbk_of in (("old", old), ("new", new)):
+                lines = b"".join(b"%s %d %d\n" % (name.encode(), step, one) for one in range(500))
+                ledger_id = (await fastbk_of("ledger", "write", stdin=lines)).decode().strip()
+                expected[ledger_id] = lines
+                await fastbk_of("stream", "append", "shop/orders", stdin=lines)
+                records += lines
+            for reader in (old, new):
+                for ledger_id, lines in expected.items():
+                    assert await reader("ledger", "read", ledger_id, "--raw") == lines
+                assert await reader("stream", "read", "shop/orders", "--payload") == records
+            if step < 3:
+                code, answer, _ = await cli.answer_async("cluster", "finalize", "--yes")
+                assert code == FAILED and len(answer["reasons"]) == 3 - step
+                await restarts_into(cluster, None)(cluster.bookies[step].name)
+        code, answer, _ = await cli.answer_async("cluster", "finalize", "--yes")
+        assert (code, answer["level"]) == (0, LEVEL_MAX)
