@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fastbk.testing import LocalCluster
+from tests.fixtures import released
 from tests.live.torture import Torture
-from tests.rigs import mounts, outage, shutdown, spark_kills, takeovers
+from tests.rigs import mounts, outage, shutdown, spark_kills, takeovers, upgrade
 from tests.rigs.report import Plan
 from tests.rigs.rolling import judge, roll
 from tests.rigs.rolling_writers import Round
@@ -77,6 +78,22 @@ def test_a_whole_cluster_cut_off_loses_nothing(seed: int, tmp_path: Path) -> Non
     assert report.is_good, report.losses[:5]
     assert report.cases == 1
     assert report.counts["entries"] >= shutdown.ACKS_MIN
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("metadata", ["sqlite", "zookeeper"])
+def test_a_roll_to_this_version_and_back_loses_nothing(
+    tmp_path: Path, rng: random.Random, metadata: str
+) -> None:
+    """INV-U3: the rig `roll`."""
+    if reason := released.why_not():
+        pytest.skip(reason)
+    report = upgrade.run(Plan(rng.getrandbits(30), 1, 600.0, tmp_path, metadata=metadata))
+    assert report.losses == [] and report.skipped == ""
+    assert report.cases == 1 and report.counts["restarts"] == 2 * upgrade.BOOKIES
+    assert report.counts["entries"] and report.counts["records"]
+    assert len(report.notes) == 3
 
 
 @pytest.mark.soak

@@ -74,6 +74,16 @@ async def roll(
     waits_for_repairs: bool = True,
 ) -> None:
     """Restart bookies in turns under load; then end everything, after the clients' repairs or without them."""
+    async with under_load(life, loads, waits_for_repairs=waits_for_repairs):
+        for bookie in bookies:
+            await restart(cluster, bookie, life)
+
+
+@asynccontextmanager
+async def under_load(
+    life: Round, loads: Sequence[Load] = LOADS, *, waits_for_repairs: bool = True
+) -> AsyncIterator[None]:
+    """Have all loads written while the block runs; then end them, after the clients' repairs or without them."""
     async with AsyncExitStack() as stack:
         clients: list[Client] = []
         blocking: list[fastbk.sync.Client] = []
@@ -93,8 +103,7 @@ async def roll(
         ledgers = [load for load in loads if load.kind != "stream"]
         try:
             await wait_until_async(lambda: len(life.acknowledged) >= len(ledgers), "all writers")
-            for bookie in bookies:
-                await restart(cluster, bookie, life)
+            yield
         finally:
             life.is_over = True
             for counts in await asyncio.wait_for(asyncio.gather(*writers), ENDS_S):

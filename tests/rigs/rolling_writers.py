@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Round:
         acknowledged: ledger id -> how many entries were acknowledged.
         records: how many records of the stream were acknowledged.
         counts: what happened.
+        worst_append_s: the longest that a batch took until it was acknowledged, since `take_worst_s` was called last.
     """
 
     uri: str
@@ -82,6 +84,20 @@ class Round:
     acknowledged: dict[int, int] = field(default_factory=dict)
     records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    worst_append_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def acknowledge(self, began_s: float) -> None:
+        """Note that a batch that was sent then is acknowledged."""
+        took_s = time.monotonic() - began_s
+        with self._lock:  # blocking writers have threads of their own
+            self.worst_append_s = max(self.worst_append_s, took_s)
+
+    def take_worst_s(self) -> float:
+        """Return the worst append since the last call."""
+        with self._lock:
+            worst_s, self.worst_append_s = self.worst_append_s, 0.0
+        return worst_s
 
     def quorums(self, load: Load) -> tuple[int, int, int]:
         """Return E, Qw and Qa of the load's ledgers."""
@@ -129,7 +145,9 @@ async def _write_one(client: Client, life: Round, load: Load, *, is_closed: bool
         return None
     count, end_s = 0, time.monotonic() + load.ledger_s
     while not life.is_over and time.monotonic() < end_s:
+        began_s = time.monotonic()
         await writer.append_many(_batch(writer.ledger_id, count))
+        life.acknowledge(began_s)
         count += BATCH
         life.acknowledged[writer.ledger_id] = count
         await asyncio.sleep(PAUSE_S)
@@ -155,7 +173,9 @@ async def write_stream(client: StreamClient, life: Round, load: Load) -> None:
     stream = await namespace.create_stream("records", policy)
     async with stream.writer() as writer:
         while not life.is_over:
+            began_s = time.monotonic()
             await writer.append_many(_batch(-1, life.records))
+            life.acknowledge(began_s)
             life.records += BATCH
             await asyncio.sleep(PAUSE_S)
     life.counts["records"] += life.records
@@ -194,7 +214,9 @@ def _write_one_blocking(
         return None
     count, end_s = 0, time.monotonic() + load.ledger_s
     while not life.is_over and time.monotonic() < end_s:
+        began_s = time.monotonic()
         writer.append_many(_batch(writer.ledger_id, count))
+        life.acknowledge(began_s)
         count += BATCH
         life.acknowledged[writer.ledger_id] = count
         time.sleep(PAUSE_S)

@@ -10,7 +10,7 @@ on a busy machine.
     SEED=n           the same choices again (not the timing of real processes)
     ONLY=regex       of the kill points those whose names match; of RIG=spark its kinds: steps, zombie,
                      executor, orphan, bookie, metadata
-    METADATA=zookeeper   of RIG=rolling: ZooKeeper instead of sqlite
+    METADATA=zookeeper   of RIG=rolling and RIG=roll: ZooKeeper instead of sqlite
     JOBS=2           processes at once, for the rigs that can use them
     DATA=folder      where files go; what is kept after a loss lies there; kill points done there are not done again
 """
@@ -41,6 +41,7 @@ from tests.rigs import (
     rolling,
     shutdown,
     takeovers,
+    upgrade,
 )
 from tests.rigs.children import ChildFailed, start_child
 from tests.rigs.report import Plan, Report
@@ -90,6 +91,9 @@ RIGS = {
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
     "rolling": Rig(rolling.run, "bookies are restarted in turns under load: no copy is missing", 60.0, cases=2),
+    "roll": Rig(
+        upgrade.run, "a roll from the released version to this one and back, under load", 60.0, cases=1, only_named=True
+    ),
     "healing": Rig(
         healing.run, "bookies are lost for good: AutoRecovery brings every copy back", 0.0, cases=5, only_named=True
     ),

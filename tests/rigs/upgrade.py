@@ -1,0 +1,172 @@
+"""Rig `roll`: `fastbk cluster roll` takes a cluster from the released version to this one and back, under load.
+
+Three bookies begin with the released version. The writers of the rig `rolling` write with this version's clients, and
+one with the released one's. Two rolls follow: to this version, and back, which operators may do until they finalize.
+Then every acknowledged entry must be read, and no copy be missing. The worst append of each roll is noted. INV-U3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import fastbk
+from fastbk.devcluster.zookeeper import find_jars
+from fastbk.errors import ConfigError
+from fastbk.formats import LEVEL_PROPERTY
+from fastbk.testing import LocalCluster
+from tests.fixtures import released
+from tests.fixtures.cli import Cli
+from tests.fixtures.released import ReleasedCluster
+from tests.fixtures.restart_server import restart_server, restarts_into
+from tests.rigs.report import Plan, Report
+from tests.rigs.rolling import judge, metadata_in, under_load
+from tests.rigs.rolling_writers import LOADS, Load, Round
+
+BOOKIES = 3
+OLD_WRITER_END_S = 60.0
+
+# Runs with the released version until its stdin ends.
+_OLD_WRITER = """
+import asyncio, json, sys, threading, time
+import fastbk
+
+def batch(ledger_id, first):
+    return [(b"%d/%d " % (ledger_id, first + one)).ljust(1000, b".") for one in range(20)]
+
+async def main():
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    count, worst_s = 0, 0.0
+    async with fastbk.connect(sys.argv[1]) as client, await client.create_ledger(3, 3, 2) as writer:
+        print("ready", flush=True)
+        while not over.is_set():
+            began_s = time.monotonic()
+            await writer.append_many(batch(writer.ledger_id, count))
+            worst_s = max(worst_s, time.monotonic() - began_s)
+            count += 20
+            await asyncio.sleep(0.05)
+    print(json.dumps({"ledger_id": writer.ledger_id, "count": count, "worst_s": worst_s}), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@dataclass
+class RollFigures:
+    """What one roll took, in seconds."""
+
+    to: str
+    took_s: float
+    worst_append_s: float
+
+    def __str__(self) -> str:
+        return f"to {self.to}: {self.took_s:.1f} s, worst append {self.worst_append_s * 1e3:.0f} ms"
+
+
+@asynccontextmanager
+async def _old_writer(life: Round, figures: list[str]) -> AsyncIterator[None]:
+    """Have a client of the released version write a ledger while the block runs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-c", _OLD_WRITER, life.uri,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=released.environment(released.build()),
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"ready\n", "the released client did not start"
+        yield
+        process.stdin.close()
+        said = await asyncio.wait_for(process.stdout.read(), OLD_WRITER_END_S)
+        wrote = json.loads(said)
+        life.acknowledged[wrote["ledger_id"]] = wrote["count"]
+        figures.append(f"released client: {wrote['count']} entries, worst append {wrote['worst_s'] * 1e3:.0f} ms")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def there_and_back(
+    cluster: LocalCluster, life: Round, folder: Path, loads: tuple[Load, ...] = LOADS
+) -> tuple[list[str], list[str]]:
+    """Roll to this version and back under load; return what went wrong, and figures."""
+    wrong: list[str] = []
+    figures: list[str] = []
+    cli = Cli(life.uri)
+    trees = {f"this version ({fastbk.__version__})": None, f"the released one ({released.VERSION})": released.build()}
+    async with _old_writer(life, figures), under_load(life, loads):
+        for name, tree in trees.items():
+            life.take_worst_s()
+            began_s = time.monotonic()
+            async with restart_server(folder, restarts_into(cluster, tree)) as command:
+                code, answer, said = await cli.answer_async(
+                    "cluster", "roll", "--restart", command, "--whole-timeout", "5min"
+                )
+            took_s = time.monotonic() - began_s
+            if code != 0 or len(answer["restarted"]) != len(cluster.bookies):
+                wrong.append(f"the roll to {name} stopped: {answer and answer['stopped']}: {said}")
+                break
+            life.counts["restarts"] += len(answer["restarted"])
+            figures.append(str(RollFigures(name, took_s, life.take_worst_s())))
+            wrong += await _versions_wrong(life.uri, is_new=tree is None)
+    return wrong + await judge(cluster, life), figures
+
+
+async def _versions_wrong(uri: str, *, is_new: bool) -> list[str]:
+    """Return which bookies are not of the version that they were rolled to."""
+    async with fastbk.connect(uri) as client:
+        return [
+            f"bookie {one.service.bookie_id} is of the wrong version after its roll"
+            for one in await client.list_bookies()
+            if (LEVEL_PROPERTY in one.service.properties) != is_new
+        ]
+
+
+async def _run(plan: Plan, report: Report, folder: Path) -> None:
+    loads = tuple(load for load in LOADS if re.search(plan.only, load.name))
+    rng = random.Random(plan.seed)
+    while plan.begins(report.cases):
+        data = folder / f"case-{report.cases}"
+        async with (
+            metadata_in(folder / f"metadata-{report.cases}", plan.metadata) as uri,
+            ReleasedCluster(BOOKIES, data=data, metadata_uri=uri) as cluster,
+        ):
+            life = Round(cluster.metadata_uri, BOOKIES, rng)
+            wrong, figures = await there_and_back(cluster, life, folder, loads)
+        report.lose(wrong, f"seed {plan.seed}, kept in {data}")
+        report.counts += life.counts
+        report.notes += figures
+        report.cases += 1
+        if not wrong:
+            shutil.rmtree(data)
+
+
+def run(plan: Plan) -> Report:
+    """Roll there and back; the folder is kept when something is lost."""
+    report, began_s = Report("roll"), time.monotonic()
+    report.skipped = released.why_not()
+    if plan.metadata == "zookeeper" and not report.skipped:
+        try:
+            find_jars()
+        except ConfigError as error:
+            report.skipped = str(error)
+    if report.skipped:
+        return report
+    folder = Path(tempfile.mkdtemp(prefix="fastbk-roll-", dir=plan.folder))
+    asyncio.run(_run(plan, report, folder))
+    if report.is_good:
+        shutil.rmtree(folder)
+    report.seconds = time.monotonic() - began_s
+    return report
