@@ -36,6 +36,7 @@ from fastbk.admin.metadata_archive import (
 from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.durable_files import replaced
 from fastbk.meta.api import all_ledgers
+from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.rollback_mark import read_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 PASSING = ("cluster", MARKS, "autorecovery")
 """Folders of records that are not in a backup, but for `KEPT`."""
-KEPT = ("autorecovery/settings",)
+KEPT = ("autorecovery/settings", LEVEL_PATH)
 READ_AT_ONCE = 500
 T = TypeVar("T", Record, Ledger, Bookie)
 

@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from fastbk.placement.values import DEFAULT_LOCATION
 from fastbk.upgrade.roll_plan import Action, Done, Observation, Restart, Roll, RollBookie, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import AsyncIterator, Callable, Collection
 
     from fastbk.admin.cluster import BookieState
     from fastbk.client import Client
@@ -38,6 +38,7 @@ HOLD_S = 1800.0
 HOLD_REASON = "a rolling upgrade: `fastbk cluster roll`"
 OUTPUT_BYTES_MAX = 4096
 """Of what the restart command printed last."""
+OUTPUT_WAIT_S = 1.0
 PLACEHOLDER = "{bookie}"
 
 
@@ -164,13 +165,13 @@ class _Runner:
             return self._roll.decide(seen, self._looked_s)
 
     async def _hold(self, state: ClusterState) -> None:
-        """Hold healing on; a hold of the operator's own that lasts longer stays."""
+        """Hold healing on; a hold of the operator's own stays until it is over."""
         now_ms = clock_ms()
         until_ms = now_ms + int(HOLD_S * 1000)
 
         def decide(hold: HealingHold) -> HealingHold:
             left_s = hold.left_s(now_ms)
-            if left_s >= HOLD_S or (hold.reason == HOLD_REASON and left_s >= HOLD_S / 2):
+            if left_s and (hold.reason != HOLD_REASON or left_s >= HOLD_S / 2):
                 return hold
             return HealingHold(until_ms, HOLD_REASON)
 
@@ -208,42 +209,61 @@ class _Runner:
 
     async def _run_command(self, bookie_id: BookieId) -> str:
         command = self._options.command.replace(PLACEHOLDER, shlex.quote(bookie_id))
-        process = await asyncio.create_subprocess_exec(
-            "/bin/sh", "-c", command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        output = b""
-        try:
-            async with asyncio.timeout(self._options.command_s):
-                # What it leaves running may keep the pipe: its own end counts.
-                waiting = asyncio.ensure_future(process.wait())
-                reading = asyncio.ensure_future(_tail(process.stdout))
-                await waiting
-                done, _ = await asyncio.wait([reading], timeout=1.0)
-                output = reading.result() if done else b""
-                reading.cancel()
-        except TimeoutError:
-            reading.cancel()
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            return f"the restart command of {bookie_id} did not end within {self._options.command_s:g} s: {command}"
+        async with _last_output() as (output, descriptor):
+            process = await asyncio.create_subprocess_exec(
+                "/bin/sh", "-c", command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(self._options.command_s):
+                    await process.wait()
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+                limit = f"{self._options.command_s:g} s"
+                return f"the restart command of {bookie_id} did not end within {limit}: {command}"
         if process.returncode == 0:
             return ""
-        said = " ".join(output.decode(errors="replace").split()) or "it printed nothing"
+        said = " ".join(bytes(output).decode(errors="replace").split()) or "it printed nothing"
         return f"the restart command of {bookie_id} ended with {process.returncode}: {said}"
 
 
-async def _tail(stream: asyncio.StreamReader) -> bytes:
-    """Return the last bytes of a stream; the others are read, too."""
-    kept = b""
-    while data := await stream.read(OUTPUT_BYTES_MAX):
-        kept = (kept + data)[-OUTPUT_BYTES_MAX:]
-    return kept
+@asynccontextmanager
+async def _last_output() -> AsyncIterator[tuple[bytearray, int]]:
+    """Yield what is read last, and a descriptor to write to; whoever keeps that is waited for a moment, no longer.
+
+    A pipe of our own: `Process.wait` waits for the end of its pipes, and a bookie that the command started has them.
+    """
+    kept, (reading, writing) = bytearray(), os.pipe()
+    ended = asyncio.Event()
+    os.set_blocking(reading, False)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        data = os.read(reading, OUTPUT_BYTES_MAX)
+        kept.extend(data)
+        del kept[:-OUTPUT_BYTES_MAX]
+        if not data:
+            loop.remove_reader(reading)
+            ended.set()
+
+    loop.add_reader(reading, read)
+    try:
+        yield kept, writing
+        os.close(writing)
+        writing = -1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OUTPUT_WAIT_S):
+                await ended.wait()
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
 
 
 def check_roll(bookies: Collection[RollBookie]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import fastbk
 from fastbk.config import split_address
-from fastbk.errors import ConfigError, Error, MetadataConflict, MetadataUnavailable
+from fastbk.errors import ConfigError, Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.formats import LEVEL_MAX, LEVEL_PROPERTY
 from fastbk.meta import open_store
 from fastbk.meta.api import (
@@ -107,6 +107,7 @@ class Membership:
         self._listed_id = listed_id
         self.formats = FormatGate()
         """What this bookie may write, by the level of its cluster."""
+        self._is_level_damaged = False
         self.shards: Shards = ()
         self.cluster_id = ""
         """The pair of each shard, once `join` has returned."""
@@ -253,7 +254,7 @@ class Membership:
                 self._on_hold(self._age.hold)
             async with self._turn:
                 try:
-                    await self._call(self._poll_level)
+                    await self._call(self._follow_level)
                     if self._service is not None and self._published.is_stale():
                         self._tell(self._service.properties | self._published.properties())
                     if self._lease is None or self._has_changed:
@@ -276,8 +277,19 @@ class Membership:
         """Read the cluster's format level. Raises ConfigError where we lack it: then we leave the cluster (INV-U2)."""
         assert self._store is not None
         if self.formats.poll(self._store):
-            logs.info("formats.level_rose", level=self.formats.level)
+            logs.info("formats.level_rose", format_level=self.formats.level)
             self._on_level(self.formats.level)
+
+    def _follow_level(self) -> None:
+        """Do the same while we serve: a damaged record says nothing, and all goes on as before."""
+        try:
+            self._poll_level()
+        except StorageError as error:
+            if not self._is_level_damaged:
+                logs.warning("formats.level_not_known", reason=str(error))
+            self._is_level_damaged = True
+        else:
+            self._is_level_damaged = False
 
     def _look_at_age(self, *, is_last: bool = False) -> None:
         """See whether metadata was rolled back; troubles with metadata are the lease's to report."""

@@ -24,6 +24,7 @@ from fastbk.admin.metadata_restore import raise_if_half_restored, restore
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
+from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
 from fastbk.meta.records import Change
 from fastbk.meta.rollback_mark import RESERVE_IDS
@@ -57,6 +58,7 @@ def fill(store: MetadataStore, rng: random.Random) -> None:
     store.records.change([Change("under_replicated/00/00", b"x")])
     for name in ("b1", "b2"):
         store.write_identity(identity(name), None)
+    raise_level(store, 2)
     store.coordination.disable()
     store.coordination.set_lost_bookie_delay(77)
 
@@ -80,6 +82,7 @@ def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -
     assert done.ledgers == 1500
     assert read_hold(again) is not None
     assert again.records.read(["autorecovery/votes/1", "under_replicated/00/00"]) == [None, None]
+    assert read_record(again) == read_record(store), "the format level"
     assert again.coordination.lost_bookie_delay_s() == 77
     assert not again.coordination.is_enabled()
     assert again.next_ledger_id() > summary.end.highest_drawn_id + RESERVE_IDS, "INV-M3"

@@ -10,6 +10,7 @@ import pytest
 
 from fastbk.autorecovery import ledger_pages
 from fastbk.autorecovery.auditor import Auditor
+from fastbk.autorecovery.lost_bookies import HealingHold, LostBookie, LostBookies
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.state import (
     SUSPECTS_MAX,
@@ -18,6 +19,7 @@ from fastbk.autorecovery.state import (
     Cycle,
     LiveWorkers,
     WorkerReport,
+    clock_ms,
 )
 from fastbk.client import Client
 from fastbk.meta.api import BookieService, Endpoint
@@ -62,6 +64,26 @@ async def test_apaches_bookie_that_has_no_identity_of_ours_is_missed() -> None:
         # Another auditor has never seen it registered: it knows it from what is stored.
         await Auditor(client, "b", CopyRate()).audit_bookies()
         assert set((await state.lost_bookies.read()).lost) == {"apache"}
+
+
+async def test_the_auditor_goes_by_the_hold_that_is_stored() -> None:
+    """INV-H6."""
+    async with cluster() as (client, store):
+        store.coordination.set_lost_bookie_delay(1)
+        store.register_bookie(service("b1"), writable=True).close()
+        state = ClusterState(client.records)
+        store.register_bookie(service("b2"), writable=True)
+        store.register_bookie(service("b3"), writable=True)
+        auditor = Auditor(client, "a", CopyRate())
+        lost = LostBookies({"b1": LostBookie(1)})
+        await state.lost_bookies.put(lost)
+        await state.hold.put(HealingHold(clock_ms() + 60_000, "a roll"))
+        await auditor.audit_bookies()
+        audit = await state.audit.read()
+        assert audit.due == () and audit.held == {"b1": "a roll"}
+        await state.hold.put(HealingHold(clock_ms(), "a roll"))
+        await auditor.audit_bookies()
+        assert (await state.audit.read()).due == ("b1",)
 
 
 async def test_a_bookie_that_only_ledgers_name_is_missed_and_one_that_none_names_is_forgotten() -> None:

@@ -11,6 +11,7 @@ from fastbk.formats import LEVEL_MAX
 from fastbk.meta import format_level
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.format_level import raise_level
+from fastbk.meta.records import Change
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.server import directories
 from fastbk.server.configuration.bookie_config import BookieConfig
@@ -139,6 +140,27 @@ async def test_a_bookie_without_the_clusters_level_does_not_start(harness: Harne
     with pytest.raises(ConfigError, match=f"format level {LEVEL_MAX + 1}"):
         await member.join("b1")
     assert harness.store.list_identities() == [], "nothing was made"
+    await member.close()
+
+
+async def test_a_damaged_level_keeps_a_running_bookie_in_its_cluster(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(format_level, "POLL_INTERVAL_S", 0.0)
+    member = harness.membership()
+    await member.join("b1")
+    await member.announce(writable=True, properties={})
+    assert member._lease is not None
+    member._lease.renew_interval_s = 0.02
+    harness.store.records.change([Change(format_level.LEVEL_PATH, b"no json")])
+    await wait_until_async(lambda: member._is_level_damaged, "the damage is found")
+    (found,) = harness.store.records.read([format_level.LEVEL_PATH])
+    assert found is not None
+    new = msgspec.json.encode(format_level.LevelRecord(level=LEVEL_MAX))
+    harness.store.records.change([Change(format_level.LEVEL_PATH, new, found.version)])
+    await wait_until_async(lambda: member.formats.level == LEVEL_MAX, "the level, mended")
+    assert len(harness.listed()) == 1 and not any(harness.reasons)
+    assert capfd.readouterr().err.count("formats.level_not_known") == 1
     await member.close()
 
 
