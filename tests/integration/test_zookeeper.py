@@ -13,13 +13,13 @@ import pytest
 
 import fastbk
 from fastbk.devcluster.bookie import Bookie
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster
 from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import page
-from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import crowd, wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

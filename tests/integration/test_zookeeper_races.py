@@ -13,11 +13,11 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.metadata import metadata
-from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import fastbk
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.devcluster.zookeeper import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError, Error, MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store, zookeeper_admin
@@ -30,7 +31,6 @@ from fastbk.stream.records import Chunk, Record
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
-from tests.fixtures.tcp_proxy import TcpProxy
 from tests.rigs.report import Plan, Report
 
 NAMESPACE = "outage"

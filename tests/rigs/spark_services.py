@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.devcluster import is_alive
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.meta import open_store, zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.testing import LocalCluster
-from tests.fixtures.tcp_proxy import TcpProxy
 
 BOOKIES = 3
 SESSION_TIMEOUT_S = 4.0

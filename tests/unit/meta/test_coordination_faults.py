@@ -10,11 +10,11 @@ from concurrent.futures import Future
 
 import pytest
 
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.coordination import LedgerLock, Vote
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
-from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 from tests.unit.meta.test_zookeeper_faults import aside, lose_the_answer

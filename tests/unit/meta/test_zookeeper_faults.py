@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pytest
 
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import (
     ClientClosed,
     Error,
@@ -26,7 +27,6 @@ from fastbk.meta.api import BookieIdentity, IdentityVersion
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
 from tests.fixtures.metadata import metadata, service
-from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.uri import parse_zookeeper
@@ -17,7 +18,6 @@ from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from tests.fixtures.metadata import metadata, service
-from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
