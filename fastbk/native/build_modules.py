@@ -171,6 +171,7 @@ MODULES = [
             "io/uring.c",
             "io/uring_queue.c",
             "io/disk.c",
+            "io/delayed.c",
             "base/process.c",
             "base/confine.c",
             "base/fault.c",

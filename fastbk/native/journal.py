@@ -34,6 +34,8 @@ LIMIT_OPEN = lib.FBK_JOURNAL_OPEN
 LIMIT_NO_ADDS = lib.FBK_JOURNAL_NO_ADDS
 LIMIT_NO_WRITES = lib.FBK_JOURNAL_NO_WRITES
 
+DELAY_MS_MAX = lib.FBK_JOURNAL_DELAY_MS_MAX
+
 
 POISONS = {
     lib.FBK_POISON_RING: "a record in the ring of worker {worker} at {position} is none a worker writes",
@@ -191,6 +193,13 @@ class Journal(NativeObject):
     def set_limit(self, limit: int) -> None:
         """Refuse normal adds (LIMIT_NO_ADDS), or all that has to be written (LIMIT_NO_WRITES), or nothing."""
         lib.fbk_journal_set_limit(self.handle, limit)
+
+    def delay(self, delay_ms: int) -> None:
+        """Have each batch from now on count as durable `delay_ms` after its submission, at the earliest; 0: no more.
+
+        For tests of slow disks. Raises OSError for less than 0 and more than DELAY_MS_MAX.
+        """
+        check(lib.fbk_journal_delay(self.handle, delay_ms), "delay the journal's commits")
 
     def note_files(self, behind_bytes: int, recycled: int, made: int) -> None:
         """Put what only Python knows into the counters."""

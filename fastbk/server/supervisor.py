@@ -24,6 +24,7 @@ from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
 from fastbk.server.disks.space_thresholds import reserve_bytes
+from fastbk.server.faults import FAULTS_TAKEN
 from fastbk.server.supervision.audit_log import AuditLog
 from fastbk.server.supervision.boot_order import BootOrder, ChildDied, Facts, StopRequested
 from fastbk.server.supervision.child_events import ChildEvents, Lifeline
@@ -222,6 +223,7 @@ class Supervisor:
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {"disk": self._disks.take_message, "gc_status": self._gc.take_status, "audit": self._audit.take}
+            told[FAULTS_TAKEN] = self._lifeline.faults.taken
             self._services.attach(boot)
             asked = {"event": self._events.take_message, **self._services.handlers}
             sequence = BootOrder(boot, watch, self._config, facts, told, asked)
@@ -231,6 +233,7 @@ class Supervisor:
             replayed = await sequence.start()
             self._gc.attach(boot)
             self._read_only_admin.attach(boot)
+            self._lifeline.faults.attach(boot)
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             await self._pages.opened()
@@ -247,6 +250,7 @@ class Supervisor:
             self._services.detach()
             self._gc.detach()
             self._read_only_admin.detach()
+            self._lifeline.faults.detach()
             self._metrics.detach()
             watch.close()
             self._watch = self._boot = None
@@ -256,9 +260,7 @@ class Supervisor:
         if (boot := claim.take_first_boot()) is None:
             is_reads_only = bool(self._no_journal_reason)
             epoch = new_epoch(self._epoch)
-            return Boot(
-                self._config, self._guard, claim.descriptors, epoch, is_reads_only=is_reads_only
-            )
+            return Boot(self._config, self._guard, claim.descriptors, epoch, is_reads_only=is_reads_only)
         try:
             boot.spawn_others()
         except BaseException:

@@ -56,6 +56,7 @@ STORE_NEEDS = (
     "io/plain.c",
 )
 JOURNAL_SOURCES = (
+    "io/delayed.c",
     "journal/journal.c",
     "journal/ledgers.c",
     "journal/drain.c",

@@ -103,6 +103,10 @@ int32_t fbk_journal_step(struct fbk_journal *journal, int32_t timeout_ms);
 int32_t fbk_journal_close(struct fbk_journal *journal);
 
 void fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit);
+/* Between two steps.  Batches that are submitted from now on count as durable so many ms after they were submitted, at the
+ * earliest: how tests get a slow disk.  0 to FBK_JOURNAL_DELAY_MS_MAX, else -EINVAL. */
+#define FBK_JOURNAL_DELAY_MS_MAX 10000
+int32_t fbk_journal_delay(struct fbk_journal *journal, uint32_t delay_ms);
 /* For the counters: bytes in files that are not behind the mark, files taken again, files made. */
 void fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled, uint64_t made);
 /* How many files were ready so far, and how long it took in all until they were. */

@@ -113,6 +113,11 @@ class DiskWatch:
         """DirectorySample in this thread, where a wait does no harm."""
         self._take(self._place.measure())
 
+    def pretend_full(self, on: bool) -> None:
+        """Measure no free byte from now on, or (False) what there is again; at once. For applications' tests."""
+        self._place.is_full = on
+        self.poll_now()
+
     def failed(self, what: str, reason: str) -> None:
         """Note that `what` could not be written, with all its attempts."""
         self._change(self.health.failed(what, reason, self._clock_s()))
@@ -239,6 +244,8 @@ class DirectoryProbe:
         self._lock = lock
         self._neighbours = neighbours
         self._neighbour_bytes_max = neighbour_bytes_max
+        self.is_full = False
+        """Whether the room that is left counts as used by others (`DiskWatch.pretend_full`)."""
 
     def measure(self) -> DirectorySample:
         """Return what is to be seen now. Raises nothing: a disk that can't be looked at is gone."""
@@ -249,9 +256,10 @@ class DirectoryProbe:
             disk = os.statvfs(self.directory)
         except OSError as error:
             return DirectorySample(0, 0, gone=_said(error))
+        taken = disk.f_bavail if self.is_full else 0
         return DirectorySample(
-            free_bytes=disk.f_bavail * disk.f_frsize - self._growth_bytes(),
-            used_bytes=(disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+            free_bytes=(disk.f_bavail - taken) * disk.f_frsize - self._growth_bytes(),
+            used_bytes=(disk.f_blocks - disk.f_bfree + taken) * disk.f_frsize,
             is_read_only=bool(disk.f_flag & os.ST_RDONLY),
         )
 

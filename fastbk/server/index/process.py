@@ -27,6 +27,7 @@ from fastbk.observe import logs
 from fastbk.server.child import Child, run
 from fastbk.server.configuration.bookie_config import IndexConfig
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch, require_mounted
+from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.server.gc_messages import Space
 from fastbk.server.index.background import Background, FlushThread
 from fastbk.server.index.digests import DigestTypes
@@ -272,6 +273,10 @@ class IndexLoop:
                 self.is_draining = True
             elif message.get("type") == "digests_known":
                 self.digests.put_answers(message["digests"])
+            elif message.get("type") == FAULTS:
+                self.disk.watch.pretend_full(bool(message["is_full"]))
+                self.disk.poll()
+                self.child.send({"type": FAULTS_TAKEN})
 
     def drain(self) -> None:
         """Take all in (workers and journal are gone), then leave nothing to replay."""

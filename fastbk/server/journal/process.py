@@ -33,6 +33,7 @@ from fastbk.server.configuration.bookie_config import JournalConfig
 from fastbk.server.configuration.settings import unconfirmed_ledgers_max
 from fastbk.server.disks.disk_watch import DirectoryProbe, DiskWatch
 from fastbk.server.disks.space_thresholds import journal_thresholds
+from fastbk.server.faults import FAULTS, FAULTS_TAKEN
 from fastbk.server.journal.disk import JournalDisk
 from fastbk.storage.journal_files import OldFile, name_of
 from fastbk.storage.journal_pool import JournalPool
@@ -292,6 +293,9 @@ def serve(child: Child, loop: JournalLoop) -> None:
         message = child.receive() or {}
         if message.get("type") == "refuse_adds":
             loop.refuse_adds(bool(message.get("on")))
+        elif message.get("type") == FAULTS:
+            loop.journal.delay(int(message["commit_delay_ms"]))
+            child.send({"type": FAULTS_TAKEN})
         elif message.get("type") == "drain":
             loop.drain()
             return

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fastbk.server.faults import FAULTS, FaultInjection
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
@@ -102,6 +104,7 @@ class Lifeline:
 
     def __init__(self, end: socket.socket | None) -> None:
         self._end = end
+        self.faults = FaultInjection(self.send)
         self._remove_at_end: list[str] = []
         self.is_cut = False
         """The other end is gone."""
@@ -129,6 +132,8 @@ class Lifeline:
             message = msgspec.json.decode(data, type=dict)
             if message.get("type") == "remove_at_end":
                 self._remove_at_end.append(str(message["path"]))
+            elif message.get("type") == FAULTS:
+                self.faults.take(message)
             return
         asyncio.get_running_loop().remove_reader(end)
         self.is_cut = True

@@ -333,3 +333,21 @@ fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit)
     journal->need_roll = false; /* what did not fit may be refused now, or fit the file to come */
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LIMIT, limit);
 }
+
+_Static_assert(FBK_JOURNAL_DELAY_MS_MAX == FBK_IO_DELAY_MS_MAX && FBK_JOURNAL_DEPTH_MAX <= FBK_IO_DELAYED_WRITES_MAX,
+               "the boundary's numbers");
+
+int32_t
+fbk_journal_delay(struct fbk_journal *journal, uint32_t delay_ms)
+{
+    if (delay_ms > FBK_JOURNAL_DELAY_MS_MAX)
+        return -EINVAL;
+    if (journal->io != &journal->delayed.io) {
+        if (delay_ms == 0)
+            return 0;
+        fbk_io_delayed_begin(&journal->delayed, journal->io);
+        journal->io = &journal->delayed.io;
+    }
+    fbk_io_delayed_set(&journal->delayed, delay_ms);
+    return 0;
+}

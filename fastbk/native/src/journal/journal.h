@@ -20,6 +20,7 @@
 #include "base/ledgers.h"
 #include "base/segment.h"
 #include "base/stats.h"
+#include "io/delayed.h"
 #include "io/io.h"
 
 #include "boundary/journal.h"
@@ -68,6 +69,7 @@ struct fbk_journal_slot {
 
 struct fbk_journal {
     struct fbk_io *io;
+    struct fbk_io_delayed delayed; /* what `io` is once a delay was asked for */
     struct fbk_journal_options options;
     struct fbk_header_key header_key;
     struct fbk_journal_segment *segment;
