@@ -12,16 +12,25 @@ in under two seconds; nothing is left behind. For pytest put `pytest_plugins = [
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.devcluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Bookie, DevCluster, DevTls
-from fastbk.errors import StorageError
+from fastbk.devcluster import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Bookie,
+    ClusterFaults,
+    DevCluster,
+    DevTls,
+    Link,
+)
+from fastbk.errors import Error, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from fastbk.tls.options import TlsOptions
@@ -31,14 +40,50 @@ try:
 except ImportError:  # the class is of use without pytest, too
     pytest = None  # type: ignore[assignment]
 
-__all__ = ["LocalCluster"]
+__all__ = ["Fault", "LocalCluster"]
+
+NOT_STARTED = "the cluster is not started: use `with LocalCluster() as cluster`"
+
+
+class Fault:
+    """A fault that lasts for a block, by `with` or `async with`. It ends with the block, however that ends."""
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        """`end` has nothing to do where `begin` has failed before anything happened."""
+        self._begin = begin
+        self._end = end
+
+    def __enter__(self) -> None:
+        try:
+            self._begin()
+        except BaseException:
+            with contextlib.suppress(Error):
+                self._end()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    async def __aenter__(self) -> None:
+        begun = asyncio.ensure_future(asyncio.to_thread(self.__enter__))
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            await asyncio.wait([begun])  # a thread cannot be cancelled
+            await asyncio.to_thread(self._end)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._end)
 
 
 class LocalCluster:
     """Bookies and metadata on this machine, from `with` to its end.
 
     Bookies count from 0; their processes are called `supervisor`, `worker.0`, `journal`, `index`, `gc`.
-    Methods block; those of the same name with `_async` run the same in a thread.
+    Methods block; those of the same name with `_async` run the same in a thread. `kill`, `freeze`, `fill`, `delay` and
+    `cut_off` are faults for an application's tests (docs/testing.md). `killed`, `frozen`, `filled`, `delayed` and
+    `partitioned` are the same for a block, by `with` or `async with`. All faults end with the cluster.
     """
 
     def __init__(
@@ -49,6 +94,7 @@ class LocalCluster:
         settings: Mapping[str, Mapping[str, object]] | None = None,
         metadata_uri: str | None = None,
         tls: bool = False,
+        proxies: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         """Nothing runs yet.
@@ -59,6 +105,7 @@ class LocalCluster:
             settings: section → key → value of the bookies' configuration files.
             metadata_uri: of a store that is there already, as one in ZooKeeper; None: sqlite in the folder.
             tls: encrypt, and refuse clients without a certificate; `tls_options` has one.
+            proxies: before each bookie, for `cut_off` and `delay(network_ms=)`; what passes them is slower.
             start_timeout_s: longest wait for all to take writes.
         """
         self._bookie_count = bookies
@@ -67,8 +114,10 @@ class LocalCluster:
         self._given_metadata_uri = metadata_uri
         self._has_tls = tls
         self._tls: DevTls | None = None
+        self._has_proxies = proxies
         self._start_timeout_s = start_timeout_s
         self._cluster: DevCluster | None = None
+        self._faults: ClusterFaults | None = None
         self._temporary: Path | None = None
 
     @property
@@ -100,9 +149,12 @@ class LocalCluster:
         self._tls = DevTls(folder / "tls") if self._has_tls else None
         self._cluster = self._made(folder)
         try:
+            self._faults = ClusterFaults(self._cluster.bookies, has_proxies=self._has_proxies)
             self._cluster.start(self._start_timeout_s)
+            self._faults.bookies_ready()
         except BaseException:
-            self._remove()
+            with contextlib.suppress(StorageError):
+                self.stop()
             raise
 
     def _made(self, folder: Path) -> DevCluster:
@@ -123,17 +175,23 @@ class LocalCluster:
         if self._cluster is None:
             return
         try:
+            if self._faults is not None:
+                self._faults.end()
             if not self._cluster.stop():
                 raise StorageError(f"a bookie did not stop cleanly\n{self.log_tails()}")
         finally:
             self._remove()
 
+    # --- bookies that end, and start again ----------------------------------------------------------------------
+
     def kill(self, bookie: int, process: str = "supervisor") -> None:
         """SIGKILL one process; the rest of that bookie ends with a supervisor, and restarts with a child."""
+        self._injected.thaw(bookie)
         self._running.bookies[bookie].kill(process)
 
     def stop_bookie(self, bookie: int, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Drain one bookie and wait; return its exit code."""
+        self._injected.thaw(bookie)
         stopped = self._running.bookies[bookie]
         stopped.request_stop()
         return stopped.wait_gone(timeout_s)
@@ -144,6 +202,7 @@ class LocalCluster:
         boots = started.boots
         started.spawn()
         self._running.wait_ready([started], self._start_timeout_s, boots + 1)
+        self._injected.bookies_ready()
 
     def restart_bookie(self, bookie: int) -> None:
         """Drain one bookie and start it again."""
@@ -158,6 +217,76 @@ class LocalCluster:
     def log_tails(self, lines: int = 5) -> str:
         """Return the last log lines of every bookie, for the message of a failed test."""
         return "\n".join(f"{b.name}:\n{b.log_tail(lines)}" for b in self._running.bookies)
+
+    # --- other faults -------------------------------------------------------------------------------------------
+
+    def freeze(self, bookie: int, process: str | None = None) -> None:
+        """Stop all processes of a bookie, or one, by SIGSTOP: connections stay, and nobody answers. Ends by `thaw`.
+
+        Raises ConfigError for a bookie or process that does not run, as all faults do.
+        """
+        self._injected.freeze(bookie, process)
+
+    def thaw(self, bookie: int) -> None:
+        """Let the frozen processes of a bookie go on."""
+        self._injected.thaw(bookie)
+
+    def fill(self, bookie: int) -> None:
+        """Have a bookie find no free byte on its disk: it refuses adds, fences and repairs, and serves reads."""
+        self._injected.inject(bookie, is_full=True)
+
+    def unfill(self, bookie: int) -> None:
+        """Have it find the room that there is."""
+        self._injected.inject(bookie, is_full=False)
+
+    def delay(self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None) -> None:
+        """Slow a bookie down; 0 ends it, None changes nothing. Both are at most 10,000.
+
+        Args:
+            journal_ms: least time that a commit of its journal takes; an add waits for one, or for two.
+            network_ms: added to what passes between it and its clients, each way. Needs `proxies`.
+        """
+        if network_ms is not None:
+            self._injected.delay_network(bookie, network_ms)
+        if journal_ms is not None:
+            self._injected.inject(bookie, commit_delay_ms=journal_ms)
+
+    def cut_off(self, bookie: int, of: Link = "clients", *, silently: bool = False) -> None:
+        """Cut a bookie off from its "clients" or its "metadata" (of ZooKeeper); needs `proxies`. Ends by `rejoin`.
+
+        Connections are reset and new ones refused. `silently`: they stay, and nothing passes; that arrives later.
+        """
+        self._injected.cut_off(bookie, of, silently=silently)
+
+    def rejoin(self, bookie: int) -> None:
+        """Connect a bookie that was cut off."""
+        self._injected.rejoin(bookie)
+
+    def killed(self, bookie: int) -> Fault:
+        """A block in which a bookie is dead; it is started at the end."""
+        return Fault(lambda: self.kill(bookie), lambda: self.start_bookie(bookie))
+
+    def frozen(self, bookie: int, process: str | None = None) -> Fault:
+        """A block in which a bookie is frozen."""
+        return Fault(lambda: self.freeze(bookie, process), lambda: self.thaw(bookie))
+
+    def filled(self, bookie: int) -> Fault:
+        """A block in which a bookie's disk is full."""
+        return Fault(lambda: self.fill(bookie), lambda: self.unfill(bookie))
+
+    def delayed(self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None) -> Fault:
+        """A block in which a bookie is slow."""
+        end_ms = {name: 0 for name, ms in (("journal_ms", journal_ms), ("network_ms", network_ms)) if ms is not None}
+        return Fault(
+            lambda: self.delay(bookie, journal_ms=journal_ms, network_ms=network_ms),
+            lambda: self.delay(bookie, **end_ms),
+        )
+
+    def partitioned(self, bookie: int, of: Link = "clients", *, silently: bool = False) -> Fault:
+        """A block in which a bookie is cut off."""
+        return Fault(lambda: self.cut_off(bookie, of, silently=silently), lambda: self.rejoin(bookie))
+
+    # --- the same for asyncio -----------------------------------------------------------------------------------
 
     async def kill_async(self, bookie: int, process: str = "supervisor") -> None:
         """`kill` without blocking the loop."""
@@ -179,10 +308,46 @@ class LocalCluster:
         """`wait_ready` without blocking the loop."""
         await asyncio.to_thread(self.wait_ready, bookie, boots_min)
 
+    async def freeze_async(self, bookie: int, process: str | None = None) -> None:
+        """`freeze` without blocking the loop."""
+        await asyncio.to_thread(self.freeze, bookie, process)
+
+    async def thaw_async(self, bookie: int) -> None:
+        """`thaw` without blocking the loop."""
+        await asyncio.to_thread(self.thaw, bookie)
+
+    async def fill_async(self, bookie: int) -> None:
+        """`fill` without blocking the loop."""
+        await asyncio.to_thread(self.fill, bookie)
+
+    async def unfill_async(self, bookie: int) -> None:
+        """`unfill` without blocking the loop."""
+        await asyncio.to_thread(self.unfill, bookie)
+
+    async def delay_async(
+        self, bookie: int, *, journal_ms: int | None = None, network_ms: int | None = None
+    ) -> None:
+        """`delay` without blocking the loop."""
+        await asyncio.to_thread(self.delay, bookie, journal_ms=journal_ms, network_ms=network_ms)
+
+    async def cut_off_async(self, bookie: int, of: Link = "clients", *, silently: bool = False) -> None:
+        """`cut_off` without blocking the loop."""
+        await asyncio.to_thread(self.cut_off, bookie, of, silently=silently)
+
+    async def rejoin_async(self, bookie: int) -> None:
+        """`rejoin` without blocking the loop."""
+        await asyncio.to_thread(self.rejoin, bookie)
+
+    @property
+    def _injected(self) -> ClusterFaults:
+        if self._faults is None:
+            raise RuntimeError(NOT_STARTED)
+        return self._faults
+
     @property
     def _running(self) -> DevCluster:
         if self._cluster is None:
-            raise RuntimeError("the cluster is not started: use `with LocalCluster() as cluster`")
+            raise RuntimeError(NOT_STARTED)
         return self._cluster
 
     def _remove(self) -> None:

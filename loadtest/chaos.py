@@ -12,9 +12,7 @@ Times count from the start of the run.
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -79,7 +77,6 @@ class Chaos:
         self._faults = faults
         self._log = log
         self._is_over = threading.Event()
-        self._paused: set[int] = set()
         self._away: set[int] = set()
         self._thread: threading.Thread | None = None
 
@@ -106,8 +103,8 @@ class Chaos:
         self._is_over.set()
         self._thread.join()
         self._thread = None
-        for bookie in sorted(self._paused):
-            self._inject(Fault(0.0, "resume", bookie))
+        for bookie in sorted({fault.bookie for fault in self._faults if fault.what == "pause"}):
+            self._cluster.thaw(bookie)
         for bookie in sorted(self._away):
             self._inject(Fault(0.0, "start", bookie))
 
@@ -124,12 +121,12 @@ class Chaos:
             "kill": self._kill,
             "start": self._start,
             "stop": self._stop,
-            "pause": self._pause,
-            "resume": self._resume,
+            "pause": lambda fault: self._cluster.freeze(fault.bookie),
+            "resume": lambda fault: self._cluster.thaw(fault.bookie),
         }
         try:
             actions[fault.what](fault)
-        except (Error, OSError, KeyError) as error:
+        except (Error, OSError, KeyError, TimeoutError) as error:
             self._record(f"{fault}: {error}")
 
     def _record(self, text: str) -> None:
@@ -137,7 +134,6 @@ class Chaos:
             log.write(json.dumps([time.time(), text]) + "\n")
 
     def _kill(self, fault: Fault) -> None:
-        self._resume(fault)
         self._cluster.kill(fault.bookie, fault.process)
         if fault.process == "supervisor":
             self._away.add(fault.bookie)
@@ -150,19 +146,6 @@ class Chaos:
         if fault.bookie in self._away:
             self._cluster.start_bookie(fault.bookie)
             self._away.discard(fault.bookie)
-
-    def _pause(self, fault: Fault) -> None:
-        self._signal(fault.bookie, signal.SIGSTOP)
-        self._paused.add(fault.bookie)
-
-    def _resume(self, fault: Fault) -> None:
-        if fault.bookie in self._paused:
-            self._paused.discard(fault.bookie)
-            self._signal(fault.bookie, signal.SIGCONT)
-
-    def _signal(self, bookie: int, number: signal.Signals) -> None:
-        for pid in self._cluster.bookies[bookie].pids.values():
-            os.kill(pid, number)
 
 
 def read_log(log: Path) -> list[tuple[float, str]]:

@@ -5,6 +5,7 @@ Nothing here belongs in production, and no bookie imports it. Begin with `cluste
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
 from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster
+from fastbk.devcluster.faults import ClusterFaults, Link
 from fastbk.devcluster.metadata import DevMetadata
 from fastbk.devcluster.processes import (
     cpu_seconds,
@@ -20,10 +21,12 @@ __all__ = [
     "START_TIMEOUT_S",
     "STOP_TIMEOUT_S",
     "Bookie",
+    "ClusterFaults",
     "DevCluster",
     "DevMetadata",
     "DevService",
     "DevTls",
+    "Link",
     "cpu_seconds",
     "dev_services",
     "is_alive",

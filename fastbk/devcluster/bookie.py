@@ -18,6 +18,7 @@ import msgspec
 
 from fastbk.devcluster.processes import is_alive, is_free, wait_for
 from fastbk.private_files import opener, write_text
+from fastbk.server.faults import Faults
 from fastbk.server.supervision.spawn import command, environment
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Bookie:
         reads_only: not empty: it serves reads only, for that reason, until it is started anew.
         sections: of its configuration file.
         tree: the folder that holds the package fastbk of its next start; None: this process's.
+        faults: that it has by its own account (`fastbk.server.faults`).
     """
 
     name: str
@@ -57,6 +59,7 @@ class Bookie:
     reads_only: str = ""
     is_ready: bool = False
     tree: Path | None = None
+    faults: Faults = field(default_factory=Faults)
     _process: subprocess.Popen[bytes] | None = None
     _lifeline: socket.socket | None = None
 
@@ -160,7 +163,7 @@ class Bookie:
             self._lifeline.close()
         self._process = self._lifeline = None
         self.is_ready, self.reads_only = False, ""
-        self.pids = {}
+        self.pids, self.faults = {}, Faults()
 
     def watched(self) -> socket.socket | None:
         """Return the socket that is readable when `refresh` has something to take in."""
@@ -176,10 +179,16 @@ class Bookie:
 
     def remove_at_end(self, path: Path) -> None:
         """Have the supervisor remove `path` when it finds us gone: nobody else can after a SIGKILL."""
+        self._send({"type": "remove_at_end", "path": str(path.absolute())})
+
+    def inject(self, faults: Faults) -> None:
+        """Have it behave so, in place of the faults before; `self.faults` is the same once it does."""
+        self._send(msgspec.to_builtins(faults))
+
+    def _send(self, message: dict[str, Any]) -> None:
         if self._lifeline is not None:
-            message = msgspec.json.encode({"type": "remove_at_end", "path": str(path.absolute())})
             with contextlib.suppress(OSError):
-                self._lifeline.send(message)
+                self._lifeline.send(msgspec.json.encode(message))
 
     def recall_port(self) -> None:
         """Take the port of an earlier run, so that clients find the bookie where it was."""
@@ -209,6 +218,8 @@ class Bookie:
                 self.reason = ""
             case "starting":
                 self.pids = message["pids"]
+            case "faults":
+                self.faults = msgspec.convert(message, Faults)
             case "down" | "failed":
                 self.is_ready, self.reason, self.reads_only = False, message["reason"], ""
             case _:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from fastbk.devcluster.tcp_proxy import PROXY_HOST
 from fastbk.errors import StorageError
 from fastbk.private_files import make_directory, write_text
 from fastbk.tls.options import TlsOptions
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from fastbk.tls.authority import Issued
 
-NAMES = ("localhost", "127.0.0.1", "::1")
+NAMES = ("localhost", "127.0.0.1", "::1", PROXY_HOST)
 ENVIRONMENT_NAME = "client.env"
 
 

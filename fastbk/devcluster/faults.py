@@ -1,0 +1,209 @@
+"""Faults of a cluster on this machine, without root: frozen processes, full disks, slow journals, cut networks.
+
+Processes are frozen by SIGSTOP. A full disk and a slow journal are asked of the bookie, which has them for real from
+there on (`fastbk.server.faults`). Networks are cut in proxies, one before each bookie and one between each bookie and
+each server of ZooKeeper: bookies advertise 127.0.0.2, where at the same port their proxy listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fastbk.devcluster.bookie import STOP_TIMEOUT_S
+from fastbk.devcluster.processes import wait_for
+from fastbk.devcluster.tcp_proxy import PROXY_HOST, TcpProxy
+from fastbk.errors import ConfigError, StorageError
+from fastbk.meta.uri import is_zookeeper, parse_zookeeper
+from fastbk.server.faults import DELAY_MS_MAX, Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.devcluster.bookie import Bookie
+
+INJECT_TIMEOUT_S = 30.0
+Link = Literal["clients", "metadata"]
+
+
+@dataclass
+class _Network:
+    """The proxies of one bookie."""
+
+    clients: TcpProxy | None = None
+    """None: it was not ready yet."""
+    metadata: list[TcpProxy] = field(default_factory=list)
+    is_cut: bool = False
+    """From its clients, by `cut` or `stall`."""
+
+
+class ClusterFaults:
+    """The faults of some bookies, by their numbers from 0; call from one thread at a time."""
+
+    def __init__(self, bookies: Sequence[Bookie], *, has_proxies: bool) -> None:
+        """Before bookies are started: `has_proxies` changes their configurations."""
+        self._bookies = bookies
+        self._frozen: dict[int, set[int]] = {}
+        self._networks: list[_Network] = []
+        for bookie in bookies if has_proxies else ():
+            bookie.sections["bookie"]["advertised"] = PROXY_HOST
+            network = _Network()
+            self._networks.append(network)
+            uri = str(bookie.sections["metadata"]["uri"])
+            if is_zookeeper(uri):
+                location = parse_zookeeper(uri)
+                network.metadata = [TcpProxy(server) for server in location.servers]
+                servers = tuple(proxy.address for proxy in network.metadata)
+                bookie.sections["metadata"]["uri"] = replace(location, servers=servers).uri
+
+    def bookies_ready(self) -> None:
+        """Put proxies before bookies that have none at their port yet. Raises StorageError where they cannot be."""
+        for bookie, network in zip(self._bookies, self._networks, strict=False):
+            before = network.clients
+            if before is not None and before.port == bookie.port:
+                continue
+            if before is not None:
+                before.close()
+            listen = f"{PROXY_HOST}:{bookie.port}"
+            try:
+                network.clients = TcpProxy(f"127.0.0.1:{bookie.port}", listen)
+            except OSError as error:
+                raise StorageError(
+                    f"no proxy can listen on {listen} before {bookie.name}: {error.strerror}; give `[bookie] listen` an"
+                    " address that is not 0.0.0.0, or leave `proxies` out"
+                ) from error
+            if before is not None:
+                network.clients.delay_s = before.delay_s
+            if network.is_cut:
+                network.clients.cut()
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def freeze(self, number: int, process: str | None = None) -> None:
+        """SIGSTOP all processes of a bookie, or one; return when they stand still. Raises ConfigError, TimeoutError."""
+        bookie = self._running(number, may_be_frozen=True)
+        if process is not None and process not in bookie.pids:
+            names = ", ".join(bookie.pids)
+            raise ConfigError(f"{bookie.name} has no process {process!r}: it has {names}")
+        pids = set(bookie.pids.values()) if process is None else {bookie.pids[process]}
+        self._frozen.setdefault(number, set()).update(pids)
+        _signal(pids, signal.SIGSTOP)
+        wait_for(lambda: all(map(_stands_still, pids)), STOP_TIMEOUT_S, f"{bookie.name} to stand still")
+
+    def thaw(self, number: int) -> None:
+        """SIGCONT what was frozen of a bookie; nothing happens to one that was not."""
+        _signal(self._frozen.pop(number, ()), signal.SIGCONT)
+
+    # --- disks --------------------------------------------------------------------------------------------------
+
+    def inject(
+        self, number: int, *, commit_delay_ms: int | None = None, is_full: bool | None = None
+    ) -> None:
+        """Change what a bookie injects into itself, and return when it does; None: as before.
+
+        A bookie that does not run has no such faults: to end them is done then. Raises ConfigError, TimeoutError.
+        """
+        if commit_delay_ms is not None and not 0 <= commit_delay_ms <= DELAY_MS_MAX:
+            raise ConfigError(f"journal_ms={commit_delay_ms!r}: must be 0 to {DELAY_MS_MAX}")
+        if not commit_delay_ms and not is_full and not self._bookies[number].is_running:
+            return
+        bookie = self._running(number)
+        before = bookie.faults
+        wanted = Faults(
+            commit_delay_ms=before.commit_delay_ms if commit_delay_ms is None else commit_delay_ms,
+            is_full=before.is_full if is_full is None else is_full,
+        )
+
+        def has_them() -> bool:
+            bookie.refresh()
+            return bookie.faults == wanted or not bookie.is_running
+
+        bookie.inject(wanted)
+        wait_for(has_them, INJECT_TIMEOUT_S, f"{bookie.name} to inject {wanted}")
+        self._running(number)
+
+    # --- network ------------------------------------------------------------------------------------------------
+
+    def cut_off(self, number: int, of: Link, *, silently: bool) -> None:
+        """Cut a bookie off from its clients, or from its metadata: `LocalCluster.cut_off`. Raises ConfigError."""
+        network = self._network(number)
+        if of == "clients":
+            network.is_cut = True
+        elif not network.metadata:
+            raise ConfigError(
+                "this cluster's metadata is a file, which no network leads to: give `metadata_uri` of a ZooKeeper"
+            )
+        for proxy in self._proxies(network, of):
+            if silently:
+                proxy.stall(to_server=True, to_client=True)
+            else:
+                proxy.cut()
+
+    def rejoin(self, number: int) -> None:
+        """End what `cut_off` did to a bookie; nothing happens to one that is not cut off."""
+        if not self._networks:
+            return
+        network = self._networks[number]
+        network.is_cut = False
+        for proxy in (*self._proxies(network, "clients"), *network.metadata):
+            proxy.resume()
+            proxy.mend()
+
+    def delay_network(self, number: int, delay_ms: int) -> None:
+        """Have what goes between a bookie and its clients take so much longer, each way. Raises ConfigError."""
+        if not 0 <= delay_ms <= DELAY_MS_MAX:
+            raise ConfigError(f"network_ms={delay_ms!r}: must be 0 to {DELAY_MS_MAX}")
+        for proxy in self._proxies(self._network(number), "clients"):
+            proxy.delay_s = delay_ms / 1e3
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End all faults, and the proxies. Those that bookies inject into themselves end with them."""
+        for number in list(self._frozen):
+            self.thaw(number)
+        for network in self._networks:
+            for proxy in (*self._proxies(network, "clients"), *network.metadata):
+                proxy.close()
+
+    def _running(self, number: int, *, may_be_frozen: bool = False) -> Bookie:
+        bookie = self._bookies[number]
+        bookie.refresh()
+        if not bookie.is_running:
+            raise ConfigError(f"{bookie.name} does not run: start it first, with `start_bookie({number})`")
+        if number in self._frozen and not may_be_frozen:
+            raise ConfigError(f"{bookie.name} is frozen: `thaw({number})` first")
+        return bookie
+
+    def _network(self, number: int) -> _Network:
+        if not self._networks:
+            raise ConfigError(
+                "this cluster has no proxies, which cut and slow down its network: use LocalCluster(..., proxies=True)"
+            )
+        return self._networks[number]
+
+    @staticmethod
+    def _proxies(network: _Network, of: Link) -> list[TcpProxy]:
+        if of == "metadata":
+            return network.metadata
+        return [] if network.clients is None else [network.clients]
+
+
+def _signal(pids: set[int] | tuple[()], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _stands_still(pid: int) -> bool:
+    """Return whether every thread of a process is stopped, or the process is gone."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        stats = [(thread / "stat").read_text() for thread in threads]
+    except OSError:
+        return True
+    return all(stat.rpartition(")")[2].split()[0] in "TZX" for stat in stats)
