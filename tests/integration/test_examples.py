@@ -34,6 +34,15 @@ def test_an_example_runs_and_runs_again(cluster: LocalCluster, name: str, says: 
         assert says in done.stdout
 
 
+def test_the_example_of_tests_with_faults_passes() -> None:
+    words = ["-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_with_faults.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stdout
+    assert "6 passed" in done.stdout
+
+
 def example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("spark_windows", EXAMPLES / "spark_windows.py")
     assert spec is not None and spec.loader is not None
