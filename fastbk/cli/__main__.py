@@ -13,11 +13,14 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
 import fastbk
 from fastbk import exit_codes
+from fastbk.cli import terminal
+from fastbk.cli.running import Deadline, add_run_options, repeated
 
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
@@ -29,6 +32,7 @@ COMMANDS = {
     "spark": "jobs over the whole data of a cluster on Spark: archive, audit, restore and others",
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
     "autorecovery": "bring back the copies of lost bookies, and check that all others are there",
+    "context": "clusters by name: store how to reach one, choose which one commands use",
     "token": "keys and signed tokens, which clients authenticate themselves with",
     "audit": "check the chain of a bookie's audit log",
     "metadata": "make, format or show the place where a cluster's metadata is",
@@ -50,6 +54,7 @@ _WRONG_VERB = re.compile(r"argument [^-]\S*: invalid choice: '([^']*)'")
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    before, words = _split_options(words)
     if not words or words[0] not in COMMANDS:
         return _top(words)
     name = words[0]
@@ -57,7 +62,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser = CommandParser(prog=f"fastbk {name}", description=COMMANDS[name])
     module.add_arguments(parser)
     options = parser.parse_args(words[1:])
+    for option, value in vars(before).items():
+        if value and not hasattr(options, option):
+            name = {"deadline_s": "timeout"}.get(option, option)
+            parser.error(f"--{name} has no meaning for `fastbk {' '.join(words[:2])}`")
+        if value and not getattr(options, option):
+            setattr(options, option, value)
     return _guarded(module.run, options)
+
+
+def _split_options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options that may also stand before the command, and the words from the command on."""
+    count = 0
+    while count < len(words) and words[count].startswith("-"):
+        if words[count] not in ("-q", "--quiet", "--context", "--timeout") and "=" not in words[count]:
+            return argparse.Namespace(), words
+        count += 2 if words[count] in ("--context", "--timeout") else 1
+    parser = CommandParser(prog="fastbk", usage="fastbk [OPTION ...] COMMAND ...", add_help=False)
+    parser.add_argument("--context")
+    add_run_options(parser)
+    return parser.parse_args(words[:count]), words[count:]
 
 
 def module_of(name: str) -> ModuleType:
@@ -72,10 +96,10 @@ def _top(words: list[str]) -> int:
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="fastbk",
-        usage="fastbk COMMAND ...",
+        usage="fastbk [--context NAME] [--quiet] [--timeout SECONDS] COMMAND ...",
         description="A distributed log store.",
-        epilog=f"commands:\n{listing}\n\n`fastbk COMMAND --help` says more. FASTBK_METADATA names the"
-        " cluster for all of them.",
+        epilog=f"commands:\n{listing}\n\n`fastbk COMMAND --help` says more. FASTBK_METADATA, or a context, names"
+        " the cluster\nfor all of them (`fastbk context add`).",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fastbk {fastbk.__version__}")
@@ -89,25 +113,33 @@ def _top(words: list[str]) -> int:
     return exit_codes.USAGE
 
 
-def _guarded(run: object, options: argparse.Namespace) -> int:
+def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command; turn what it raises into one line and an exit code."""
+    from fastbk.cli import contexts
     from fastbk.errors import Error
     from fastbk.observe import library_log, logs
 
     # Warnings of the client library; services configure their own level afterwards.
-    logs.configure(level=os.environ.get("FASTBK_LOG_LEVEL") or "warning")
+    is_quiet = bool(getattr(options, "quiet", False))
+    logs.configure(level=os.environ.get("FASTBK_LOG_LEVEL") or ("error" if is_quiet else "warning"))
     library_log.forward()
-    assert callable(run)
+    terminal.configure(is_quiet=is_quiet)
+    deadline = Deadline(getattr(options, "deadline_s", None))
     try:
-        code = int(run(options))
+        if hasattr(options, "context"):
+            contexts.apply(options, os.environ)
+        with deadline:
+            code = repeated(run, options)
+        if deadline.reason and code == exit_codes.INTERRUPTED:
+            raise KeyboardInterrupt  # a verb that Ctrl-C is the usual end of
         sys.stdout.flush()
     except Error as error:
         # Read by scripts: one line, whatever the message holds.
         print(f"fastbk: {' '.join(str(error).split())}", file=sys.stderr)
         return exit_codes.of_command(error)
     except KeyboardInterrupt:
-        print("fastbk: interrupted", file=sys.stderr)
-        return exit_codes.INTERRUPTED
+        print(f"fastbk: {deadline.reason or 'interrupted'}", file=sys.stderr)
+        return exit_codes.UNREACHABLE if deadline.reason else exit_codes.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not complain at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

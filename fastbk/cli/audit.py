@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_verb, add_verbs, run_verb
+from fastbk.cli.options import add_json, add_verb, add_verbs, print_answer, run_verb
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.exit_codes import DONE, FAILED
 
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "check the chain of an audit log's lines; exit code 1 where it is broken"
     verify = add_verb(verbs, "verify", _verify, text)
     verify.add_argument("files", nargs="+", type=Path, help="the oldest first: audit.log.2 audit.log.1 audit.log")
+    add_json(verify)
     verify.add_argument(
         "--head", default="", metavar="HASH", help="a hash that it has to contain: an `audit.head` of the bookie's log"
     )
@@ -38,9 +39,12 @@ def _verify(options: argparse.Namespace) -> int:
     heads = {chain.head for line in lines if (chain := last_of(line)) is not None}
     if options.head and options.head not in heads:
         found.append(f"no line has the hash {options.head}: lines are missing at the end, or it is another log's")
-    for fault in found[:FAULTS_MAX]:
-        print(fault)
     last = last_of(lines[-1]) if lines else None
+    facts = {
+        "lines": len(lines),
+        "faults": found,
+        "last": None if last is None else {"sequence": last.sequence, "head": last.head},
+    }
     end = f"; ends with number {last.sequence}, {last.head}" if last else ""
-    print(f"{len(lines)} lines, {len(found)} faults{end}")
+    print_answer(options, facts, *found[:FAULTS_MAX], f"{len(lines)} lines, {len(found)} faults{end}")
     return FAILED if found else DONE

@@ -27,7 +27,10 @@ from fastbk.cli.options import (
     print_answer,
     print_json,
     run_verb,
+    table,
 )
+from fastbk.cli.running import add_watch
+from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError
 from fastbk.formats import LEVEL_MAX
 from fastbk.units import format_size
@@ -39,13 +42,15 @@ if TYPE_CHECKING:
     from fastbk.meta.hold import Hold
 
 run = run_verb
+STATES = ("up", "read-only", "frozen", "silent", "down")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     verbs = add_verbs(parser)
-    add_verb(verbs, "status", _status, "how many bookies are up, and whether all is well")
-    add_verb(verbs, "bookies", print_bookies, "every bookie: state, address, disk, why not up")
+    add_watch(add_verb(verbs, "status", _status, "how many bookies are up, and whether all is well"))
+    text = "every bookie: state, address, disk, why not up"
+    add_watch(add_verb(verbs, "bookies", print_bookies, text))
     text = "ledgers that miss copies, as marks say at once, or as a check of all finds now"
     under_replicated.add_arguments(add_verb(verbs, "under-replicated", under_replicated.run, text))
     text = "what happened, from all bookies, by time: --since 03:00 --until 03:20"
@@ -90,7 +95,7 @@ def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None
 
 def _status(options: argparse.Namespace) -> int:
     states, hold, level = _states(options)
-    counts = {name: 0 for name in ("up", "read-only", "frozen", "silent", "down")}
+    counts = dict.fromkeys(STATES, 0)
     for one in states:
         counts[one.state] += 1
     total = sum(one.info.disk_total_bytes for one in states if one.info)
@@ -99,13 +104,13 @@ def _status(options: argparse.Namespace) -> int:
     facts = {"bookies": counts, "disk_total_bytes": total, "disk_free_bytes": free}
     facts |= {"metadata_hold": None if hold is None else str(hold), "is_well": is_well}
     facts |= {"format_level": level, "format_level_max": LEVEL_MAX}
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    said = ", ".join(painted(f"{count} {name}", name) for name, count in counts.items() if count)
     lines = [f"bookies: {said or 'none'}"]
     if total:
         used = f"{format_size(total - free)} of {format_size(total)}"
         lines.append(f"disks:   {used} used ({100 * (1 - free / total):.0f} %)")
     lines += [
-        f"{one.bookie_id} is {one.state}: {one.reason or 'not registered'}"
+        f"{one.bookie_id} is {painted(one.state)}: {one.reason or 'not registered'}"
         for one in states
         if one.state != "up"
     ]
@@ -124,8 +129,7 @@ def print_bookies(options: argparse.Namespace) -> int:
     if options.json:
         print_json([asdict(one) for one in states])
         return 0
-    width = max([len(one.bookie_id) for one in states] + [6])
-    print(f"{'bookie':<{width}}  {'state':<9}  {'address':<21}  {'disk used':<22}  software")
+    rows = [("bookie", "state", "address", "disk used", "software")]
     for one in states:
         info = one.info
         disk = software = "-"
@@ -135,11 +139,11 @@ def print_bookies(options: argparse.Namespace) -> int:
             percent = f" ({100 * share:.0f} %)" if share is not None else ""
             disk = f"{format_size(used)} of {format_size(info.disk_total_bytes)}{percent}"
             software = info.software
-        print(
-            f"{one.bookie_id:<{width}}  {one.state:<9}  {one.address or '-':<21}  {disk:<22}  {software}"
-        )
-        if one.reason:
-            print(f"{'':<{width}}  {one.reason}")
+        rows.append((one.bookie_id, painted(one.state), one.address or "-", disk, software))
+    for line, reason in zip(table(rows, "<<<<<"), ["", *(one.reason for one in states)], strict=True):
+        print(line)
+        if reason:
+            print(f"    {reason}")
     return 0
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import metadata_uri, print_answer
+from fastbk.cli.running import add_watch
+from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size, format_utc_ms, parse_duration_us, parse_size
 
@@ -23,6 +25,7 @@ HOLD_REASON = "an operator holds it: `fastbk cluster heal hold`"
 
 def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
+    add_watch(parser)
     parser.add_argument(
         "action",
         choices=ACTIONS,
@@ -44,6 +47,8 @@ def heal(options: argparse.Namespace) -> int:
             "`heal rate` takes the bytes a second, as `heal rate 64MiB`, and `heal hold` a time, as `heal hold 30min`;"
             " nothing else takes a value"
         )
+    if options.watch is not None and options.action != "status":
+        raise ConfigError(f"--watch repeats what it shows: leave it out with `heal {options.action}`")
     return asyncio.run(_heal(options))
 
 
@@ -113,7 +118,7 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
         "workers": {name: asdict(one) for name, one in workers.items()},
     }
     lines = [
-        f"AutoRecovery is {'on' if is_enabled else 'paused'}; auditor: {auditor or 'none'}",
+        f"AutoRecovery is {painted('on' if is_enabled else 'paused')}; auditor: {auditor or 'none'}",
         f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
         *([f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"] if hold.left_s(now_ms) else []),
         *_lost_lines(audit, now_ms),
@@ -127,12 +132,12 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
 
 def _lost_lines(audit: Audit, now_ms: int) -> list[str]:
     lines = [
-        f"lost: {one}, its delay is over: its ledgers are marked and copied to others"
+        f"{painted('lost', 'down')}: {one}, its delay is over: its ledgers are marked and copied to others"
         for one in audit.due
     ]
     for one, due_ms in audit.waiting.items():
         held = f" (held: {audit.held[one]}; `heal resume` ends that)" if one in audit.held else ""
-        lines.append(f"lost: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}")
+        lines.append(f"{painted('lost', 'down')}: {one}, due in {max(0, due_ms - now_ms) / 1000:.0f} s{held}")
     return lines
 
 

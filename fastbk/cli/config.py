@@ -14,6 +14,7 @@ from fastbk.cli.options import (
     print_json,
     run_verb,
 )
+from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="like journalMaxSizeMB, or journal.file_size; without: all of Apache's",
     )
-    for one in (check, show, explain):
+    for one in (check, show, convert, explain):
         add_json(one)
 
 
@@ -53,14 +54,14 @@ def _check(options: argparse.Namespace) -> int:
     lines: list[str] = []
     for finding in report.findings if report is not None else ():
         became = f"  -> {', '.join(map(_spelt, finding.settings))}" if finding.settings else ""
-        key = f"{finding.verdict:<10} {finding.key.name}"
+        key = f"{painted(f'{finding.verdict:<10}')} {finding.key.name}"
         lines.append(f"{key} = {finding.shown}{became}  ({finding.origin})")
         if finding.reason:
             lines.append(_wrapped(finding.reason))
     if report is not None:
-        lines += [f"note       {text}" for text in report.notes]
-        lines += [f"warning    {text}" for text in report.remarks]
-    lines += [f"PROBLEM    {problem}" for problem in problems]
+        lines += [f"{painted('note')}       {text}" for text in report.notes]
+        lines += [f"{painted('warning')}    {text}" for text in report.remarks]
+    lines += [f"{painted('PROBLEM')}    {problem}" for problem in problems]
     if not problems:
         lines.append(f"{options.file}: a bookie would start with it")
         lines.append("  where its files and directories are good: `fastbk doctor --config` looks at them")
@@ -237,8 +238,9 @@ def _convert(options: argparse.Namespace) -> int:
             f"{options.file} is not in Apache's format: its name would end in {' or '.join(source.SUFFIXES)}"
         )
     file = bookie_file.read(options.file)
-    print(toml_text(file), end="")
     assert file.report is not None
+    text = toml_text(file)
+    print_answer(options, {"toml": text, "warnings": file.report.remarks}, text.rstrip("\n"))
     for remark in file.report.remarks:
         note(f"fastbk: {remark}")
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, print_json
+from fastbk.cli.terminal import painted
 
 if TYPE_CHECKING:
     import argparse
@@ -39,10 +40,12 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print_json(asdict(finding))
             continue
-        print(f"{finding.status.upper():<5} {finding.name}: {finding.why}")
+        print(f"{painted(f'{finding.status.upper():<5}')} {finding.name}: {finding.why}")
         if finding.fix:
             print(f"      -> {finding.fix}")
     if not options.json:
-        said = ", ".join(f"{counts[status]} {status.upper()}" for status in Status)
+        said = ", ".join(
+            painted(f"{counts[status]} {status.upper()}", status if counts[status] else "") for status in Status
+        )
         print(f"{counts.total()} checks: {said}")
     return 1 if counts[Status.FAIL] else 0

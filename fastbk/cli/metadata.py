@@ -25,6 +25,7 @@ from fastbk.cli.options import (
     print_answer,
     run_verb,
 )
+from fastbk.cli.running import add_watch
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.meta.zookeeper_security import VARIABLE
@@ -49,12 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formatting.add_argument(
         "--force", dest="yes", action="store_true", help="the same as --yes (deprecated)"
     )
-    add_verb(verbs, "show", _show, "print which cluster it is and which bookies are up")
+    add_watch(add_verb(verbs, "show", _show, "print which cluster it is and which bookies are up"))
     text = "put metadata on hold: nothing is deleted by its word until `confirm`"
     hold = add_verb(verbs, "hold", _hold, text)
     hold.add_argument("--reason", default="", help="what other operators read")
     text = "say whether metadata is on hold (exit code 1) and why"
-    add_verb(verbs, "status", _status, text)
+    add_watch(add_verb(verbs, "status", _status, text))
     text = "end the hold: what metadata does not list now may be deleted"
     add_confirmation(add_verb(verbs, "confirm", _confirm, text))
     text = "give all nodes in ZooKeeper the rights that the file of FASTBK_ZOOKEEPER_FILE names"

@@ -17,6 +17,7 @@ from fastbk.cli.options import (
     note,
     print_answer,
 )
+from fastbk.cli.running import add_watch
 from fastbk.cli.stream.options import (
     add_inherit,
     add_policy,
@@ -44,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy(create)
     listing = _add_verb(verbs, "list", _list, "print the namespaces below one")
     listing.add_argument("--recursive", "-r", action="store_true", help="and those below them")
-    _add_verb(verbs, "info", _info, "print a namespace's policy, its own and what holds")
+    add_watch(listing)
+    add_watch(_add_verb(verbs, "info", _info, "print a namespace's policy, its own and what holds"))
     text = "change a namespace's policy; its streams follow at their next segment"
     change = add_verb(verbs, "set", _set, text)
     change.add_argument("namespace", metavar="NAMESPACE", help='such as shop/eu; "": the root')

@@ -13,6 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from fastbk.cli.running import add_run_options
+from fastbk.cli.terminal import is_quiet, padded, plain
 from fastbk.errors import ConfigError
 from fastbk.exit_codes import DONE, FAILED
 
@@ -145,10 +147,11 @@ def end_with_lifeline(options: argparse.Namespace) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add --json."""
+    """Add --json, --quiet and --timeout."""
     parser.add_argument(
         "--json", action="store_true", help="answer in JSON on stdout; messages go to stderr"
     )
+    add_run_options(parser)
 
 
 def add_config(
@@ -159,9 +162,12 @@ def add_config(
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:
-    """Add --metadata."""
+    """Add --metadata and --context, which name the cluster (`fastbk.cli.contexts`)."""
     parser.add_argument(
-        "--metadata", metavar="URI", help="which cluster; default: the variable FASTBK_METADATA"
+        "--metadata", metavar="URI", help="which cluster; default: the variable FASTBK_METADATA, then the context"
+    )
+    parser.add_argument(
+        "--context", metavar="NAME", help="a cluster by its name; default: FASTBK_CONTEXT, then `fastbk context use`"
     )
 
 
@@ -176,7 +182,7 @@ def metadata_uri(options: argparse.Namespace) -> str:
     """Return the cluster's metadata URI. Raises ConfigError that says how to give one."""
     from fastbk.meta.uri import uri_or_default
 
-    return uri_or_default(options.metadata or None, "give --metadata URI")
+    return uri_or_default(options.metadata or None, "give --metadata URI or --context NAME")
 
 
 def need_linux(what: str) -> None:
@@ -211,10 +217,8 @@ def print_answer(
 
 def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """Return rows as lines of aligned columns; `align` has `<` or `>` for each column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(map("{:{}{}}".format, row, align, widths)).rstrip() for row in rows
-    ]
+    widths = [max(len(plain(one)) for one in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(padded, row, widths, align)).rstrip() for row in rows]
 
 
 def text_or_base64(name: str, value: bytes) -> dict[str, str]:
@@ -228,8 +232,9 @@ def text_or_base64(name: str, value: bytes) -> dict[str, str]:
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal something that is not the answer."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a message on stderr that is not the answer; nothing with --quiet."""
+    if not is_quiet():
+        print(text, file=sys.stderr, flush=True)
 
 
 def add_confirmation(parser: argparse.ArgumentParser) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import note
+from fastbk.cli.terminal import is_quiet
 from fastbk.errors import ConfigError
-from fastbk.units import format_entries, format_size, parse_size
+from fastbk.units import format_age_s, format_entries, format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,19 +40,21 @@ class ProgressLine:
         self._next_s = 0.0
 
     def at(self, text: Callable[[], str]) -> None:
-        """Say how far it is, when it is time for that."""
+        """Say how far it is, when it is time for that; never with --quiet."""
         now_s = self._clock()
-        if now_s < self._next_s:
+        if now_s < self._next_s or is_quiet():
             return
         self._next_s = now_s + (self.EVERY_TERMINAL_S if self._is_terminal else self.EVERY_LOG_S)
         if self._is_terminal:
-            print(f"\r\x1b[K{text()}", end="", file=sys.stderr, flush=True)
+            # A line that wraps could not be overwritten.
+            line = text()[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         else:
             note(text())
 
     def end(self) -> None:
         """Clear the line."""
-        if self._is_terminal:
+        if self._is_terminal and not is_quiet():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
@@ -72,3 +76,15 @@ class ByteProgress(ProgressLine):
         rate = int(size_bytes / max(1e-9, self._clock() - self._began_s))
         size = format_size(size_bytes)
         return f"{self._what}: {format_entries(entries)}, {size}, {format_size(rate)}/s"
+
+
+def rate_and_left(done_bytes: int, total_bytes: int, spent_s: float) -> str:
+    """Return the rate so far and the time that the rest takes at it: `12.0 MiB/s, 5 min left`.
+
+    Without the time where no rate is known yet, or where more was done than there was to do.
+    """
+    rate = done_bytes / max(1e-9, spent_s)
+    text = f"{format_size(int(rate))}/s"
+    if rate > 0 and total_bytes > done_bytes:
+        text += f", {format_age_s((total_bytes - done_bytes) / rate)} left"
+    return text

@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-metadata", "--metadata", metavar="URI", help="which cluster, instead of a file"
     )
     parser.add_argument(
+        "-context", "--context", metavar="NAME", help="a cluster by its name (`fastbk context`)"
+    )
+    parser.add_argument(
         "-ledgeridformat", choices=LEDGER_FORMATS, default="long", help="how ledger ids are written"
     )
     parser.add_argument(
@@ -109,5 +112,8 @@ def _listing() -> str:
     verbs = _verbs()
     width = max(map(len, verbs))
     lines = [f"  {name:<{width}}  {verb.text}" for name, verb in sorted(verbs.items())]
-    usage = "usage: fastbk shell [-conf FILE] [-metadata URI] [-ledgeridformat long|hex|uuid] [-entryformat string|hex]"
+    usage = (
+        "usage: fastbk shell [-conf FILE] [-metadata URI] [-context NAME] [-ledgeridformat long|hex|uuid]"
+        " [-entryformat string|hex]"
+    )
     return "\n".join([f"{usage} VERB ...", *lines])

@@ -7,10 +7,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_verb, add_verbs, metadata_uri, note, opened_store, run_verb
+from fastbk.cli.options import (
+    add_json,
+    add_metadata,
+    add_verb,
+    add_verbs,
+    metadata_uri,
+    note,
+    opened_store,
+    print_answer,
+    run_verb,
+)
 from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, os_errors_as
-from fastbk.exit_codes import DONE
 from fastbk.private_files import FILE_MODE
 from fastbk.units import parse_duration_us
 
@@ -47,9 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--lifetime", default=LIFETIME, help=f"such as 10min or 30d; default: {LIFETIME}")
     create.add_argument("--audience", default="", help="default: the id of the cluster at --metadata")
     create.add_argument("--out", type=Path, metavar="FILE", help="the token replaces this file; default: stdout")
-    create.add_argument("--metadata", metavar="URI", help="the cluster; default: FASTBK_METADATA")
+    add_metadata(create)
     show = add_verb(verbs, "show", _show, "print what a token says; its signature is not verified")
     show.add_argument("file", help="a file with a token")
+    for verb in (key, create, show):
+        add_json(verb)
 
 
 def _key(options: argparse.Namespace) -> int:
@@ -65,7 +76,8 @@ def _key(options: argparse.Namespace) -> int:
         _write(options.file, made.text(), FILE_MODE)
         _write(options.public, made.public_text(others), PUBLIC_MODE)
     note(f"key {made.key_id}: {options.file} signs, {options.public} ({len(others) + 1} keys) is for the bookies")
-    return DONE
+    facts = {"key_id": made.key_id, "file": str(options.file), "public": str(options.public)}
+    return print_answer(options, facts)
 
 
 def _create(options: argparse.Namespace) -> int:
@@ -81,14 +93,13 @@ def _create(options: argparse.Namespace) -> int:
     audience = options.audience or _cluster_id(options)
     token = key.sign(options.subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces)
     if options.out is None:
-        print(token)
-        return DONE
+        return print_answer(options, {"token": token}, token)
     with os_errors_as(ConfigError, f"{options.out}: cannot be written"):
         _write(options.out, token + "\n", FILE_MODE)
     end = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() + lifetime_s))
     where = f" in {options.namespaces}" if namespaces else ""
     note(f"{options.out}: {options.subject} may {', '.join(operations)}{where} until {end}")
-    return DONE
+    return print_answer(options, {"file": str(options.out), "subject": options.subject, "end": end})
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -108,8 +119,7 @@ def _show(options: argparse.Namespace) -> int:
         shown = {"key": jwt.get_unverified_header(token).get("kid"), **claims}
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
         raise ConfigError(f"{options.file} is no token: {error}") from None
-    print(json.dumps(shown, indent=2))
-    return DONE
+    return print_answer(options, shown, json.dumps(shown, indent=2))
 
 
 def _cluster_id(options: argparse.Namespace) -> str:

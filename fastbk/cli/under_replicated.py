@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import metadata_uri, note, print_answer
+from fastbk.cli.running import add_watch
 from fastbk.units import format_count, format_entries
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ PASS_AGE_MAX_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    add_watch(parser)
     parser.add_argument(
         "--verify",
         action="store_true",

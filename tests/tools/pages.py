@@ -74,16 +74,20 @@ fastbk stream append --create shop/orders orders.txt
 `fastbk COMMAND --help` prints the same on the terminal, and `fastbk completion bash` completes it.
 [exit-codes.md](exit-codes.md) lists exit codes, [shell.md](shell.md) Apache's verbs.
 
-Most commands take these options. Only the others are listed below.
+Most commands take these options. Only the others are listed below. [cli.md](cli.md) explains them.
 
-- `--metadata URI`: the cluster. The default is the variable `FASTBK_METADATA`.
+- `--metadata URI`: the cluster. The default is the variable `FASTBK_METADATA`, then the context.
+- `--context NAME`: a cluster by its name. The default is `FASTBK_CONTEXT`, then the context in use.
 - `--json`: print JSON on stdout. Messages go to stderr.
 - `--yes`, `-y`: do not ask for confirmation before something is deleted.
+- `--quiet`, `-q`: print no messages and no progress, only errors.
+- `--timeout SECONDS`: end after that time with exit code 75, as Ctrl-C would end it.
+- `--watch [SECONDS]`, where a command only shows something: show it again every 2 seconds, or so many.
 
 `./dev docs` writes this page from the code.
 """
 
-COMMON = {"--metadata", "--json", "--yes"}
+COMMON = {"--metadata", "--context", "--json", "--yes", "--quiet", "--watch"}
 
 
 def settings() -> str:
@@ -222,6 +226,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Argumen
 def _option(action: argparse.Action) -> list[str]:
     """Return an argument or option as an item of a list; none for verbs and for --help."""
     hidden = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    hidden |= action.dest == "deadline_s"  # a --timeout of a command's own is listed
     if hidden or action.help is argparse.SUPPRESS or COMMON & set(action.option_strings):
         return []
     value = ""

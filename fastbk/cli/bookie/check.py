@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_config, add_json, need_linux, note, print_json
-from fastbk.cli.progress import ProgressLine, rate_of
+from fastbk.cli.progress import ProgressLine, rate_and_left, rate_of
+from fastbk.cli.terminal import painted
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.rate_limit import RateLimit
 from fastbk.units import format_size
@@ -193,7 +194,7 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
         print_json(answer)
         return
     for one in shown:
-        print(f"{one.severity:<6} {one.path}: {one.text}")
+        print(f"{painted(f'{one.severity:<6}')} {one.path}: {one.text}")
     if len(checked.findings) > len(shown):
         print(f"... and {len(checked.findings) - len(shown)} more; --json shows all")
     print(
@@ -213,10 +214,10 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
 
 
 def _text(checked: Checked) -> str:
-    rate = checked.read_bytes / max(1e-9, time.monotonic() - checked.began_s)
+    rate = rate_and_left(checked.read_bytes, checked.total_bytes, time.monotonic() - checked.began_s)
     return (
-        f"checked {format_size(checked.read_bytes)} of about {format_size(checked.total_bytes)},"
-        f" {format_size(int(rate))}/s, {checked.damage_count} places damaged"
+        f"checked {format_size(checked.read_bytes)} of about {format_size(checked.total_bytes)}, {rate},"
+        f" {checked.damage_count} places damaged"
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli import cluster
 from fastbk.cli.bookie import check, directories, gc, import_apache, info, recover
 from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
+from fastbk.cli.running import add_watch
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = add_verb(verbs, "list", cluster.print_bookies, text)
     add_metadata(listing)
     add_json(listing)
+    add_watch(listing)
     text = "copy what a lost bookie held to others"
     recover.add_recover(add_verb(verbs, "recover", recover.recover, text))
     text = "the same for a stopped bookie, then free its id in the metadata"

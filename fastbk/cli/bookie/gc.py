@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.cli.admin_client import add_bookie, admin_client
 from fastbk.cli.options import add_json, note, print_answer
+from fastbk.cli.running import add_watch
 from fastbk.errors import Error
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.units import format_count, format_size
@@ -31,8 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, text in HELP.items():
         verb = verbs.add_parser(name, help=text)
         add_bookie(verb)
+        if name == "run":
+            verb.add_argument(
+                "--timeout", type=float, default=3600.0, metavar="SECONDS", help="longest wait (3600)"
+            )
         add_json(verb)
         if name == "status":
+            add_watch(verb)
             continue
         verb.add_argument("--minor", action="store_true", help="compaction of nearly empty logs")
         verb.add_argument("--major", action="store_true", help="compaction of half empty logs")
@@ -48,9 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             " metadata store",
         )
         verb.add_argument("--no-wait", action="store_true", help="only ask for it")
-        verb.add_argument(
-            "--timeout", type=float, default=3600.0, metavar="SECONDS", help="longest wait (3600)"
-        )
 
 
 def run(options: argparse.Namespace) -> int:

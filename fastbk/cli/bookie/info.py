@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.cli.admin_client import add_bookie, admin_client
 from fastbk.cli.options import add_json, print_answer, table
+from fastbk.cli.running import add_watch
+from fastbk.cli.terminal import painted
 from fastbk.units import format_age_s, format_size
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of both."""
     add_bookie(parser)
     add_json(parser)
+    add_watch(parser)
 
 
 def info(options: argparse.Namespace) -> int:
@@ -43,7 +46,7 @@ def _info_lines(found: dict[str, Any]) -> list[str]:
     facts = [
         ("bookie", found["bookie_id"]),
         ("software", found["software"]),
-        ("state", f"{found['state']} for {format_age_s(found['state_seconds'])}"),
+        ("state", f"{painted(found['state'])} for {format_age_s(found['state_seconds'])}"),
         ("address", found["address"]),
         ("restarts", f"{found['restarts']} (epoch {found['epoch']})"),
         ("processes", ", ".join(f"{name} {pid}" for name, pid in found["pids"].items())),
@@ -84,7 +87,7 @@ def _disk_lines(disks: list[dict[str, Any]]) -> list[str]:
         lasted, free = format_age_s(time.time() - one["state_since_s"]), format_size(one["free_bytes"])
         used = f"{one['used_ratio']:.0%}"
         which = f"{one['role']} {one['pair']}"
-        rows.append((which, one["state"], lasted, one["takes"], used, free, one["directory"]))
+        rows.append((which, painted(one["state"]), lasted, one["takes"], used, free, one["directory"]))
     lines: list[str] = []
     for row, one in zip(table(rows, "<<<<>><"), [{}, *disks], strict=True):
         lines.append(row)
@@ -94,5 +97,5 @@ def _disk_lines(disks: list[dict[str, Any]]) -> list[str]:
             ("errors", "failed writes since the start"),
         ):
             if one.get(key):
-                lines.append(f"{'':<10}  {said}: {one[key]}")
+                lines.append(f"{'':<10}  {painted(said, 'slow')}: {one[key]}")
     return lines

@@ -6,6 +6,7 @@ The first two empty a bookie that is lost or to go; the third makes a running on
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from fastbk import exit_codes
@@ -214,8 +215,12 @@ def _shown(name: str, value: int) -> str:
 
 
 def _recovering(bookie_id: str, progress: Progress) -> str:
-    copied = format_size(progress.bytes_copied)
-    return f"recovering {bookie_id}: {_ended_text(progress)}, {copied} copied{_left_text(progress)}"
+    return f"recovering {bookie_id}: {_ended_text(progress)}, {_copied_text(progress)}{_left_text(progress)}"
+
+
+def _copied_text(progress: Progress) -> str:
+    rate = progress.bytes_copied / max(1e-9, time.monotonic() - progress.began_s)
+    return f"{format_size(progress.bytes_copied)} copied, {format_size(int(rate))}/s"
 
 
 def _ended_text(progress: Progress) -> str:
@@ -332,6 +337,6 @@ def _repairing(bookie_id: str, progress: RepairProgress) -> str:
     through = f", through ledger {progress.done_through}" if progress.done_through >= 0 else ""
     return (
         f"repairing {bookie_id}: {_ended_text(progress)},"
-        f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied{through}"
+        f" {progress.entries_copied:,} entries, {_copied_text(progress)}{through}"
         f"{_left_text(progress)}"
     )

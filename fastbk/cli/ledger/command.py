@@ -27,6 +27,7 @@ from fastbk.cli.options import (
 )
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
+from fastbk.cli.running import add_watch
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
@@ -87,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_verbs_about(verbs: Verbs) -> None:
     """Declare the verbs that neither write nor print entries."""
-    add_verb(verbs, "list", _list, "print the ledgers' ids")
-    _add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info")
+    add_watch(add_verb(verbs, "list", _list, "print the ledgers' ids"))
+    add_watch(_add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info"))
     text = "fence and close ledgers whose writer is gone, behind everything acknowledged"
     recover = add_verb(verbs, "recover", _recover, text, "close")
     recover.add_argument("ledger_id", type=int, nargs="+", metavar="ID")

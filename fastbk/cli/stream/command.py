@@ -19,6 +19,7 @@ from fastbk.cli.options import (
     run_verb,
     table,
 )
+from fastbk.cli.running import add_watch
 from fastbk.cli.stream import append, read
 from fastbk.cli.stream.options import (
     EXAMPLES,
@@ -64,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_tail_arguments(add_verb_of_one(verbs, "tail", read.tail, text))
 
     export.add_stream_verb(verbs)
-    add_verb_of_one(verbs, "info", _info, "print what is known of a stream")
+    add_watch(add_verb_of_one(verbs, "info", _info, "print what is known of a stream"))
     text = "change a stream's own policy, from its next segment on"
     change = add_verb_of_one(verbs, "set", _set, text)
     add_policy(change)
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "--recursive", "-r", action="store_true", help="those of the namespaces below, too"
     )
+    add_watch(listing)
 
     text = "cut off all records before a position, for good"
     truncate = add_verb_of_one(verbs, "truncate", _truncate, text)
@@ -84,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verb_of_one(verbs, "rename", _rename, text).add_argument("name", metavar="NAME")
     cursors = add_verb_of_one(verbs, "cursors", _cursors, "print a stream's durable cursors")
     cursors.add_argument("--delete", metavar="CURSOR", help="delete this one instead")
+    add_watch(cursors)
     text = "end a stream for good: it can be read, not written any more"
     seal = add_verb_of_one(verbs, "seal", _seal, text)
     text = "delete streams for good, data, cursors and all"
@@ -205,6 +208,8 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
 async def _cursors(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     if options.delete is not None:
+        if options.watch is not None:
+            raise ConfigError("--watch repeats what it shows: leave it out with --delete")
         action = f"delete cursor {options.delete} of stream {options.stream}"
         if (code := exit_without_consent(options, action)) is not None:
             return code

@@ -1,0 +1,176 @@
+"""--quiet, --timeout and --watch, colours, and what stands before a command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastbk.cli import __main__ as cli
+from fastbk.cli import terminal
+from fastbk.cli.options import note, table
+from fastbk.cli.progress import rate_and_left
+from fastbk.cli.running import fitting, repeated
+from fastbk.errors import MetadataUnavailable
+
+COMMAND = [sys.executable, "-m", "fastbk.cli"]
+
+
+def sqlite(path: Path) -> str:
+    """Make a cluster without bookies and return its URI."""
+    from fastbk.meta import open_store
+
+    uri = f"sqlite:{path}/metadata.sqlite"
+    open_store(uri).close()
+    return uri
+
+
+def on_terminal(*words: str, seconds: float = 20.0, **environment: str) -> tuple[int, str]:
+    """Run a command on a terminal of its own; return its exit code and what it showed."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "LINES": "12", "COLUMNS": "60", **environment},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while True:
+            try:
+                data = os.read(ours, 65536)
+            except OSError:  # the terminal has no other end any more
+                break
+            if not data:
+                break
+            shown += data
+        return process.wait(seconds), shown.decode()
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def test_a_timeout_interrupts_a_wait_for_metadata() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
+        words = ("ledger", "list", "--metadata", uri, "--timeout", "0.5")
+        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 75
+    assert done.stderr == "fastbk: not done within 0.5 s (--timeout): try again, or give it more time\n"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
+def test_a_time_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["ledger", "list", f"--timeout={text}"])
+    assert ended.value.code == 2
+    assert "is no number of seconds above 0" in capsys.readouterr().err
+
+
+def test_watching_says_where_its_seconds_go(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["bookie", "info", "--watch", "bookie-1"])
+    assert "write --watch=5" in capsys.readouterr().err
+
+
+def test_in_a_pipe_each_watched_answer_is_a_line_of_json(tmp_path: Path) -> None:
+    words = ("cluster", "status", "--watch=0.1", "--json", "--timeout", "2", "--metadata", sqlite(tmp_path))
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) > 2 and all(one["is_well"] is False for one in answers)
+    assert done.returncode == 1  # the last answer's: no bookie is up
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_watched_error_is_an_answer_and_watching_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.configure()
+    calls = []
+
+    def run(_: argparse.Namespace) -> int:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise MetadataUnavailable("ZooKeeper is away")
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        print("it is back")
+        return 0
+
+    assert repeated(run, argparse.Namespace(watch=0.01)) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("it is back\n", "fastbk: ZooKeeper is away\n")
+
+
+def test_on_a_terminal_a_watched_answer_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    uri = sqlite(tmp_path)
+    _, shown = on_terminal("cluster", "status", "--watch=0.2", "--timeout", "2", "--metadata", uri)
+    screens = shown.split("\x1b[H")[1:]
+    assert len(screens) > 2
+    assert "every 0.2 s, now " in screens[0] and "bookies: none" in screens[1]
+
+
+def test_a_screen_that_is_too_small_says_what_it_leaves_out() -> None:
+    lines = [f"line {number}" for number in range(20)]
+    shown = fitting(lines, 40, 10)
+    assert shown[:8] == lines[:8] and len(shown) == 9
+    assert shown[8].startswith("... 12 more lines") and len(shown[8]) == 40
+    assert fitting(lines, 40, 21) == lines
+    assert fitting(["a" * 50, "\x1b[31m" + "b" * 40 + "\x1b[0m"], 40, 10)[1].count("b") == 40
+
+
+def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text("[bookie]\nlisten = '127.0.0.1:1'\n")
+    words = ("config", "check", str(path))
+    assert "\x1b[31mPROBLEM\x1b[0m" in on_terminal(*words)[1]
+    assert "\x1b" not in on_terminal(*words, NO_COLOR="1")[1]
+    assert "\x1b" not in on_terminal(*words, TERM="dumb")[1]
+    piped = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+    assert "PROBLEM" in piped.stdout and "\x1b" not in piped.stdout
+
+
+def test_a_coloured_table_has_its_columns_where_a_plain_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("bookie", "state", "disk"), ("b1", "up", "1"), ("b2", "read-only", "22")]
+    plain = table(rows, "<<>")
+    monkeypatch.setattr(terminal, "_has_colours", True)
+    coloured = table([rows[0], *((one, terminal.painted(state), disk) for one, state, disk in rows[1:])], "<<>")
+    assert coloured != plain and [terminal.plain(line) for line in coloured] == plain
+
+
+def test_quiet_leaves_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.configure(is_quiet=True)
+    try:
+        note("a message")
+    finally:
+        terminal.configure()
+    assert capsys.readouterr().err == ""
+    assert cli.main(["--quiet", "ledger", "list", "--metadata", "sqlite:/nowhere/metadata.sqlite"]) == 2
+    assert capsys.readouterr().err.startswith("fastbk: ")
+
+
+def test_options_may_stand_before_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = sqlite(tmp_path)
+    assert cli.main(["-q", "--timeout", "20", "ledger", "list", "--metadata", uri]) == 0
+    with pytest.raises(SystemExit):
+        cli.main(["--context", "a", "doctor"])
+    assert "--context has no meaning for `fastbk doctor`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "spent_s", "text"),
+    [
+        (0, 100 << 20, 5.0, "0 B/s"),
+        (10 << 20, 100 << 20, 5.0, "2.0 MiB/s, 45 s left"),
+        (100 << 20, 100 << 20, 5.0, "20.0 MiB/s"),
+        (5, 0, 1.0, "5 B/s"),
+    ],
+)
+def test_progress_has_a_rate_and_the_time_left(done: int, total: int, spent_s: float, text: str) -> None:
+    assert rate_and_left(done, total, spent_s) == text
