@@ -54,6 +54,10 @@ class AdminClient:
         data = json.dumps(dict(body or {})).encode()
         return self._decoded(path, *self._exchange("POST", path, data))
 
+    def put(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Return the object that a PUT of `body` gives. Raises BookieSilent, BookieRefused."""
+        return self._decoded(path, *self._exchange("PUT", path, json.dumps(dict(body)).encode()))
+
     def state(self, path: str) -> dict[str, Any]:
         """Return what /readyz or /livez says; these say no with a status of 503. Raises BookieSilent."""
         status, data = self._exchange("GET", path, None)

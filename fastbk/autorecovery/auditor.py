@@ -162,8 +162,8 @@ class Auditor:
             return registered, known, coordination.is_enabled(), coordination.lost_bookie_delay_s()
 
         registered, known, self._is_enabled, stored_s = await self._client.call_store(read)
-        hold = await self._state.hold.read()
-        rules = LossRules(delay_of(stored_s), self._session_lost_ms, hold)
+        hold, maintenance = await self._state.hold.read(), await self._state.maintenance.read()
+        rules = LossRules(delay_of(stored_s), self._session_lost_ms, hold, maintenance.bookies)
         self._registered_once |= registered
         judged: list[Judged] = []
 

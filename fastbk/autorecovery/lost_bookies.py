@@ -11,7 +11,7 @@ INV-H3: a bookie is due only after its own delay, counted from its stored time o
 longer lost.
 INV-H4: while the loss of a bookie is doubtful it is due only after six delays, or when an operator says `resume`.
 INV-H6: while an operator's hold lasts no further bookie becomes due. It ends at its time, or when an operator says
-`resume`.
+`resume`. A hold may be of one bookie alone: its maintenance.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SESSION_DOUBT_S = 60.0
 """Losses that are noticed so soon after the auditor lost its own session are doubtful."""
 HALF_LOST = "half of the bookies or more are lost"
 SESSION_LOST = "the auditor had lost its own session"
+IN_MAINTENANCE = "it is in maintenance"
 HOLD_S_MAX = 86_400.0
 """The longest hold of an operator's."""
 
@@ -49,12 +50,20 @@ class HealingHold:
 class LossRules:
     """`delay_s`: how long a bookie may be away. `session_lost_ms`: when this auditor last lost its session.
 
-    `hold`: an operator's, which may be over.
+    `hold`: an operator's, of all bookies. `maintenance`: the holds of single ones. They may be over.
     """
 
     delay_s: float = DELAY_DEFAULT_S
     session_lost_ms: int | None = None
     hold: HealingHold = field(default_factory=HealingHold)
+    maintenance: Mapping[BookieId, HealingHold] = field(default_factory=dict)
+
+    def held(self, bookie_id: BookieId, now_ms: int) -> tuple[float, str]:
+        """Return how long an operator holds this bookie yet, 0 for not at all, and why."""
+        own = self.maintenance.get(bookie_id)
+        if own is not None and own.left_s(now_ms) > self.hold.left_s(now_ms):
+            return own.left_s(now_ms), f"{IN_MAINTENANCE}: {own.reason}" if own.reason else IN_MAINTENANCE
+        return self.hold.left_s(now_ms), self.hold.reason or "an operator holds it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,6 @@ def judge(
         lost[one] = found
     is_half = 2 * len(lost) >= len(set(known) | set(registered))
     due, waiting, held = set(), {}, {}
-    hold_s = rules.hold.left_s(now_ms)
     for one, found in lost.items():
         reason = ""
         # A bookie whose ledgers are marked was due already: what is lost later does not undo that.
@@ -157,8 +165,9 @@ def judge(
             reason = HALF_LOST if is_half else SESSION_LOST if found.is_doubtful else ""
         delay_s = rules.delay_s * (HOLD_DELAYS if reason else 1)
         left_s = delay_s - (now_ms - found.lost_ms) / 1000
+        hold_s, hold_reason = rules.held(one, now_ms)
         if left_s < hold_s and not (found.is_released or found.is_marked):
-            left_s, reason = hold_s, rules.hold.reason or "an operator holds it"
+            left_s, reason = hold_s, hold_reason
         if left_s <= 0 or found.is_marked:
             due.add(one)
             continue

@@ -2,6 +2,7 @@
 
 autorecovery/settings          the cluster's copy rate: an operator writes it
 autorecovery/hold              until when no lost bookie becomes due: an operator writes it, and `cluster roll`
+autorecovery/maintenance       bookies that may be away for a while: `fastbk bookie maintenance` writes it
 autorecovery/lost_bookies      lost bookies with their times of loss: the auditor writes it, and an operator's `resume`
 autorecovery/audit             where the auditor's passes are, and when they ended: the auditor writes it
 autorecovery/leases            how the copy rate is divided: the auditor writes it
@@ -42,6 +43,17 @@ class Settings:
     """What operators set. `bytes_per_s`: of the whole cluster; 0: no limit."""
 
     bytes_per_s: float = BYTES_PER_S_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """Bookies that an operator has put into maintenance, each with its end; those whose time is over may be there."""
+
+    bookies: dict[BookieId, HealingHold] = field(default_factory=dict)
+
+    def current(self, now_ms: int) -> dict[BookieId, HealingHold]:
+        """Return those whose time is not over."""
+        return {one: hold for one, hold in self.bookies.items() if hold.left_s(now_ms)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +237,7 @@ class ClusterState:
         self._records = records
         self.settings = StoredValue(records, "settings", Settings())
         self.hold = StoredValue(records, "hold", HealingHold())
+        self.maintenance = StoredValue(records, "maintenance", Maintenance())
         self.lost_bookies = StoredValue(records, "lost_bookies", LostBookies())
         self.audit = StoredValue(records, "audit", Audit())
         self.leases = StoredValue(records, "leases", Leases())

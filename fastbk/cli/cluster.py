@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli import under_replicated
+from fastbk.cli.bookie.maintenance import maintenance_lines, read_maintenance
 from fastbk.cli.cluster_events import add_event_arguments, events
 from fastbk.cli.cluster_heal import add_heal_arguments, heal
 from fastbk.cli.cluster_upgrade import (
@@ -116,6 +117,9 @@ def _status(options: argparse.Namespace) -> int:
     ]
     if level < LEVEL_MAX:
         lines.append(f"format level {level}; after an upgrade of all, `fastbk cluster finalize` makes it {LEVEL_MAX}")
+    in_maintenance = read_maintenance(metadata_uri(options))
+    facts["maintenance"] = {one: asdict(each) for one, each in in_maintenance.items()}
+    lines += maintenance_lines(in_maintenance)
     if hold is not None:
         text = f"metadata is on hold, nothing is deleted: {hold}; see `fastbk metadata status`"
         lines.append(text)

@@ -55,7 +55,7 @@ def heal(options: argparse.Namespace) -> int:
 async def _heal(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.autorecovery.lost_bookies import HealingHold
-    from fastbk.autorecovery.state import ClusterState, Settings
+    from fastbk.autorecovery.state import ClusterState, Maintenance, Settings
 
     async with fastbk.connect(metadata_uri(options)) as client:
         state = ClusterState(client.records)
@@ -65,6 +65,7 @@ async def _heal(options: argparse.Namespace) -> int:
         if options.action == "resume":
             await client.call_store(lambda store: store.coordination.enable())
             await state.hold.put(HealingHold())
+            await state.maintenance.put(Maintenance())
             await state.lost_bookies.change(lambda lost: lost.released())
             return print_answer(
                 options,

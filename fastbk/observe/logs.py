@@ -26,6 +26,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 asked for.
 """
 
+LEVEL_VARIABLE = "FASTBK_LOG_LEVEL"
 _LINE_BYTES_MAX = 16_384
 _bound: dict[str, object] = {}
 _style = "json"
@@ -42,9 +43,20 @@ def configure(style: str | None = None, level: str | None = None) -> None:
     """
     global _style, _level
     style = style or os.environ.get("FASTBK_LOG_STYLE") or ("text" if os.isatty(2) else "json")
-    level = level or os.environ.get("FASTBK_LOG_LEVEL") or "info"
+    level = level or os.environ.get(LEVEL_VARIABLE) or "info"
     _style = "text" if style == "text" else "json"
     _level = LEVELS.get(level, LEVELS["info"])
+
+
+def level() -> str:
+    """Return the level of this process, one of LEVELS."""
+    return next(name for name, number in LEVELS.items() if number == _level)
+
+
+def set_level(name: str) -> None:
+    """Log from this level on, one of LEVELS."""
+    global _level
+    _level = LEVELS[name]
 
 
 def bind(**values: object) -> None:

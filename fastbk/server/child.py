@@ -107,11 +107,18 @@ class Child:
         return True
 
     def receive(self, timeout_s: float | None = 0) -> dict[str, Any] | None:
-        """Return the next message, or None when there is none within `timeout_s` (None: wait for
-        ever).
+        """Return the next message, or None when there is none within `timeout_s` (None: wait for ever).
 
-        Raises SupervisorGone at the end of the socket.
+        A new log level is no message to the caller. Raises SupervisorGone at the end of the socket.
         """
+        while (message := self._receive(timeout_s)) is not None:
+            logs.debug("control.received", kind=message.get("type"))
+            if message.get("type") != "log_level":
+                return message
+            logs.set_level(message["level"])
+        return None
+
+    def _receive(self, timeout_s: float | None) -> dict[str, Any] | None:
         if timeout_s is None or timeout_s > 0:
             poll = select.poll()
             poll.register(self.control, select.POLLIN)

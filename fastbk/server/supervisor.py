@@ -32,6 +32,7 @@ from fastbk.server.supervision.claim import Claim, lock_directories, new_epoch
 from fastbk.server.supervision.gc_admin import GcAdmin
 from fastbk.server.supervision.http_pages import HttpPages
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.supervision.log_level import LogLevel
 from fastbk.server.supervision.metadata_services import MetadataServices
 from fastbk.server.supervision.monitor import Monitor
 from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
@@ -149,6 +150,7 @@ class Supervisor:
             read_only=self._read_only_admin,
             set_read_only=self._ask_read_only,
             audit=self._audit.note,
+            log_level=LogLevel(lambda: self._boot),
         )
         self._pages.begin(stack, facts, self._info, self._monitor.slow.answer, self._events)
 
@@ -247,11 +249,8 @@ class Supervisor:
             self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
-            self._services.detach()
-            self._gc.detach()
-            self._read_only_admin.detach()
-            self._lifeline.faults.detach()
-            self._metrics.detach()
+            for part in (self._services, self._gc, self._read_only_admin, self._lifeline.faults, self._metrics):
+                part.detach()
             watch.close()
             self._watch = self._boot = None
             await asyncio.to_thread(boot.close)

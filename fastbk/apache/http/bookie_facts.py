@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastbk.server.disks.disk_reports import DiskReports
     from fastbk.server.supervision.gc_admin import GcAdmin
     from fastbk.server.supervision.lifecycle import Lifecycle
+    from fastbk.server.supervision.log_level import LogLevel
     from fastbk.server.supervision.read_only_admin import ReadOnlyAdmin
 
 T = TypeVar("T")
@@ -73,3 +74,4 @@ class BookieFacts:
     read_only: ReadOnlyAdmin
     set_read_only: Callable[[bool], Awaitable[None]]
     audit: Callable[..., None]
+    log_level: LogLevel

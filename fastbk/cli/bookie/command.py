@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli import cluster
-from fastbk.cli.bookie import check, directories, gc, import_apache, info, recover
+from fastbk.cli.bookie import (
+    check,
+    directories,
+    gc,
+    import_apache,
+    info,
+    log_level,
+    maintenance,
+    recover,
+)
 from fastbk.cli.options import add_json, add_metadata, add_verb, need_linux, run_verb
 from fastbk.cli.running import add_watch
 from fastbk.errors import ConfigError
@@ -14,7 +23,10 @@ from fastbk.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-VERBS = "list, info, disk, gc, check, rebuild-locations, expand, move-shards, import, repair, recover, decommission"
+VERBS = (
+    "list, info, disk, log-level, maintenance, gc, check, rebuild-locations, expand, move-shards, import, repair,"
+    " recover, decommission"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     info.add_arguments(add_verb(verbs, "info", info.info, text))
     text = "the disks of a running bookie: state, space, what is refused"
     info.add_arguments(add_verb(verbs, "disk", info.disk, text))
+    text = "how much a running bookie logs; change it until it is restarted"
+    log_level.add_arguments(add_verb(verbs, "log-level", log_level.run, text))
+    text = "let a bookie be away for a while, without copying its ledgers"
+    maintenance.add_arguments(add_verb(verbs, "maintenance", maintenance.run, text))
     text = "garbage collection and compaction of a running bookie"
     gc.add_arguments(add_verb(verbs, "gc", gc.run, text))
     text = "heal damaged or lost copies of a running bookie"

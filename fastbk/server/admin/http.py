@@ -181,6 +181,7 @@ class PageServer:
                 reason = self._rights.refusal(writer)
                 refusal = refusal or ((403, TEXT, f"{reason}\n".encode()) if reason else None)
             status, kind, content = refusal or await self._admitted(method, target, body)
+            logs.debug("http.answered", method=method, path=path[:200], status=status)
             if is_change:
                 self._rights.changed(writer, method, path, status)
             answer = _encoded(status, kind, content, has_body=method != "HEAD")

@@ -21,6 +21,7 @@ from fastbk.server.admin.event_page import add_event_page
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.page_rights import PageRights
 from fastbk.server.configuration.tls import tls_files
+from fastbk.server.supervision.log_level import PATH as LOG_LEVEL
 from fastbk.storage.identity import read_identity
 from fastbk.storage.scrub_state import read_scrub_state
 
@@ -63,6 +64,7 @@ async def open_admin(
     admin.add_route("GET", "/slow", slow)
     admin.add_route("GET", "/scrub", ScrubPage(facts.config.ledgers.all_directories).answer)
     add_event_page(admin, events)
+    admin.add_page(LOG_LEVEL, facts.log_level.page, is_quick=True)
     facts.gc.add_routes(admin)
     metadata = StoreThreads(facts.config.metadata.uri)
     stack.push_async_callback(metadata.close)

@@ -214,6 +214,29 @@ def test_a_hold_undoes_nothing_and_resume_ends_it() -> None:
     assert cluster.judge(without(0, 1), rules).due == {"b0", "b1"}
 
 
+def test_maintenance_holds_one_bookie_and_ends_at_its_time() -> None:
+    """INV-H6: the other lost bookie is due after its delay."""
+    cluster = Cluster()
+    end_ms = int((cluster.now_s + 5 * DELAY_S) * 1000)
+    rules = LossRules(DELAY_S, maintenance={"b0": HealingHold(end_ms, "a new disk")})
+    cluster.judge(without(0, 1), rules)
+    cluster.now_s += DELAY_S
+    judged = cluster.judge(without(0, 1), rules)
+    assert judged.due == {"b1"} and judged.waiting == {"b0": 4 * DELAY_S}
+    assert judged.held == {"b0": "it is in maintenance: a new disk"}
+    cluster.now_s += 4 * DELAY_S
+    assert cluster.judge(without(0, 1), rules).due == {"b0", "b1"}
+
+
+def test_of_two_holds_the_longer_one_counts() -> None:
+    """INV-H6."""
+    cluster = Cluster()
+    at = [HealingHold(int((cluster.now_s + each * DELAY_S) * 1000), str(each)) for each in (3, 5)]
+    for hold, own in (at, reversed(at)):
+        judged = cluster.judge(without(0), LossRules(DELAY_S, hold=hold, maintenance={"b0": own}))
+        assert judged.waiting == {"b0": 5 * DELAY_S}
+
+
 def test_no_clock_makes_a_hold_longer_than_a_day() -> None:
     """INV-H6: it was written by another machine."""
     assert HealingHold(10**15).left_s(1000) == HOLD_S_MAX
