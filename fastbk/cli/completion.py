@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 SHELLS = ("bash", "zsh", "tcsh")
 EPILOG = """\
@@ -36,3 +37,17 @@ def whole_parser() -> argparse.ArgumentParser:
     for name, text in COMMANDS.items():
         module_of(name).add_arguments(commands.add_parser(name, help=text, description=text))
     return parser
+
+
+def parsers_below(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Yield the parsers below this one with their texts, each before its own verbs; other names of a verb are left out.
+
+    For pages that are written from the parsers.
+    """
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {one.dest.split(" ")[0]: one.help or "" for one in action._choices_actions}
+            for name, verb in action.choices.items():
+                if name in helps:
+                    yield verb, verb.description or helps[name]
+                    yield from parsers_below(verb)

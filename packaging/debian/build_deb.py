@@ -22,6 +22,10 @@ SYSTEM_PYTHON = f"/usr/bin/{PYTHON}"
 COMMAND = f"""#!/bin/sh
 exec /{HOME}/bin/python -I -m fastbk.cli "$@"
 """
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/fastbk",
+    "zsh": "usr/share/zsh/vendor-completions/_fastbk",
+}
 CONTROL = """Package: fastbk
 Version: {version}
 Architecture: {architecture}
@@ -134,8 +138,11 @@ def install_rest(tree: Path, version: str) -> None:
     write(documents / "changelog.Debian.gz", gzip.compress(log.encode(), mtime=0))
     write(documents / "CHANGELOG.md.gz", gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0))
     write(documents / "examples/bookie.toml", run(sys.executable, "-m", "fastbk.cli", "bookie", "--example"))
-    completion = run(sys.executable, "-m", "fastbk.cli", "completion", "bash")
-    write(tree / "usr/share/bash-completion/completions/fastbk", completion)
+    for shell, place in COMPLETIONS.items():
+        write(tree / place, run(sys.executable, "-m", "fastbk.cli", "completion", shell))
+    run(sys.executable, ROOT / "packaging/debian/man_pages.py")
+    for page in sorted((ROOT / "build" / "man").glob("*.1")):
+        write(tree / "usr/share/man/man1" / f"{page.name}.gz", gzip.compress(page.read_bytes(), mtime=0))
 
 
 def epoch() -> str:

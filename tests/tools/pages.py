@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 from msgspec import inspect
 
 from fastbk.apache.configuration import keys_ignored, keys_settings
-from fastbk.cli.completion import whole_parser
+from fastbk.cli.completion import parsers_below, whole_parser
 from fastbk.config import key_of
 from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
@@ -129,7 +129,7 @@ def metric_names() -> str:
 def commands() -> str:
     """Return docs/commands.md: each command and verb with its arguments and options."""
     lines = [COMMANDS_INTRODUCTION]
-    for parser, text in _parsers(whole_parser()):
+    for parser, text in parsers_below(whole_parser()):
         depth = min(parser.prog.count(" ") + 1, 4)
         lines += [f"{'#' * depth} {parser.prog}", "", _wrapped(_sentence(text)), ""]
         listed = sorted(parser._actions, key=lambda action: bool(action.option_strings))
@@ -210,17 +210,6 @@ def _range(kind: inspect.Type, unit: str | None) -> str:
     high = f"at most {value_text(kind.le, unit)}" if is_bounded else ""
     both = ", ".join(one.replace('"', "") for one in (low, high) if one)
     return f" ({both})" if both else ""
-
-
-def _parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Yield the parsers below this one with their texts, each before its own verbs."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            helps = {one.dest: one.help or "" for one in action._choices_actions}
-            for name, verb in action.choices.items():
-                if name in helps:  # others are old names of a verb
-                    yield verb, verb.description or helps[name]
-                    yield from _parsers(verb)
 
 
 def _option(action: argparse.Action) -> list[str]:
