@@ -54,6 +54,13 @@ class AdminClient:
         data = json.dumps(dict(body or {})).encode()
         return self._decoded(path, *self._exchange("POST", path, data))
 
+    def text(self, path: str) -> str:
+        """Return the text that a GET gives, as /metrics. Raises BookieSilent, BookieRefused."""
+        status, data = self._exchange("GET", path, None)
+        if status != 200:
+            raise BookieRefused(f"http://{self.host}:{self.port}{path} answered {status}", status)
+        return data.decode("utf-8", "replace")
+
     def put(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Return the object that a PUT of `body` gives. Raises BookieSilent, BookieRefused."""
         return self._decoded(path, *self._exchange("PUT", path, json.dumps(dict(body)).encode()))

@@ -40,6 +40,7 @@ COMMANDS = {
     "inspect": "show what is in a bookie's files, without a bookie; salvage entries",
     "shell": "the verbs of Apache BookKeeper's `bookkeeper shell`",
     "doctor": "what is wrong with a machine, a bookie's settings and directories, and the cure",
+    "support-bundle": "collect what those need who help, in one file without secrets",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
     "version": "which version this is, and which versions of all formats it reads and writes",
@@ -86,7 +87,7 @@ def _split_options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def module_of(name: str) -> ModuleType:
     """Import the module of a command."""
-    found = importlib.import_module(f"fastbk.cli.{name}")
+    found = importlib.import_module(f"fastbk.cli.{name.replace('-', '_')}")
     return importlib.import_module(f"{found.__name__}.command") if hasattr(found, "__path__") else found
 
 

@@ -33,7 +33,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--timeout",
             dest="deadline_s",
-            type=_seconds,
+            type=seconds,
             metavar="SECONDS",
             help="end after that time with exit code 75, as Ctrl-C would end it",
         )
@@ -51,19 +51,20 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Return a time in seconds that an option gives, above 0. Raises ArgumentTypeError."""
     try:
-        seconds = float(text)
+        found = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds <= SECONDS_MAX:
+        found = -1.0
+    if not 0 < found <= SECONDS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return seconds
+    return found
 
 
 def _watch_seconds(text: str) -> float:
     try:
-        return max(WATCH_MIN_S, _seconds(text))
+        return max(WATCH_MIN_S, seconds(text))
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}: write --watch=5, or put --watch behind the other words") from None
 
