@@ -244,8 +244,7 @@ class Supervisor:
                 writable=not refuses, properties=sequence.properties, reads_only_reason=refuses
             )
             kill_point("supervisor.after_announce")
-            state = State.READ_ONLY if refuses else State.WRITABLE
-            self._life.go(state, refuses or "serving", time.monotonic())
+            self._life.go(State.READ_ONLY if refuses else State.WRITABLE, refuses or "serving", time.monotonic())
             self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
