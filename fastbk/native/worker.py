@@ -74,6 +74,7 @@ LIMITS = {
     "connections": SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"],
 }
 """Limits that end a connection when it reaches them, and where that is counted."""
+WAITS_QUOTA = SLOTS["FBK_C_WORKER_WAITS_QUOTA"]
 SILENT_CLOSED = SLOTS["FBK_C_WORKER_SILENT_CLOSED"]
 
 Event = tuple[int, int]

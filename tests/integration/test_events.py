@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -194,3 +196,22 @@ def test_a_janitor_and_a_healer_have_pages_and_files_of_events(
     for name in ("janitor", "autorecovery"):
         kinds = [one.kind for one in read_events(tmp_path / name / "events.jsonl")]
         assert (kinds[0], kinds[-1]) == ("start", "stop")
+
+
+def test_following_shows_what_happens_next_until_ctrl_c(fastbk_cluster: LocalCluster) -> None:
+    words = ["cluster", "events", "--metadata", fastbk_cluster.metadata_uri, "--since", "-10m", "--follow", "--json"]
+    following = subprocess.Popen(
+        [sys.executable, "-m", "fastbk.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert following.stdout is not None
+    try:
+        event = json.loads(following.stdout.readline())  # the test's timeout bounds it
+        fastbk_cluster.kill(2, "journal")
+        while event["event"] != "bookie.broke_down":
+            event = json.loads(following.stdout.readline())
+        assert event["source"] == "bookie-3"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(30) == 0
+    finally:
+        following.kill()
+        following.communicate()

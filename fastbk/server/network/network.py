@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.native.worker import LIMITS, QUOTA_STEP_S
+from fastbk.native.worker import LIMITS, QUOTA_STEP_S, WAITS_QUOTA
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.network.acceptor import Acceptor
@@ -20,7 +20,7 @@ from fastbk.server.network.digest_requests import DigestRequests
 from fastbk.server.network.handlers import ApacheHandlers, Handlers
 from fastbk.server.network.idle_connections import IdleConnections, keep_alive
 from fastbk.server.network.principals import Principals
-from fastbk.server.network.quotas import Quotas
+from fastbk.server.network.quotas import Quotas, QuotaWaits
 
 if TYPE_CHECKING:
     import socket
@@ -58,6 +58,7 @@ class Network:
         self.connections: dict[int, Connection] = {}
         self.audit = AuditTrail(worker, number, self.connections, is_on=config.is_audited)
         self.quotas = Quotas(config.quotas, config.worker_count, worker)
+        self._quota_waits = QuotaWaits()
         admission.refuse_more = self.quotas.refusal
         self.handlers = Handlers(config, worker, admission, self.audit)
         self.handlers.tags.reply = self._reply
@@ -224,6 +225,8 @@ class Network:
             new = self.worker.counter(slot) - self._limits.counts.get(limit, 0)
             if new:
                 self._limits.note(limit, new, connections=len(self.connections))
+        if self.quotas.are_on:
+            self._quota_waits.poll(self.worker.counter(WAITS_QUOTA), self.worker.quota_waits, self.loop.time())
 
     def _act(self, events: list[Event]) -> None:
         for slot, todo in events:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.native.worker import QUOTAS_MAX
+from fastbk.observe import logs
 from fastbk.server.configuration.quotas import Quota, has_quotas, quota_of, rules_of
 
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
     from fastbk.server.configuration.quotas import QuotaSettings
+
+KEPT_S = 30.0
+"""Without a connection that waits for its quota, and all keep theirs again."""
 
 
 class Quotas:
@@ -73,3 +77,25 @@ class Quotas:
         longest_gone = next(iter(self._gone))
         del self._gone[longest_gone]
         return self._numbers.pop(longest_gone)
+
+
+class QuotaWaits:
+    """Logs when clients of one worker begin to wait for their quotas, and when they do not any more."""
+
+    def __init__(self) -> None:
+        self._waits = 0
+        self._began_s: float | None = None
+        self._last_s = 0.0
+
+    def poll(self, waits: int, connections: int, now_s: float) -> None:
+        """Take in how often connections have waited so far, and how many do now; once a second."""
+        is_reached, self._waits = waits > self._waits or connections > 0, waits
+        if is_reached:
+            self._last_s = now_s
+            if self._began_s is None:
+                self._began_s = now_s
+                reason = "clients have added more than their quotas ([quotas]), and wait"
+                logs.warning("quota.reached", reason=reason, connections=connections)
+        elif self._began_s is not None and now_s - self._last_s >= KEPT_S:
+            logs.info("quota.kept_again", reached_s=round(self._last_s - self._began_s, 1))
+            self._began_s = None
