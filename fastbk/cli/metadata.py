@@ -139,16 +139,18 @@ def _acl_id(options: argparse.Namespace) -> int:
             raise ConfigError("give --user and --password-file, or --certificate-file")
         from fastbk.tls.certificates import java_subject
 
-        print(f"x509:{java_subject(options.certificate_file)}")
-        return DONE
+        return _acl(options, f"x509:{java_subject(options.certificate_file)}")
     if not options.user or not options.password_file:
         raise ConfigError("give --user and --password-file, or --certificate-file")
     from fastbk.private_files import read_password
 
     password = read_password(options.password_file)
     digest = hashlib.sha1(f"{options.user}:{password}".encode(), usedforsecurity=False).digest()
-    print(f"digest:{options.user}:{base64.b64encode(digest).decode()}")
-    return DONE
+    return _acl(options, f"digest:{options.user}:{base64.b64encode(digest).decode()}")
+
+
+def _acl(options: argparse.Namespace, acl_id: str) -> int:
+    return print_answer(options, {"acl_id": acl_id}, acl_id)
 
 
 def _made(options: argparse.Namespace, uri: str, instance_id: str) -> int:

@@ -78,7 +78,7 @@ Most commands take these options. Only the others are listed below. [cli.md](cli
 
 - `--metadata URI`: the cluster. The default is the variable `FASTBK_METADATA`, then the context.
 - `--context NAME`: a cluster by its name. The default is `FASTBK_CONTEXT`, then the context in use.
-- `--json`: print JSON on stdout. Messages go to stderr.
+- `--json`: print JSON on stdout. Messages go to stderr. [json.md](json.md) has the shapes.
 - `--yes`, `-y`: do not ask for confirmation before something is deleted.
 - `--quiet`, `-q`: print no messages and no progress, only errors.
 - `--timeout SECONDS`: end after that time with exit code 75, as Ctrl-C would end it.
