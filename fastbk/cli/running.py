@@ -124,6 +124,8 @@ def repeated(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
             spent_s = time.monotonic() - began_s
             time.sleep(interval_s - spent_s % interval_s)
     except KeyboardInterrupt:
+        if sys.stdout.isatty():
+            print()  # behind the ^C
         return code
 
 

@@ -62,12 +62,13 @@ def run(options: argparse.Namespace) -> int:
     asyncio.run(_change(uri, options.bookie_id, hold))
     is_read_only = not options.keep_writable and _set_read_only(uri, options.bookie_id, read_only=True)
     said = "it refuses normal adds" if is_read_only else "it takes adds as before"
-    text = (
-        f"{options.bookie_id} is in maintenance until {format_utc_ms(hold.until_ms)}: {said}, and its ledgers are not"
-        f" copied. `fastbk bookie maintenance {options.bookie_id} --end` ends that"
+    lines = (
+        f"{options.bookie_id} is in maintenance until {format_utc_ms(hold.until_ms)}:",
+        f"{said}, and its ledgers are not copied",
+        f"`fastbk bookie maintenance {options.bookie_id} --end` ends that",
     )
     facts = {"bookie_id": options.bookie_id, "maintenance": asdict(hold), "read_only": is_read_only or None}
-    return print_answer(options, facts, text)
+    return print_answer(options, facts, *lines)
 
 
 def _hold(options: argparse.Namespace) -> HealingHold:
