@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from fastbk.meta.api import BookieRegistration
     from fastbk.model.ledger import LedgerMetadata
+    from fastbk.observe.tracing import Tracing, links_of
     from fastbk.placement.values import PlacementConfig
     from fastbk.stream.client import Client, connect
     from fastbk.stream.cursor.backlog import Backlog
@@ -143,6 +144,7 @@ __all__ = [
     "StreamWriter",
     "StreamWriterOptions",
     "TlsOptions",
+    "Tracing",
     "TxidOutOfOrder",
     "Unauthorized",
     "WeakQuorumWarning",
@@ -151,6 +153,7 @@ __all__ = [
     "WriterStats",
     "__version__",
     "connect",
+    "links_of",
 ]
 _HOMES = {
     "client.config": "ClientConfig ClientOptions",
@@ -178,6 +181,7 @@ _HOMES = {
     "stream.writer.options": "StreamWriterOptions",
     "stream.writer.stream_writer": "StreamWriter",
     "auth.credentials": "Credentials",
+    "observe.tracing": "Tracing links_of",
     "tls.options": "TlsOptions",
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""

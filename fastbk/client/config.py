@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from fastbk.auth.credentials import Credentials
 from fastbk.errors import ConfigError
+from fastbk.observe.tracing import Tracing
 from fastbk.option_checks import check_fields, check_options
 from fastbk.placement.values import PlacementConfig
 from fastbk.tls.options import TlsOptions
@@ -99,6 +100,9 @@ class ClientConfig:
     topology_script: str | None = None
     """An executable that prints a location for each host it is given; it goes before what bookies say themselves."""
 
+    tracing: Tracing | None = None
+    """Which appends and records have spans of OpenTelemetry (`fastbk.observe.tracing`); None: none."""
+
     apache_protocol: str = "v3"
     """In which version adds and plain reads go to bookies that speak Apache's protocol only: "v3" or "v2"."""
     apache_frame_size_bytes_max: int = 5 * 1024 * 1024
@@ -159,6 +163,7 @@ class ClientOptions(TypedDict, total=False):
     placement: PlacementConfig
     topology: Mapping[str, str]
     topology_script: str | None
+    tracing: Tracing | None
     apache_protocol: str
     apache_frame_size_bytes_max: int
 

@@ -9,11 +9,12 @@ from functools import partial
 from types import TracebackType
 from typing import TypeAlias
 
-from fastbk.client.add_pipe import AddPipe, Waiter
+from fastbk.client.add_pipe import Waiter
 from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.reorder_buffer import ReorderBuffer
 from fastbk.client.runner import LedgerIo, run
+from fastbk.client.traced_pipe import pipe_of
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (
     BufferFull,
@@ -80,7 +81,7 @@ class LedgerWriter:
             )
         self._machine = machine
         self._adds = machine.adds
-        self._pipe = AddPipe(machine, io, config, self._progressed)
+        self._pipe = pipe_of(machine, io, config, self._progressed)
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
@@ -71,3 +73,19 @@ class Pending:
         self._is_done = True
         if self._latch is not None:
             self._latch.release()
+
+
+class TracedPending(Pending):
+    """An append with the context of its caller, whose span it may be in."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, writer: LedgerWriter, entry_id: EntryId, size: int) -> None:
+        super().__init__(writer, entry_id, size)
+        self._context = copy_context()
+
+    def admit(
+        self, admit: Callable[[list[bytes], int, Pending], None], datas: list[bytes], size: int
+    ) -> None:
+        """Give it to the asyncio writer, on the loop."""
+        self._context.run(admit, datas, size, self)

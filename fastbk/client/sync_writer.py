@@ -22,7 +22,7 @@ from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.ledger_writer import Data
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
 from fastbk.client.loop_thread import LoopThread
-from fastbk.client.sync_pending import Pending
+from fastbk.client.sync_pending import Pending, TracedPending
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
 from fastbk.model.ids import BookieId, EntryId
@@ -58,6 +58,7 @@ class LedgerWriter:
         self._adds = inner.adds
         self._config = config
         self._has_explicit_ids = explicit_ids
+        self._pending_type = Pending if config.tracing is None else TracedPending
         # Guards what follows; nobody waits while holding it.
         self._lock = threading.Lock()
         self._next_entry_id: EntryId = self._adds.next_entry_id
@@ -188,7 +189,7 @@ class LedgerWriter:
             return None
         self._next_entry_id += len(datas)
         self._bytes_given += size
-        pending = Pending(self, self._next_entry_id - 1, size)
+        pending = self._pending_type(self, self._next_entry_id - 1, size)
         self._queue.append((datas, pending))
         if not self._is_scheduled:
             try:
@@ -246,7 +247,11 @@ class LedgerWriter:
         )
         while queue:
             datas, pending = queue.popleft()
-            admit(datas, pending._size, pending)
+            if type(pending) is Pending:
+                admit(datas, pending._size, pending)
+            else:
+                assert isinstance(pending, TracedPending)
+                pending.admit(admit, datas, pending._size)
 
     def _call(self, act: Callable[[], Awaitable[T]]) -> T:
         """Run something on the loop behind all that was appended here."""

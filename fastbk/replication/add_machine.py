@@ -230,7 +230,7 @@ class AddMachine:
         reached = [
             index
             for index in self._write_sets[entry_id % self._size]
-            if self._was_sent(index, entry_id)
+            if self.was_sent(index, entry_id)
         ]
         refused = self._refusals.get(entry_id, set())
         # A refusal of a copy that was sent twice says nothing about the first.
@@ -469,7 +469,8 @@ class AddMachine:
                 ahead.discard(entry_id)
         self._frontier[index] = frontier
 
-    def _was_sent(self, index: int, entry_id: EntryId) -> bool:
+    def was_sent(self, index: int, entry_id: EntryId) -> bool:
+        """Return whether bookie `index`, or one before it there, may have been sent the entry."""
         if entry_id < self._resent_below[index]:
             return True
         number, held = self._sent[index], self._batches

@@ -224,6 +224,10 @@ class Chunk(Sequence[Record]):
         base = self.base_txid
         return array("q", [base + txid for txid in self._column(ROW_TXID)])
 
+    def rows_with_headers(self) -> Iterator[int]:
+        """Yield the indexes of the records that have headers."""
+        return (row for row, size in enumerate(self._column(ROW_HEADERS_BYTES)) if size)
+
     def rows(self) -> memoryview:
         """Return the table of records as int64, `stream_codec.ROW_WORDS` each; places count from `data`."""
         return self._rows[self._first * ROW_WORDS : self._last * ROW_WORDS]

@@ -100,7 +100,7 @@ print(fastbk.__version__)
 # Without the extras everything else is there, and who wants more is told what to install.
 WITHOUT_EXTRAS = """
 import fastbk.arrow, fastbk.spark
-for name in ("pyarrow", "pyspark"):
+for name in ("opentelemetry", "pyarrow", "pyspark"):
     try:
         __import__(name)
     except ImportError:

@@ -27,6 +27,7 @@ from fastbk.stream.reader.search import (
     tail_position,
 )
 from fastbk.stream.reader.segment_search import Key
+from fastbk.stream.reader.traced_buffer import buffer_of
 from fastbk.stream.records import Chunk, Gap, Record
 
 CHUNK_RECORDS = 1000
@@ -93,7 +94,7 @@ class StreamReader(Generic[GapT]):
         self._follower = ChainFollower(
             context.store, (await context.store.read()).chain, self._told
         )
-        self._buffer = ReadBuffer(context.name, position, from_key, ends)
+        self._buffer = buffer_of(context, position, from_key, ends)
         self._read_ahead()
 
     async def _begin_of(self, start: Start) -> tuple[DLSN, Key | None]:

@@ -25,6 +25,7 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
+from fastbk.observe.tracing import tracer_of
 from fastbk.stream.chain.chain import Segment
 from fastbk.stream.chain.changes import Contents, close_segment
 from fastbk.stream.chain.segment_slots import slots_of
@@ -37,6 +38,7 @@ from fastbk.stream.writer.queue import Group, WriterQueue
 from fastbk.stream.writer.rolling import Rolling
 from fastbk.stream.writer.segment_lifecycle import SegmentLifecycle
 from fastbk.stream.writer.segment_writer import SegmentWriter
+from fastbk.stream.writer.traced_appends import TracedAppends
 
 ENTRIES_BEFORE_PACKING = 2
 """With as many in flight, the last group stays open for more until an acknowledgement comes."""
@@ -51,6 +53,7 @@ class AppendEngine:
     Attributes:
         failure: what ended the writer, None while it goes on.
         last_dlsn: of the last record that was acknowledged, also by earlier writers.
+        intake: what takes records: the queue, or with tracing what makes their spans before.
     """
 
     def __init__(
@@ -68,6 +71,10 @@ class AppendEngine:
         self.queue = WriterQueue(
             options.entry_bytes_max, options.batch_bytes, options.unacked_bytes_max, chain.last_txid
         )
+        tracer = tracer_of(context.client.config.tracing)
+        self.intake = (
+            self.queue if tracer is None else TracedAppends(tracer, self.queue, context.name)
+        )
         self.lifecycle = SegmentLifecycle(context, known, self._make, self.send_soon, self.fail)
         self.options = options
         self._name = context.name
@@ -79,7 +86,8 @@ class AppendEngine:
         self.rolling = Rolling(self, context, policy, chain.last_time_us)
 
     def _make(self, row: Segment, ledger: LedgerWriter, policy: StreamPolicy) -> SegmentWriter:
-        return SegmentWriter(row, ledger, policy, self._acknowledged, self._entry_failed)
+        tracer = self.intake.tracer if isinstance(self.intake, TracedAppends) else None
+        return SegmentWriter(row, ledger, policy, self._acknowledged, self._entry_failed, tracer)
 
     @property
     def segment(self) -> SegmentWriter | None:

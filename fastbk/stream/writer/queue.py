@@ -6,10 +6,13 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.errors import BufferFull, ConfigError, RecordTooLarge, TxidOutOfOrder
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from fastbk.observe.tracing import Span
 
 T = TypeVar("T")
 TXID_MAX = 2**62
@@ -19,7 +22,7 @@ TXID_MAX = 2**62
 class Group:
     """Records that go into one entry, and who waits for them."""
 
-    __slots__ = ("headers", "is_atomic", "keys", "payloads", "size_bytes", "txids", "waiters")
+    __slots__ = ("headers", "is_atomic", "keys", "payloads", "size_bytes", "span", "txids", "waiters")
 
     def __init__(self, *, is_atomic: bool) -> None:
         self.is_atomic = is_atomic
@@ -30,6 +33,8 @@ class Group:
         self.waiters: list[Any] = []
         """Of each record of its own, or one for all of an atomic group."""
         self.size_bytes = HEAD_BYTES
+        self.span: Span | None = None
+        """Of the first record that is traced."""
 
     def add(self, payload: bytes, txid: int, key: bytes | None, headers: bytes) -> None:
         """Put a record behind the others."""

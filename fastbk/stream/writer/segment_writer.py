@@ -10,6 +10,7 @@ from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error, LedgerFenced
 from fastbk.native.stream_codec import encode
 from fastbk.observe.library_log import LibraryLog
+from fastbk.observe.tracing import Span, Tracer
 from fastbk.stream.chain.chain import NONE, Segment
 from fastbk.stream.chain.changes import Contents
 from fastbk.stream.chain.segment_contents import IndexBuilder
@@ -37,8 +38,12 @@ class SegmentWriter:
         policy: StreamPolicy,
         on_acknowledged: Callable[[Group, DLSN], None],
         on_failed: Callable[[Group, Error], None],
+        tracer: Tracer | None = None,
     ) -> None:
-        """`policy`: the stream's when the segment was created. Each group gets one callback, in their order."""
+        """`policy`: the stream's when the segment was created. Each group gets one callback, in their order.
+
+        `tracer`: of the ledger; its spans are in those of records. None: it has none.
+        """
         self.number = row.number
         self.ledger = ledger
         self.policy = policy
@@ -51,6 +56,7 @@ class SegmentWriter:
         self._codec = CODECS[policy.compression]
         self._on_acknowledged = on_acknowledged
         self._on_failed = on_failed
+        self._tracer = tracer
         self._index = IndexBuilder()
         self._index_entry_id = NONE
         self._is_index_due = True
@@ -79,7 +85,7 @@ class SegmentWriter:
             ),
             self._codec,
         )
-        future = self.ledger.append_nowait(entry)
+        future = self._append(entry, group.span)
         entry_id = self._entries
         if self.began_s is None:
             self.began_s = time.monotonic()
@@ -102,6 +108,11 @@ class SegmentWriter:
                 self._on_failed(group, error if isinstance(error, Error) else Error(str(error)))
 
         future.add_done_callback(done)
+
+    def _append(self, entry: bytes | bytearray, span: Span | None) -> asyncio.Future[int]:
+        if self._tracer is None:
+            return self.ledger.append_nowait(entry)
+        return self._tracer.call_within(span, self.ledger.append_nowait, entry)
 
     @property
     def contents(self) -> Contents:
@@ -130,7 +141,7 @@ class SegmentWriter:
             self._is_index_due = False
             entry = self._index.entry(self._epoch, self.records, self._last_txid, self.last_time_us)
             try:
-                self._index_entry_id = await self.ledger.append(entry)
+                self._index_entry_id = await self._append(entry, None)
             except LedgerFenced:
                 raise
             except Error as error:

@@ -186,7 +186,7 @@ class StreamWriter:
         self, engine: AppendEngine, data: bytes, txid: int | None, key: bytes | None, headers: bytes
     ) -> asyncio.Future[DLSN]:
         future: asyncio.Future[DLSN] = self._loop.create_future()
-        engine.queue.put(data, txid, key, headers, future)
+        engine.intake.put(data, txid, key, headers, future)
         engine.queued()
         return future
 
@@ -212,7 +212,7 @@ class StreamWriter:
         future: asyncio.Future[DLSN] = self._loop.create_future()
         raw = None if headers is None else [put_headers(one) for one in headers]
         kept = None if keys is None else [None if key is None else _owned(key) for key in keys]
-        engine.queue.put_batch([_owned(one) for one in payloads], txids, kept, raw, future)
+        engine.intake.put_batch([_owned(one) for one in payloads], txids, kept, raw, future)
         engine.queued()
         return future
 

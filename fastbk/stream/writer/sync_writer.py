@@ -12,7 +12,9 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from contextvars import copy_context
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
@@ -28,6 +30,7 @@ from fastbk.stream.writer.stream_writer import Data, HeadersLike, StreamWriter
 
 _log = LibraryLog("fastbk.stream")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _RESULT_TIMEOUT_S = 30.0
 
@@ -59,6 +62,16 @@ class PendingRecord:
         return self._future.result()
 
 
+class TracedPendingRecord(PendingRecord):
+    """A record with the context of its caller, whose span it may be in."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, writer: SyncStreamWriter) -> None:
+        super().__init__(writer)
+        self.context = copy_context()
+
+
 class SyncStreamWriter:
     """Appends to one stream; made by `Stream.writer()` of `fastbk.sync`. Several threads may append.
 
@@ -74,6 +87,7 @@ class SyncStreamWriter:
         self._options = options
         self._changed = threading.Condition()
         self._inner: StreamWriter | None = None
+        self._pending_type = PendingRecord
         self._queue: WriterQueue | None = None
         self._failure: Error | None = None
         self._is_closed = False
@@ -116,6 +130,8 @@ class SyncStreamWriter:
             return writer
 
         self._inner = self._loop.call(opened)
+        if self._inner._context.client.config.tracing is not None:
+            self._pending_type = TracedPendingRecord
         options = self._options
         self._queue = WriterQueue(
             options.entry_bytes_max,
@@ -143,7 +159,7 @@ class SyncStreamWriter:
         Version 0.3 makes this wait and return the position, as it does for ledgers: use `append_nowait` to keep what is
         pending.
         """
-        pending = PendingRecord(self)
+        pending = self._pending_type(self)
         data = payload if type(payload) is bytes else bytes(payload)
         raw = put_headers(headers) if headers else b""
         self._loop.check()  # in a forked child the lock may be held for ever
@@ -178,7 +194,7 @@ class SyncStreamWriter:
             raise ConfigError(
                 "a batch has at least one record, and as many ids, keys and headers as payloads"
             )
-        pending = PendingRecord(self)
+        pending = self._pending_type(self)
         raw = None if headers is None else [put_headers(one) for one in headers]
         datas = [bytes(one) for one in payloads]
         self._loop.check()  # in a forked child the lock may be held for ever
@@ -270,7 +286,7 @@ class SyncStreamWriter:
         try:
             if group.is_atomic:
                 headers = None if group.headers is None else [get_headers(h) for h in group.headers]
-                last = writer.append_batch(
+                last = _in_context(group.waiters[0], writer.append_batch)(
                     group.payloads, txids=group.txids, keys=group.keys, headers=headers
                 )
                 group.waiters[0]._future = last
@@ -278,7 +294,7 @@ class SyncStreamWriter:
                 for at, (payload, txid) in enumerate(zip(group.payloads, group.txids, strict=True)):
                     key = None if group.keys is None else group.keys[at]
                     raw = b"" if group.headers is None else group.headers[at]
-                    last = writer.append_nowait(
+                    last = _in_context(group.waiters[at], writer.append_nowait)(
                         payload, txid=txid, key=key, headers=get_headers(raw) if raw else ()
                     )
                     group.waiters[at]._future = last
@@ -371,3 +387,8 @@ class SyncStreamWriter:
                 self.close()
         else:
             self.abort()
+
+
+def _in_context(pending: PendingRecord, append: Callable[P, T]) -> Callable[P, T]:
+    """Return `append` as it is called for a record: in the context of its caller, where that matters."""
+    return partial(pending.context.run, append) if isinstance(pending, TracedPendingRecord) else append
