@@ -28,7 +28,7 @@ LAYERS = [
     {"client", "server", "gc"},
     {"stream"},
     {"sync", "admin", "doctor", "autorecovery", "apache.importer"},
-    {"arrow", "upgrade"},
+    {"arrow", "upgrade", "overview"},
     {"spark"},
     {"cli", "testing", "devcluster", "apache.shell"},
 ]
@@ -98,6 +98,10 @@ HOMES = {
 PURE = [
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
+    "fastbk/overview/bookie_history.py",
+    "fastbk/overview/metric_text.py",
+    "fastbk/overview/problems.py",
+    "fastbk/overview/values.py",
     "fastbk/autorecovery/lost_bookies.py",
     "fastbk/autorecovery/rate_leases.py",
     "fastbk/autorecovery/repair_order.py",

@@ -1,0 +1,124 @@
+"""Reads pages of HTTP servers of this cluster: many at once, each bounded in time and size."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from typing import Any
+
+from fastbk.errors import ConfigError, StorageError
+from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL, BookieService, Endpoint
+from fastbk.tls.contexts import RefreshedContext
+from fastbk.tls.options import TlsOptions
+
+ANSWER_BYTES_MAX = 8 << 20
+REASON_CHARACTERS_MAX = 200
+
+
+class PageError(StorageError):
+    """A page was not answered, or not with 200. `status`: of HTTP; 0: no answer."""
+
+    default_retryable = True
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PageClient:
+    """Reads pages by GET. A connection a page, as bookies want it."""
+
+    def __init__(
+        self, *, parallel_max: int = 64, timeout_s: float = 1.5, tls: TlsOptions | None = None
+    ) -> None:
+        """`timeout_s`: for a page, from its turn on. `tls`: for https; None: as the environment says."""
+        self._turns = asyncio.Semaphore(parallel_max)
+        self._timeout_s = timeout_s
+        self._options = tls
+        self._tls: RefreshedContext | None = None
+
+    async def read(self, endpoint: Endpoint, target: str) -> bytes:
+        """Return the body of a page. Raises PageError, ConfigError."""
+        where = f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}{target}"
+        async with self._turns:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await self._exchange(endpoint, target)
+            except TimeoutError as error:
+                raise PageError(f"{where}: no answer within {self._timeout_s:g} s") from error
+            except ssl.SSLError as error:
+                text = getattr(error, "verify_message", "") or error.reason or str(error)
+                raise PageError(f"{where}: TLS failed: {text}; check FASTBK_TLS_CA_FILE") from error
+            except OSError as error:
+                raise PageError(f"{where}: {error.strerror or error}") from error
+        return _body(where, answer)
+
+    async def read_object(self, endpoint: Endpoint, target: str) -> dict[str, Any]:
+        """Return the JSON object of a page. Raises PageError, ConfigError."""
+        body = await self.read(endpoint, target)
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise PageError(
+                f"{endpoint.host}:{endpoint.port}{target}: answered no JSON object", 200
+            )
+        return found
+
+    async def _exchange(self, endpoint: Endpoint, target: str) -> bytes:
+        tls = self._context() if endpoint.protocol == HTTPS_PROTOCOL else None
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls)
+        try:
+            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+            request = f"GET {target} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n\r\n"
+            writer.write(request.encode())
+            parts, size_bytes = [], 0
+            while part := await reader.read(1 << 16):
+                size_bytes += len(part)
+                if size_bytes > ANSWER_BYTES_MAX:
+                    raise PageError(f"{endpoint.host}:{endpoint.port}{target}: more than 8 MiB")
+                parts.append(part)
+            return b"".join(parts)
+        finally:
+            # Not waited for: a peer that does not close must not hold the round.
+            writer.transport.abort()
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = (self._options or TlsOptions.from_environment() or TlsOptions()).context()
+        return self._tls.current()
+
+
+def _body(where: str, answer: bytes) -> bytes:
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b"\r\n", 1)[0].split()
+    if (
+        not separator
+        or len(words) < 2
+        or not words[0].startswith(b"HTTP/1.")
+        or not words[1].isdigit()
+    ):
+        raise PageError(f"{where}: answered no HTTP")
+    status = int(words[1])
+    if status != 200:
+        reason = " ".join(body.decode("utf-8", "replace").split())[:REASON_CHARACTERS_MAX]
+        raise PageError(f"{where} answered {status}: {reason}", status)
+    return body
+
+
+def page_endpoint(service: BookieService) -> Endpoint | None:
+    """Return where a registered bookie answers HTTP; with TLS where it has both."""
+    return service.endpoint(HTTPS_PROTOCOL) or service.endpoint(HTTP_PROTOCOL)
+
+
+def endpoint_of(text: str, option: str) -> Endpoint:
+    """Return the endpoint that `HOST:PORT` or `https://HOST:PORT` names. Raises ConfigError."""
+    from fastbk.config import split_address
+
+    scheme, separator, address = text.rpartition("://")
+    if separator and scheme not in (HTTP_PROTOCOL, HTTPS_PROTOCOL):
+        raise ConfigError(f"{option} {text}: neither http:// nor https://")
+    host, port = split_address(address.rstrip("/"), option)
+    return Endpoint(host, port, scheme or HTTP_PROTOCOL)
