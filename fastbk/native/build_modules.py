@@ -79,6 +79,7 @@ INDEX_SOURCES = [
     "index/disk.c",
     "index/bulk.c",
     "index/pace.c",
+    "index/hot_ledgers.c",
     "index/stream.c",
     "index/read.c",
     "index/batch.c",

@@ -133,3 +133,34 @@ async def test_a_lagging_cursor_is_shown_with_its_backlog(fastbk_cluster: LocalC
     assert (lag.stream, lag.cursor, lag.backlog_records) == ("shop/orders", "billing", 9)
     assert lag.oldest_unread_s is not None and lag.oldest_unread_s > 0
     assert overview.cursors_left_out == 0
+
+
+async def test_the_hottest_ledgers_are_found_with_their_streams(
+    fastbk_cluster: LocalCluster,
+) -> None:
+    uri = fastbk_cluster.metadata_uri
+    async with fastbk.connect(uri) as client, OverviewPoller(client, uri, cursors_max=0) as poller:
+        space = client.namespace("shop")
+        await space.create()
+        stream = await space.create_stream("orders")
+        async with stream.writer() as slow, writing(client) as ledger_id:
+            await poller.settled(10.0)
+            found: list[ClusterOverview] = []
+
+            async def all_windows_have_both() -> bool:
+                await slow.append(b"now and then")
+                found[:] = [await poller.poll()]
+                hot = found[0].hot_ledgers
+                return bool(found[0].hot_streams) and [one.bookies for one in hot] == [3, 3]
+
+            await wait_until_async(
+                all_windows_have_both, "windows of three bookies with both ledgers"
+            )
+    overview = found[0]
+    hottest = overview.hot_ledgers[0]
+    assert (hottest.ledger_id, hottest.stream, hottest.bookies) == (ledger_id, "", 3)
+    # Its copies on three bookies count once; what the bookies make durable is all of them.
+    assert 0.2 * overview.adds_per_s < hottest.adds_per_s < 0.6 * overview.adds_per_s
+    assert hottest.bytes_per_s > 900 * hottest.adds_per_s
+    assert [one.path for one in overview.hot_streams] == ["shop/orders"]
+    assert overview.hot_streams[0].adds_per_s < hottest.adds_per_s

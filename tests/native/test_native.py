@@ -151,6 +151,7 @@ PROGRAMS = [
     Program("test_write_cache.c", ("index/write_cache.c", "base/checksum.c", "base/segment.c")),
     Program("test_read_queue.c", ("store/read_queue.c",)),
     Program("test_pace.c", ("index/pace.c",)),
+    Program("test_hot_ledgers.c", ("index/hot_ledgers.c",)),
     Program("test_ledgers.c", ("base/ledgers.c", "base/segment.c")),
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("uring",)),
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("plain",)),

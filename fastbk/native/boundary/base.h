@@ -60,6 +60,23 @@ struct fbk_flight_record {
  * on with: what lies between the two and was not copied is lost. */
 int32_t fbk_python_flight(const void *segment, uint32_t role, uint64_t from, struct fbk_flight_record *records, uint32_t records_max,
                           uint64_t *next);
+/* The ledgers with the most adds of one index, in the last window: src/index/hot_ledgers.h. Times of the monotonic clock. */
+#define FBK_HOT_LEDGERS 128
+struct fbk_hot_ledger {
+    int64_t ledger_id;
+    uint64_t adds;      /* entries, estimated */
+    uint64_t adds_over; /* by so much at most that is too high, beside the sample's error */
+    uint64_t size_bytes;
+};
+struct fbk_hot_window {
+    uint64_t began_ns;
+    uint64_t ended_ns;
+    uint32_t count;
+    uint32_t reserved;
+    struct fbk_hot_ledger ledgers[FBK_HOT_LEDGERS]; /* in no order */
+};
+/* Copies the newest window of an index's segment. 1; 0: there is none yet; -EINVAL: not an index's; -EAGAIN. */
+int32_t fbk_python_hot_window(const void *segment, struct fbk_hot_window *copy);
 /* Has this process note when it is continued. Returns 0 or -errno. */
 int32_t fbk_flight_watch_signals(void);
 

@@ -18,6 +18,7 @@ from fastbk.config import split_address
 from fastbk.native.disk import Disk
 from fastbk.server.admin.certificate_watch import watched_certificates
 from fastbk.server.admin.event_page import add_event_page
+from fastbk.server.admin.hot_page import HotPage
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.page_rights import PageRights
 from fastbk.server.configuration.tls import tls_files
@@ -62,6 +63,7 @@ async def open_admin(
     admin.add_route("GET", "/disks", facts.disks.answer)
     admin.add_route("GET", "/info", info)
     admin.add_route("GET", "/slow", slow)
+    admin.add_route("GET", "/hot", HotPage(facts.metrics).answer)
     admin.add_route("GET", "/scrub", ScrubPage(facts.config.ledgers.all_directories).answer)
     add_event_page(admin, events)
     admin.add_page(LOG_LEVEL, facts.log_level.page, is_quick=True)

@@ -13,7 +13,7 @@
 #include "boundary/base.h"
 #include "boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 9u
+#define FBK_LAYOUT_VERSION 10u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -131,6 +131,12 @@ struct fbk_flight {
     _Alignas(64) _Atomic uint64_t written; /* records ever written */
     struct fbk_flight_record records[FBK_FLIGHT_RECORDS];
 };
+/* Written by an index, number n in slot n mod FBK_HOT_WINDOWS: index/hot_ledgers.h. */
+#define FBK_HOT_WINDOWS 2u
+struct fbk_hot_windows {
+    _Alignas(64) _Atomic uint64_t written; /* windows ever written */
+    struct fbk_hot_window windows[FBK_HOT_WINDOWS];
+};
 struct fbk_stats { /* names: fastbk/observe/names.py */
     _Atomic uint64_t counters[FBK_COUNTERS_MAX];
     struct fbk_histogram histograms[FBK_HISTOGRAMS_MAX];
@@ -245,6 +251,7 @@ struct fbk_index_segment {
     struct fbk_stats stats;
     struct fbk_cursor notices_written; /* ever put into `notices`, for the journal */
     struct fbk_notice notices[FBK_NOTICE_COUNT]; /* a queue: notice n lies in slot n mod count */
+    struct fbk_hot_windows hot;
 };
 
 /* ------------------------------------------------------------------ entry logs */

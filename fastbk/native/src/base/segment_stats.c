@@ -125,3 +125,22 @@ fbk_python_bucket_from(uint32_t bucket)
 {
     return fbk_histogram_bucket_from(bucket);
 }
+
+int32_t
+fbk_python_hot_window(const void *segment, struct fbk_hot_window *copy)
+{
+    const struct fbk_index_segment *index = segment;
+    if (index->header.role != FBK_ROLE_INDEX)
+        return -EINVAL;
+    for (uint32_t attempt = 0; attempt < 8; attempt++) {
+        const uint64_t written = atomic_load_explicit(&index->hot.written, memory_order_acquire);
+        if (written == 0)
+            return 0;
+        *copy = index->hot.windows[(written - 1) % FBK_HOT_WINDOWS];
+        atomic_thread_fence(memory_order_acquire);
+        /* With one more written, the slot may be in use for the next. */
+        if (atomic_load_explicit(&index->hot.written, memory_order_relaxed) == written && copy->count <= FBK_HOT_LEDGERS)
+            return 1;
+    }
+    return -EAGAIN;
+}

@@ -164,6 +164,7 @@ take_accepted(struct fbk_index *index, uint32_t w, const struct fbk_record *reco
     struct fbk_stats *stats = &index->segment->stats;
     fbk_count(stats, FBK_C_INDEX_ENTRIES, record->entry_count);
     fbk_count(stats, FBK_C_INDEX_ENTRY_BYTES, record->payload_bytes);
+    fbk_hot_note(&index->hot, record->ledger_id, record->entry_count, record->payload_bytes);
     if (record->kind == FBK_KIND_ADD)
         return take_entry(index, state, record->entry_id, payload, record->payload_bytes, record->body_crc);
     return take_batch_add(index, state, record, payload);

@@ -39,6 +39,7 @@ map_segments(struct fbk_index *index)
     if (!index->segment)
         return error;
     fbk_flight_open(&index->recorder, &index->segment->stats.flight);
+    fbk_hot_init(&index->hot, index->options.epoch, fbk_now_ns());
     index->journal = fbk_segment_map(index->options.journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
     if (!index->journal)
         return error;

@@ -28,6 +28,7 @@
 #include "base/record.h"
 #include "base/segment.h"
 #include "base/stats.h"
+#include "index/hot_ledgers.h"
 #include "index/pace.h"
 #include "index/write_cache.h"
 #include "journal/decide.h"
@@ -171,6 +172,7 @@ struct fbk_index {
     struct fbk_sealed sealed;
     uint64_t resets;                      /* times a readable cache was emptied */
     struct fbk_flight_recorder recorder;
+    struct fbk_hot_sketch hot;
     uint64_t oldest_ns;                   /* of what is unflushed in active cache and states; 0 = nothing */
 
     /* ledgers whose state changed since the last seal: state->reserved == seal_number */

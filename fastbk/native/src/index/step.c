@@ -189,6 +189,7 @@ fbk_index_step(struct fbk_index *index, int32_t timeout_ms)
             return more;
         uint64_t now_ns = fbk_now_ns();
         fbk_flight_sample(&index->recorder, now_ns);
+        fbk_hot_roll(&index->hot, &index->segment->hot, now_ns);
         index->quiet_rounds = index->order == order ? index->quiet_rounds + (index->quiet_rounds < BUSY_ROUNDS_IDLE) : 0;
         bool flush = flush_is_due(index, now_ns);
         int32_t ms = more || flush ? 0 : sleep_ms(index, now_ns, end_ns, index->quiet_rounds);
