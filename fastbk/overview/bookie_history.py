@@ -50,13 +50,14 @@ class BookieSample:
 
     Attributes:
         at_s: of any clock that never goes back. metrics: of NAMES at least. info: the answer of `/info`.
-        hot: the answer of `/hot`; empty: the bookie has no such page.
+        hot, events: the answers of `/hot`, and of `/events` for the newest; empty: the bookie has no such page.
     """
 
     at_s: float
     metrics: MetricText
     info: dict[str, Any]
     hot: dict[str, Any] = field(default_factory=dict)
+    events: dict[str, Any] = field(default_factory=dict)
 
     @property
     def life(self) -> tuple[float, float]:
@@ -142,7 +143,7 @@ class BookieHistory:
             full_in_s=min(forecasts, default=None),
             limbo=int(info.get("limbo", 0)),
             quarantined=int(info.get("quarantined", 0)),
-            last_event=last_event_of(info),
+            last_event=last_event_of(newest.events),
             version=str(info.get("software", "")),
             age_s=max(0.0, now_s - newest.at_s),
         )
@@ -159,7 +160,7 @@ class BookieHistory:
             state,
             self.http,
             (Problem(Severity.BAD, text),),
-            last_event=last_event_of(newest.info) if newest is not None else None,
+            last_event=last_event_of(newest.events) if newest is not None else None,
             version=str(newest.info.get("software", "")) if newest is not None else "",
             age_s=max(0.0, now_s - newest.at_s) if newest is not None else 0.0,
         )

@@ -1,21 +1,25 @@
-"""The newest event of a bookie, from its pages."""
+"""The newest event of a bookie, of its page `/events`."""
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from fastbk.observe.event_record import EventPage
 from fastbk.overview.values import LastEvent
 
 
-def last_event_of(info: dict[str, Any]) -> LastEvent | None:
-    """Return the newest of what `/info` has: its last slow commit or answer, else its change of state."""
-    slow = (info.get("slow") or {}).get("last")
-    if slow is not None:  # its time is the bookie's monotonic clock, of no use elsewhere
+def last_event_of(page: dict[str, Any]) -> LastEvent | None:
+    """Return the newest event of an answer; None without one, and where the answer is not understood."""
+    try:
+        events = msgspec.convert(page, EventPage).events if page else []
+        if not events:
+            return None
+        newest = events[-1]
         return LastEvent(
-            None, f"{slow.get('event')} {slow.get('took_ms')} ms: {slow.get('verdict')}"
+            datetime.fromisoformat(newest.time).timestamp(), newest.text(), newest.kind
         )
-    seconds = info.get("state_seconds")
-    if seconds is None:
+    except (msgspec.ValidationError, ValueError):
         return None
-    return LastEvent(time.time() - float(seconds), str(info.get("state", "")))

@@ -24,7 +24,7 @@ from fastbk.overview.hot_ledgers import (
     hottest,
 )
 from fastbk.overview.metric_text import MetricText
-from fastbk.overview.page_client import PageClient, PageError, page_endpoint
+from fastbk.overview.page_reader import PageError, PageReader, page_endpoint
 from fastbk.overview.values import ClusterOverview, CursorLag, Healing
 from fastbk.stream.client import Client
 
@@ -36,6 +36,7 @@ HEALING_INTERVAL_S = 5.0
 CURSORS_INTERVAL_S = 30.0
 CURSORS_TIMEOUT_S = 60.0
 CURSORS_MAX = 200
+NEWEST_EVENT = "/events?newest=1&limit=1"
 NOT_FOUND = 404
 
 
@@ -59,9 +60,10 @@ class OverviewPoller:
             cursors_max: cursors whose backlog is read; 0: none, and streams are not read.
         """
         self._uri = metadata_uri
-        self._pages = PageClient(timeout_s=page_timeout_s, tls=client.config.tls)
+        self._pages = PageReader(timeout_s=page_timeout_s, tls=client.config.tls)
         self._histories: dict[str, BookieHistory] = {}
-        self._without_hot: set[str] = set()
+        self._missing: set[tuple[str, str]] = set()
+        """Bookies and pages that they do not have: they are of an older version."""
         self._facts = LedgerFactsCache(client)
         self._bookies: BackgroundValue[list[BookieRegistration] | None] = BackgroundValue(
             "bookies", client.list_bookies, None,
@@ -159,6 +161,7 @@ class OverviewPoller:
         for bookie_id in set(self._histories) - known:
             if self._identities.value:  # its cookie was deleted: it belongs to the cluster no more
                 del self._histories[bookie_id]
+                self._missing -= {one for one in self._missing if one[0] == bookie_id}
 
     def _history(self, bookie_id: str, http: str = "") -> BookieHistory:
         found = self._histories.get(bookie_id)
@@ -178,24 +181,28 @@ class OverviewPoller:
             service.bookie_id, f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}"
         )
         try:
-            metrics, info, hot = await asyncio.gather(
+            metrics, info, hot, events = await asyncio.gather(
                 self._pages.read(endpoint, "/metrics?names=fastbk"),
                 self._pages.read_object(endpoint, "/info"),
-                self._read_hot(service.bookie_id, endpoint),
+                self._read_optional(service.bookie_id, endpoint, "/hot"),
+                self._read_optional(service.bookie_id, endpoint, NEWEST_EVENT),
             )
         except PageError as error:
             history.note_silence(str(error), time.monotonic())
             return
         parsed = MetricText.parse(metrics.decode("utf-8", "replace"), NAMES)
-        history.add(BookieSample(time.monotonic(), parsed, info, hot))
+        history.add(BookieSample(time.monotonic(), parsed, info, hot, events))
 
-    async def _read_hot(self, bookie_id: str, endpoint: Endpoint) -> dict[str, object]:
-        if bookie_id in self._without_hot:
+    async def _read_optional(
+        self, bookie_id: str, endpoint: Endpoint, target: str
+    ) -> dict[str, Any]:
+        """Return the answer of a page that older versions do not have; then an empty one."""
+        if (bookie_id, target) in self._missing:
             return {}
         try:
-            return await self._pages.read_object(endpoint, "/hot")
+            return await self._pages.read_object(endpoint, target)
         except PageError as error:
             if error.status != NOT_FOUND:
                 raise
-            self._without_hot.add(bookie_id)  # an older version
+            self._missing.add((bookie_id, target))
             return {}

@@ -73,10 +73,11 @@ class DiskRow:
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """The newest event of a bookie. `at_s`: wall clock; None: not known."""
+    """The newest event of a bookie. `at_s`: wall clock of the bookie. `kind`: one of `event_kinds.KINDS`."""
 
-    at_s: float | None
+    at_s: float
     text: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,18 +149,20 @@ async def test_the_hottest_ledgers_are_found_with_their_streams(
 
             async def all_windows_have_both() -> bool:
                 await slow.append(b"now and then")
-                found[:] = [await poller.poll()]
-                hot = found[0].hot_ledgers
-                return bool(found[0].hot_streams) and [one.bookies for one in hot] == [3, 3]
+                overview = await poller.poll()
+                found[:] = [overview]
+                hot = overview.hot_ledgers
+                if not overview.hot_streams or [one.bookies for one in hot] != [3, 3]:
+                    return False
+                # Its copies on three bookies count once; what the bookies make durable is all of them.
+                return 0.25 < hot[0].adds_per_s / overview.adds_per_s < 0.42
 
             await wait_until_async(
-                all_windows_have_both, "windows of three bookies with both ledgers"
+                all_windows_have_both, "windows with both ledgers, at their rate"
             )
     overview = found[0]
     hottest = overview.hot_ledgers[0]
     assert (hottest.ledger_id, hottest.stream, hottest.bookies) == (ledger_id, "", 3)
-    # Its copies on three bookies count once; what the bookies make durable is all of them.
-    assert 0.2 * overview.adds_per_s < hottest.adds_per_s < 0.6 * overview.adds_per_s
     assert hottest.bytes_per_s > 900 * hottest.adds_per_s
     assert [one.path for one in overview.hot_streams] == ["shop/orders"]
     assert overview.hot_streams[0].adds_per_s < hottest.adds_per_s

@@ -10,7 +10,7 @@ from fastbk.overview.bookie_history import (
     BookieSample,
 )
 from fastbk.overview.metric_text import MetricText
-from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, Severity
+from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, LastEvent, Severity
 
 GIB = 1 << 30
 
@@ -220,3 +220,17 @@ def test_a_history_is_bounded() -> None:
     for n in range(20 * SAMPLES_MAX):
         history.add(BookieSample(n / 1000, page(entries=n), info()))
     assert len(history._samples) == SAMPLES_MAX
+
+
+def test_the_last_event_is_the_newest_of_its_page() -> None:
+    event = {
+        "number": 9, "time": "2026-11-28T03:12:00.250000Z", "kind": "stall", "event": "journal.slow",
+        "level": "warning", "source": "b1", "process": "journal", "values": {"reason": "30 ms a commit"},
+    }  # fmt: skip
+    page_of_events = {"source": "b1", "events": [event], "next": 9, "is_complete": True}
+    row = row_of(BookieSample(0.0, page(), info(), {}, page_of_events))
+    assert row.last_event == LastEvent(1795835520.25, "journal.slow: 30 ms a commit", "stall")
+    assert (
+        row_of(BookieSample(0.0, page(), info(), {}, {"events": "of a later version"})).last_event
+        is None
+    )

@@ -1,4 +1,7 @@
-"""Reads pages of HTTP servers of this cluster: many at once, each bounded in time and size."""
+"""Reads pages of hundreds of bookies at once on one loop, each bounded in time and size.
+
+`fastbk.admin.page_client` is for one page: it blocks, and its errors are sentences for a command.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import ssl
 from typing import Any
 
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import StorageError
 from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL, BookieService, Endpoint
 from fastbk.tls.contexts import RefreshedContext
 from fastbk.tls.options import TlsOptions
@@ -26,7 +29,7 @@ class PageError(StorageError):
         self.status = status
 
 
-class PageClient:
+class PageReader:
     """Reads pages by GET. A connection a page, as bookies want it."""
 
     def __init__(
@@ -111,14 +114,3 @@ def _body(where: str, answer: bytes) -> bytes:
 def page_endpoint(service: BookieService) -> Endpoint | None:
     """Return where a registered bookie answers HTTP; with TLS where it has both."""
     return service.endpoint(HTTPS_PROTOCOL) or service.endpoint(HTTP_PROTOCOL)
-
-
-def endpoint_of(text: str, option: str) -> Endpoint:
-    """Return the endpoint that `HOST:PORT` or `https://HOST:PORT` names. Raises ConfigError."""
-    from fastbk.config import split_address
-
-    scheme, separator, address = text.rpartition("://")
-    if separator and scheme not in (HTTP_PROTOCOL, HTTPS_PROTOCOL):
-        raise ConfigError(f"{option} {text}: neither http:// nor https://")
-    host, port = split_address(address.rstrip("/"), option)
-    return Endpoint(host, port, scheme or HTTP_PROTOCOL)
