@@ -19,11 +19,17 @@ class Right(enum.IntFlag):
     RECOVER = 8
     """Fence ledgers, and add to fenced ones: recovery and repair."""
     ADMIN = 16
-    """Change the bookie by its HTTP pages."""
+    """Change the bookie by its HTTP pages, and at a gateway what users are limited by."""
+    DELETE = 32
+    """Delete ledgers, streams and namespaces. Only a gateway knows this right and the next one."""
+    TRUNCATE = 64
+    """Truncate streams, and shorten what they retain."""
 
 
 NO_RIGHTS = Right(0)
-ALL_RIGHTS = Right.ENTER | Right.READ | Right.ADD | Right.RECOVER | Right.ADMIN
+ALL_RIGHTS = (
+    Right.ENTER | Right.READ | Right.ADD | Right.RECOVER | Right.ADMIN | Right.DELETE | Right.TRUNCATE
+)
 
 ROLES = {
     "reader": Right.ENTER | Right.READ,
@@ -38,8 +44,15 @@ OPERATIONS = {
     "add": Right.ENTER | Right.ADD,
     "recover": Right.ENTER | Right.RECOVER,
     "admin": Right.ENTER | Right.ADMIN,
+    "delete": Right.ENTER | Right.DELETE,
+    "truncate": Right.ENTER | Right.TRUNCATE,
 }
 """The names of rights in a token."""
+
+
+def names_of(rights: Right) -> str:
+    """Return the operations that have these rights, for messages: `add or recover`."""
+    return " or ".join(name for name, granted in OPERATIONS.items() if granted & rights & ~Right.ENTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

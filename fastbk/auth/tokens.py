@@ -1,9 +1,9 @@
 """Signed tokens: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Nobody but the holder of a private key makes one.
 
 A token's claims: `sub` (whose it is), `aud` (the cluster's id), `exp` (its end), `ops` (what it allows: `read`, `add`,
-`recover`, `admin`), `ns` (patterns of namespaces that it is limited to; without it: none), `jti` (its own id, by which
-it can be revoked). Its header names the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517):
-{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
+`recover`, `admin`, `delete`, `truncate`), `ns` (patterns of namespaces that it is limited to; without it: none), `jti`
+(its own id, by which it can be revoked). Its header names the key (`kid`). Bookies have the public keys as a JSON Web
+Key Set (RFC 7517): {"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--subject", required=True, help="whose token it is: in logs, and in lists of who is revoked")
     create.add_argument(
         "--operations", default=OPERATIONS,
-        help=f"of read, add, recover (fence, and add copies) and admin; default: {OPERATIONS}, for a writer",
+        help="of read, add, recover (fence, and add copies), and at a gateway delete, truncate and admin;"
+        f" default: {OPERATIONS}, for a writer",
     )  # fmt: skip
     create.add_argument(
         "--namespaces", metavar="PATTERNS",
