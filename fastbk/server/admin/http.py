@@ -241,7 +241,7 @@ class PageServer:
 
     def _parsed(self, head: bytes) -> tuple[str, str, Response | None, int]:
         """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows."""
-        method, target, headers = _head(head)
+        method, target, headers = parsed_head(head)
         if headers is None:
             return "", "", (400, TEXT, b"not HTTP/1\n"), 0
         path = target.partition("?")[0]
@@ -358,7 +358,7 @@ def _failed(status: int, text: str) -> Response:
     return status, JSON, msgspec.json.encode({"error": text}) + b"\n"
 
 
-def _head(head: bytes) -> tuple[str, str, dict[str, str] | None]:
+def parsed_head(head: bytes) -> tuple[str, str, dict[str, str] | None]:
     """Return method, target and headers by their lower-case names; None for what is no HTTP/1 request."""
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")

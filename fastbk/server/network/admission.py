@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     )
     from fastbk.server.configuration.tls import TlsSettings
 
-IN_THE_CLEAR = (
-    "this bookie serves TLS only: set FASTBK_TLS_CA_FILE, or connect(uri, tls=TlsOptions(...))"
-)
+IN_THE_CLEAR = "serves TLS only: set FASTBK_TLS_CA_FILE, or connect(uri, tls=TlsOptions(...))"
 _HOW = {
     "certificate": "a certificate (FASTBK_TLS_CERTIFICATE_FILE)",
     "sasl": "a user's password (FASTBK_USER, FASTBK_USER_PASSWORD_FILE)",
@@ -84,8 +82,10 @@ class Admission:
         authentication: AuthenticationSettings,
         authorization: AuthorizationSettings,
         cluster_id: str = "",
+        server: str = "bookie",
     ) -> None:
-        """Read the files. Raises ConfigError."""
+        """Read the files. Raises ConfigError. `server`: what clients are told that refuses them."""
+        self._server = server
         self._is_tls_required = tls.mode == "require"
         self._certificate_roles = frozenset(tls.authorized_roles)
         self._methods = authentication.methods
@@ -121,7 +121,7 @@ class Admission:
         """
         client.principal, client.refusal, client.exchange = NOBODY, "", None
         if certificate is None and self._is_tls_required:
-            client.refusal = IN_THE_CLEAR
+            client.refusal = f"this {self._server} {IN_THE_CLEAR}"
         elif not self._methods:
             client.refusal = "" if certificate is None else self._role_refusal(certificate)
             client.principal = NOBODY if client.refusal else ANYBODY
@@ -131,13 +131,13 @@ class Admission:
                 self._take(client, f"{_CERTIFICATE}{first_role(certificate)}")
         else:
             ways = " or ".join(_HOW[one] for one in self._methods)
-            client.refusal = f"this bookie serves authenticated clients only: show {ways}"
+            client.refusal = f"this {self._server} serves authenticated clients only: show {ways}"
 
     def by_token(self, client: Client, token: bytes) -> None:
         """Take a client for whom its token names. Raises Refused."""
         assert self.files.keys is not None
         if not client.is_secure:
-            raise Refused("this bookie takes tokens over TLS only")
+            raise Refused(f"this {self._server} takes tokens over TLS only")
         if not self.audience:
             raise Refused("this cluster has no id, and [authentication] token_audience is not set")
         try:
@@ -149,7 +149,7 @@ class Admission:
     def begin_sasl(self, client: Client) -> bytes:
         """Return the challenge. Raises Refused."""
         if not client.is_secure and not self._sasl_without_tls:
-            raise Refused("this bookie takes SASL over TLS only")
+            raise Refused(f"this {self._server} takes SASL over TLS only")
         client.exchange = DigestServer(self.files.users.get)
         return client.exchange.challenge()
 
@@ -198,7 +198,7 @@ class Admission:
         if not client.refusal and client.principal.name != principal.name:
             client.refusal = self.refuse_more(principal.name)
         if not client.refusal and principal.rights == NO_RIGHTS:
-            client.refusal = f"{principal.name} has no role at this bookie ([authorization])"
+            client.refusal = f"{principal.name} has no role at this {self._server} ([authorization])"
         client.principal = NOBODY if client.refusal else principal
 
     def _rights_of(self, name: str) -> Any:  # noqa: ANN401 -- an IntFlag's union
@@ -218,5 +218,5 @@ class Admission:
         if role in self._certificate_roles:
             return ""
         if not role:
-            return "this bookie serves certificates with a role: an organizational unit such as 0:writer"
-        return f'this bookie does not serve certificates with the role "{role[:100]}"'
+            return f"this {self._server} serves certificates with a role: an organizational unit such as 0:writer"
+        return f'this {self._server} does not serve certificates with the role "{role[:100]}"'
