@@ -33,6 +33,7 @@ COMMANDS = {
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
     "autorecovery": "bring back the copies of lost bookies, and check that all others are there",
     "context": "clusters by name: store how to reach one, choose which one commands use",
+    "gateway": "metadata for clients by HTTPS: each may create, close, truncate and delete as its rights say",
     "token": "keys and signed tokens, which clients authenticate themselves with",
     "audit": "check the chain of a bookie's audit log",
     "metadata": "make, format or show the place where a cluster's metadata is",

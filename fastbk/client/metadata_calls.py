@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.client.config import ClientConfig
 from fastbk.errors import ClientClosed, Error, MetadataUnavailable, NoSuchLedger
@@ -29,14 +29,17 @@ from fastbk.meta.api import (
     VersionedLedger,
     Watch,
 )
-from fastbk.meta.uri import given_store, is_zookeeper
+from fastbk.meta.uri import given_store, is_gateway, is_zookeeper
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+
+if TYPE_CHECKING:
+    from fastbk.meta.gateway import GatewayAccess
 
 T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
-"""Of ZooKeeper's. More wait for the interpreter and not for the server."""
+"""Of ZooKeeper's, and of gateways. More wait for the interpreter and not for the server."""
 TOGETHER_MAX = 64
 """Calls with one commit; others of the machine wait for the file meanwhile."""
 TOGETHER_S = 0.02
@@ -96,12 +99,13 @@ class MetadataCalls:
         self._waiting: deque[_Waiting] = deque()
         self._is_asked = False
         self._listing: _Listing | None = None
-        self._is_single = not (isinstance(uri, str) and is_zookeeper(uri))
+        self._is_zookeeper = isinstance(uri, str) and is_zookeeper(uri)
+        self._is_single = not (self._is_zookeeper or (isinstance(uri, str) and is_gateway(uri)))
 
     @property
     def announces_changes(self) -> bool:
-        """Whether a watch reports a change when it happens. Files are only polled."""
-        return not self._is_single
+        """Whether a watch reports a change when it happens. Files and gateways are only polled."""
+        return self._is_zookeeper
 
     async def call(self, call: Callable[[MetadataStore], T], timeout_s: float | None = None) -> T:
         """Run `call(store)` in a thread. MetadataUnavailable at the deadline: it may have taken effect."""
@@ -186,10 +190,17 @@ class MetadataCalls:
                 if store is None:
                     assert isinstance(self._uri, str)
                     store = self._store = open_store(
-                        self._uri, self._config.metadata_timeout, may_make=False
+                        self._uri, self._config.metadata_timeout, may_make=False, access=self._access()
                     )
                     self._group = _group_of(store)
         return store
+
+    def _access(self) -> GatewayAccess | None:
+        if not is_gateway(self._uri if isinstance(self._uri, str) else ""):
+            return None
+        from fastbk.meta.gateway import GatewayAccess
+
+        return GatewayAccess(self._config.tls, self._config.credentials)
 
     async def list_bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now; all who ask before it is looked up are told by one call."""

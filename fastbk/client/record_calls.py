@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from itertools import islice
 
 from fastbk.client.metadata_calls import MetadataCalls
@@ -17,13 +16,16 @@ from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
-from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.ledger import STREAM_KEY, Fragment, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import MarkReplicas
 
 HOLD_READ_INTERVAL_S = 1.0
 FOREIGN_MARKS_MAX = 10_000
 _PAGE_TIMEOUT_S = 60.0
+_TRIES_MAX = 20
+_log = LibraryLog("fastbk.client")
 _NEVER_WRITTEN = LedgerMetadata(
     ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("none:0",)),)
 ).closed(-1, 0)
@@ -86,9 +88,17 @@ class RecordCalls:
 
         return await self._store.call(call)
 
-    async def retire_ledger_id(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger; where it was not created yet, see to it that it never will be, by nobody who is slow."""
-        await self._store.call(lambda store: _retire(store, ledger_id))
+    async def retire_ledger_id(self, ledger_id: LedgerId, stream_id: str, *, is_segment: bool = False) -> None:
+        """Delete a ledger of a stream; where it was not created yet, see to it that it never will be.
+
+        One that is not the stream's stays (INV-W4): a record that names it for deletion does not make it so.
+        `is_segment`: its chain had it as a segment; then it need not say whose it is.
+        """
+        owners = {stream_id.encode(), None} if is_segment else {stream_id.encode()}
+        is_gone = await self._store.call(lambda store: _retire(store, ledger_id, owners))
+        if not is_gone:
+            why = "it is not the stream's, so it was left"
+            _log.warning("stream.foreign_ledger_left", stream=stream_id, ledger_id=ledger_id, reason=why)
 
     async def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of a record, until the watch is closed."""
@@ -120,15 +130,28 @@ class RecordCalls:
             watch.close()
 
 
-def _retire(store: MetadataStore, ledger_id: LedgerId) -> None:
-    try:
-        delete_ledger(store, ledger_id)
-    except NoSuchLedger:
-        # A store never forgets the id of a ledger that was deleted, so make one.
-        with suppress(MetadataConflict):  # somebody has just made it, or it was deleted before
-            store.create_ledger(ledger_id, _NEVER_WRITTEN)
-        with suppress(NoSuchLedger):
-            store.delete_ledger(ledger_id)
+def _retire(store: MetadataStore, ledger_id: LedgerId, owners: Collection[bytes | None]) -> bool:
+    """Return whether the ledger is gone for good; False: it is none of these streams'."""
+    for _ in range(_TRIES_MAX):
+        (found,) = store.read_ledgers([ledger_id])
+        if found is None:
+            # A store never forgets the id of a ledger that was deleted, so make one.
+            try:
+                store.create_ledger(ledger_id, _NEVER_WRITTEN)
+            except MetadataConflict:
+                if store.read_ledgers([ledger_id]) == [None]:
+                    return True  # it was deleted before
+            continue
+        if found.metadata.custom.get(STREAM_KEY) not in owners and not found.metadata.is_empty:
+            return False
+        try:
+            delete_ledger(store, ledger_id, found.version)
+        except NoSuchLedger:
+            return True
+        except MetadataConflict:
+            continue  # somebody has just closed it
+        return True
+    raise MetadataConflict(f"ledger {ledger_id} changes again and again", ledger_id=ledger_id, retryable=True)
 
 
 class MarkCalls:

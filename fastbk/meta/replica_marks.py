@@ -177,8 +177,8 @@ def path_of(ledger_id: LedgerId) -> str:
     return f"{FOLDER}/{ledger_id & 0xFF:02x}/{ledger_id:016x}"
 
 
-def delete_ledger(store: MetadataStore, ledger_id: LedgerId) -> None:
-    """Delete a ledger and its mark. NoSuchLedger if there is no such ledger."""
-    store.delete_ledger(ledger_id)
+def delete_ledger(store: MetadataStore, ledger_id: LedgerId, version: int | None = None) -> None:
+    """Delete a ledger (if it still has `version`) and its mark. NoSuchLedger if there is no such ledger."""
+    store.delete_ledger(ledger_id, version)
     with suppress(Error):  # reports leave out the mark of a ledger that does not exist
         store.marks.forget(ledger_id)

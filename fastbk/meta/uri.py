@@ -2,6 +2,7 @@
 
     zk+hierarchical://host1:2181;host2:2181/ledgers     ZooKeeper, with the layout that LAYOUT there must name
     zk://host1:2181/ledgers, zk+null://...              the same with whatever layout is there
+    gateway://host1:3182;host2:3182                     gateways, for clients that do not reach ZooKeeper
     sqlite:/absolute/path                               one machine
     memory:name                                         one process, for tests
 
@@ -13,13 +14,18 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.zookeeper_paths import ROOT_DEFAULT, Layout
 
-FORMS = "zk+hierarchical://host:2181/ledgers, sqlite:/absolute/path or memory:name"
+if TYPE_CHECKING:
+    from fastbk.meta.gateway import GatewayAccess
+
+FORMS = "zk+hierarchical://host:2181/ledgers, gateway://host:3182, sqlite:/absolute/path or memory:name"
 ZOOKEEPER_PORT = 2181
+GATEWAY_PORT = 3182
 URI_VARIABLE = "FASTBK_METADATA"
 """The environment variable that names the cluster where nothing else does."""
 
@@ -49,6 +55,20 @@ def is_zookeeper(uri: str) -> bool:
     return scheme == "zk" or scheme.startswith("zk+")
 
 
+def is_gateway(uri: str) -> bool:
+    """Return whether this is a URI of gateways, well-formed or not."""
+    return uri.partition(":")[0] == "gateway"
+
+
+def parse_gateway(uri: str) -> tuple[str, ...]:
+    """Return the gateways that a URI names, each as host:port. Raises ConfigError saying which part is wrong."""
+    _, separator, rest = uri.partition("://")
+    servers, _, path = rest.partition("/")
+    if not separator or path:
+        raise ConfigError(f"metadata URI {uri!r}: write gateway://host:3182, several with ';' between")
+    return tuple(_server(uri, one, GATEWAY_PORT) for one in re.split("[;,]", servers))
+
+
 def parse_zookeeper(uri: str) -> ZooKeeperLocation:
     """Return what a ZooKeeper URI names. Raises ConfigError saying which part is wrong."""
     scheme, separator, rest = uri.partition("://")
@@ -76,13 +96,13 @@ def _layout(uri: str, scheme: str) -> Layout | None:
         ) from None
 
 
-def _server(uri: str, text: str) -> str:
+def _server(uri: str, text: str, port: int = ZOOKEEPER_PORT) -> str:
     match = _SERVER.fullmatch(text.strip())
-    if match is None or not 0 < int(match["port"] or ZOOKEEPER_PORT) < 65_536:
+    if match is None or not 0 < int(match["port"] or port) < 65_536:
         raise ConfigError(
             f"metadata URI {uri!r}: {text!r} is not a server; write host:port, several with ';' between"
         )
-    return f"{match['host']}:{match['port'] or ZOOKEEPER_PORT}"
+    return f"{match['host']}:{match['port'] or port}"
 
 
 def _root(uri: str, path: str) -> str:
@@ -129,6 +149,7 @@ def open_store(
     *,
     may_make: bool = True,
     new_instance_id: str | None = None,
+    access: GatewayAccess | None = None,
 ) -> MetadataStore:
     """Open the store at `uri`; every call of it takes at most about `timeout_s` seconds.
 
@@ -139,6 +160,8 @@ def open_store(
     empty one where the path is mistyped. Without effect in ZooKeeper, where only `fastbk metadata init` makes one.
 
     `new_instance_id`: the cluster's id in a file that is made; None or "": any.
+
+    `access`: how gateways are reached; None: as the environment says. Without effect in other stores.
 
     Raises ConfigError for a URI that this version cannot serve and for a place where no cluster is,
     MetadataUnavailable when the store does not open.
@@ -162,6 +185,10 @@ def open_store(
         from fastbk.meta.sqlite import MemoryStore
 
         return MemoryStore(rest)
+    if is_gateway(uri):
+        from fastbk.meta.gateway import GatewayAccess, open_gateway
+
+        return open_gateway(parse_gateway(uri), access or GatewayAccess.from_environment(), timeout_s)
     if is_zookeeper(uri):
         location = parse_zookeeper(uri)
         # Here and not above: kazoo is loaded by those who need it.

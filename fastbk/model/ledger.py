@@ -21,6 +21,8 @@ _HEADER = b"BookieMetadataFormatVersion\t"
 FORMAT_VERSION = 3
 NAMESPACE_KEY = "fastbk.namespace"
 """Of the custom metadata."""
+STREAM_KEY = "fastbk.stream"
+"""Of a ledger's custom metadata: the stream that it belongs to."""
 
 
 class LedgerState(enum.IntEnum):
@@ -85,6 +87,11 @@ class LedgerMetadata:
     def is_closed(self) -> bool:
         """Whether the last entry is final."""
         return self.state is LedgerState.CLOSED
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it ended without an entry."""
+        return self.is_closed and self.last_entry_id < 0
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
         """Return the fragment that `entry_id` belongs to (entries before the first one: the first)."""

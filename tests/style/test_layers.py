@@ -27,7 +27,7 @@ LAYERS = [
     {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
     {"stream"},
-    {"sync", "admin", "doctor", "autorecovery", "apache.importer"},
+    {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
     {"arrow", "upgrade", "overview"},
     {"spark"},
     {"cli", "testing", "devcluster", "apache.shell"},
@@ -83,6 +83,7 @@ HOMES = {
         "fastbk/server/",
         "fastbk/apache/http/",
         "fastbk/gc/",
+        "fastbk/gateway/",
         "fastbk/cli/",
     ],
     "logging": [
@@ -96,6 +97,10 @@ HOMES = {
 }
 
 PURE = [
+    "fastbk/gateway/chain_rules.py",
+    "fastbk/gateway/ledger_rules.py",
+    "fastbk/gateway/record_names.py",
+    "fastbk/gateway/record_rules.py",
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
     "fastbk/overview/bookie_history.py",

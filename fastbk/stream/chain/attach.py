@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import ConfigError, DraftGone, StreamBusy
 from fastbk.meta.records import Change
+from fastbk.model.ledger import STREAM_KEY
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import Contents, check_epoch, open_for_append
 from fastbk.stream.chain.changes import attach as attached
@@ -22,8 +23,6 @@ from fastbk.stream.writer.queue import TXID_MAX
 LEDGERS_MAX = 2048
 """At once: with as many drafts the one change of metadata has some 700 KB, of the 1 MB that ZooKeeper takes."""
 LOOKED_AT_TOGETHER = 32
-STREAM_KEY = "fastbk.stream"
-"""Of a ledger's custom metadata: the stream that it belongs to."""
 
 
 async def attach(

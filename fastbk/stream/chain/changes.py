@@ -291,20 +291,25 @@ def spill(chain: Chain, count: int, token: int) -> tuple[Chain, PageRef, tuple[S
         len(moved) == count > 0 and not any(row.is_open for row in moved),
         "INV-S4: closed rows go to pages",
     )
-    page = PageRef(
-        chain.next_page,
-        token,
-        moved[0].number,
-        moved[-1].number,
-        moved[0].base_seq,
-        moved[0].first_txid,
-        moved[-1].last_txid,
-        moved[0].first_time_us,
-        moved[-1].last_time_us,
-        moved[-1].created_us,
-        sum(row.size_bytes for row in moved),
-    )
+    page = page_of(chain.next_page, token, moved)
     spilled = replace(
         chain, pages=(*chain.pages, page), rows=chain.rows[count:], next_page=chain.next_page + 1
     )
     return spilled, page, moved
+
+
+def page_of(number: int, token: int, rows: tuple[Segment, ...]) -> PageRef:
+    """Return how a chain names the page of these rows, all closed."""
+    return PageRef(
+        number,
+        token,
+        rows[0].number,
+        rows[-1].number,
+        rows[0].base_seq,
+        rows[0].first_txid,
+        rows[-1].last_txid,
+        rows[0].first_time_us,
+        rows[-1].last_time_us,
+        rows[-1].created_us,
+        sum(row.size_bytes for row in rows),
+    )

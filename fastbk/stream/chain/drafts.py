@@ -139,7 +139,7 @@ async def _give_up(client: Client, draft: Draft) -> None:
         return
     for ledger_id in marked.ledgers:
         await _fence(client, ledger_id)
-        await client.records.retire_ledger_id(ledger_id)
+        await client.records.retire_ledger_id(ledger_id, draft.stream_id)
     if marked.ledgers:
         _log.info("stream.draft_given_up", stream=draft.stream_id, draft=draft.name)
     with suppress(MetadataConflict):  # somebody else has deleted it
@@ -203,6 +203,11 @@ def _draft(stream_id: str, name: str, state: _State, version: int) -> Draft:
         state.given_up,
         version,
     )
+
+
+def ledgers_named(raw: bytes) -> tuple[LedgerId, ...]:
+    """Return the ledgers that a draft's record names. Raises StorageError."""
+    return _decode("of a draft", raw).ledgers
 
 
 def _encode(state: _State) -> bytes:

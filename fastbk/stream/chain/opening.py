@@ -133,7 +133,7 @@ async def delete_pending(context: StreamContext, known: VersionedChain) -> Versi
     gone: list[int] = []
     try:
         for ledger_id in known.chain.doomed:
-            await context.client.records.retire_ledger_id(ledger_id)
+            await context.client.records.retire_ledger_id(ledger_id, context.stream_id)
             gone.append(ledger_id)
         if gone:
             known = await context.store.change(

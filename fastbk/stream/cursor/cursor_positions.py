@@ -95,5 +95,5 @@ class CursorPositions:
         context = await self._catalog.context(tuple(where), name)
         store = await take_over(context, self._name, CursorRequest(mark, raises=False))
         for ledger_id in store.record.doomed:  # whoever held it before kept its states there
-            await self._catalog.records.retire_ledger_id(ledger_id)
+            await self._catalog.records.retire_ledger_id(ledger_id, context.stream_id)
         return store

@@ -205,7 +205,7 @@ class StateStorage:
             await ledger.close()
         for ledger_id in self._store.record.doomed:
             if ledger_id in self._doomed:
-                await self._context.client.records.retire_ledger_id(ledger_id)
+                await self._context.client.records.retire_ledger_id(ledger_id, self._context.stream_id)
                 self._doomed.remove(ledger_id)
 
     async def close(self, is_dirty: bool) -> None:

@@ -145,7 +145,7 @@ async def delete_cursor(
                 record = replace(record, state=epoch, holder="", is_deleting=True)
                 (held,) = await client.records.change(Change(path, put_record(record), held))
             for ledger_id in record.ledgers:
-                await client.records.retire_ledger_id(ledger_id)
+                await client.records.retire_ledger_id(ledger_id, stream_id)
             await client.records.change(Change(path, None, held))
             return True
         except MetadataConflict:

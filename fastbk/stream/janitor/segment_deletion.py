@@ -50,6 +50,7 @@ class Deleter:
 
         One that was never made will never be made, however slow its writer is.
         """
+        segments = {row.ledger_id for row in rows}
         ledger_ids = [*(row.ledger_id for row in rows), *others]
         for at in range(0, len(ledger_ids), TOGETHER):
             some = ledger_ids[at : at + TOGETHER]
@@ -57,7 +58,8 @@ class Deleter:
                 reason, *({"stream": stream_id, "ledger": ledger_id} for ledger_id in some)
             )
             retire = self.client.records.retire_ledger_id
-            ends = await asyncio.gather(*map(retire, some), return_exceptions=True)
+            retiring = (retire(one, stream_id, is_segment=one in segments) for one in some)
+            ends = await asyncio.gather(*retiring, return_exceptions=True)
             for end in ends:
                 if end is not None:
                     raise end

@@ -177,8 +177,8 @@ async def test_no_stream_is_deleted_and_the_janitor_does_nothing(open_driver: Op
         drawn = await client.records.draw_ledger_id()
         assert drawn != NONE
         with pytest.raises(MetadataOnHold):
-            await client.records.retire_ledger_id(drawn)
+            await client.records.retire_ledger_id(drawn, "ab")
         assert await asyncio.to_thread(confirm_hold, store, hold_id)
-        await client.records.retire_ledger_id(drawn)
+        await client.records.retire_ledger_id(drawn, "ab")
         await space.delete_stream("s")
         await janitor.pass_once(thorough=True)

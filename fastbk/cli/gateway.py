@@ -1,0 +1,41 @@
+"""`fastbk gateway`: metadata for clients that may not reach the metadata store, until SIGTERM; any number may run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import add_config, add_lifeline, end_with_lifeline
+from fastbk.exit_codes import DONE
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.gateway.configuration import GatewayConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_config(parser, "its TOML file: docs/gateway.md")
+    add_lifeline(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from fastbk.gateway.configuration import load
+    from fastbk.native.process import confine
+    from fastbk.observe import logs
+
+    confine()
+    logs.configure()
+    logs.bind(role="gateway")
+    config = load(options.config)
+    asyncio.run(_run(config, options))
+    return DONE
+
+
+async def _run(config: GatewayConfig, options: argparse.Namespace) -> None:
+    from fastbk.gateway.process import serve
+
+    end_with_lifeline(options)
+    await serve(config)

@@ -1,0 +1,111 @@
+"""What one client may do by a gateway: its rights, and the namespaces that it is limited to. Blocking reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fastbk.auth.rights import Principal, names_of
+from fastbk.errors import StreamNotFound, Unauthorized
+from fastbk.gateway.namespace_tree import NamespaceTree, is_above
+from fastbk.gateway.record_names import Kind, RecordName
+from fastbk.gateway.rules import READ, WRITE, Need
+from fastbk.meta.hold import HOLD_PATH
+from fastbk.stream.paths import decode
+
+if TYPE_CHECKING:
+    from fastbk.model.ledger import LedgerMetadata
+
+
+class Access:
+    """One client's, for one request. What it checks raises Unauthorized."""
+
+    def __init__(self, principal: Principal, tree: NamespaceTree) -> None:
+        self.principal = principal
+        self._tree = tree
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it may only work in some namespaces."""
+        return self.principal.namespaces is not None
+
+    @property
+    def sees_passwords(self) -> bool:
+        """Whether it is shown ledgers' passwords: who may write needs them, who may only read does not."""
+        return bool(self.principal.rights & WRITE)
+
+    def has(self, need: Need) -> bool:
+        """Return whether it has one of the rights."""
+        return bool(self.principal.rights & need.rights)
+
+    def check(self, need: Need, what: str) -> None:
+        """Refuse a client that has none of the rights."""
+        if not self.has(need):
+            allowed = names_of(need.rights)
+            raise Unauthorized(
+                f"{self.principal.name} may not {need.operation} {what}: that needs the operation {allowed}"
+            )
+
+    def check_all(self, needs: Iterable[Need], what: str) -> None:
+        """Refuse a client that lacks one of these."""
+        for need in needs:
+            self.check(need, what)
+
+    def allows_namespace(self, path: str) -> bool:
+        """Return whether it may work in a namespace, by path."""
+        return self.principal.is_allowed(path)
+
+    def check_namespace(self, path: str, what: str) -> None:
+        """Refuse a client that may not work in a namespace, by path."""
+        if not self.allows_namespace(path):
+            where = f"namespace {path}" if path else "no namespace"
+            raise Unauthorized(f"{self.principal.name} may not work with {what}, which is of {where}: its token's ns")
+
+    def check_ledger(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Refuse a client that may not work with a ledger."""
+        self.check_namespace(metadata.namespace, f"ledger {ledger_id}")
+
+    def check_reading(self, path: str, name: RecordName) -> None:
+        """Refuse a client that may not read a record, or what lies below a path."""
+        if path == HOLD_PATH:
+            return  # everybody has to stop then
+        self.check(Need(READ, "read"), f"record {path}")
+        if self.is_limited and not self._may_read(name):
+            raise Unauthorized(f"{self.principal.name} may not read {name.kind.value} {path}: its token's ns")
+
+    def _may_read(self, name: RecordName) -> bool:
+        if name.is_of_stream:
+            try:
+                namespace_id = self._tree.namespace_of(name.owner)
+            except StreamNotFound:
+                return True  # there is nothing
+            return self.allows_namespace(self._path(namespace_id))
+        if not name.is_of_namespace:
+            return name.kind is Kind.MARK  # it names bookies and ids of entries, and no entry
+        path = self._path(name.owner)
+        if name.kind is Kind.ENTRY:
+            return self.sees_name(path, name.name)
+        return self.is_on_the_way(path)
+
+    def sees_name(self, namespace: str, name: str) -> bool:
+        """Return whether it may know what a name in a namespace, by path, stands for."""
+        below = f"{namespace}/{name}" if namespace else name
+        return self.allows_namespace(namespace) or self.is_on_the_way(below)
+
+    def visible_names(self, owner: str, names: list[str]) -> list[str]:
+        """Return the names in a namespace, as paths have them, that it may know of."""
+        if not self.is_limited:
+            return names
+        path = self._path(owner)
+        return [name for name in names if self.sees_name(path, decode(name))]
+
+    def is_on_the_way(self, path: str) -> bool:
+        """Return whether a namespace is one that it may work in, or lies above one."""
+        patterns = self.principal.namespaces
+        return patterns is None or self.allows_namespace(path) or is_above(patterns, path)
+
+    def _path(self, namespace_id: str) -> str:
+        try:
+            return self._tree.path(namespace_id)
+        except StreamNotFound:
+            return "\0"  # there is no such namespace: no pattern matches it

@@ -1,0 +1,187 @@
+"""Which right a change of a stream's chain needs: decided by what the chain was and what it is to be. Pure.
+
+INV-W3: what readers of a stream could read, a change without `truncate` leaves in the chain: closed segments stay as
+they are, and the trim point and the head stay where they are.
+INV-W4: a record names a ledger for deletion only if the record named the ledger before it existed. The janitor deletes
+what records name, so a record that names another's ledger would delete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fastbk.gateway.rules import ADD, DELETE, TRUNCATE, ForbiddenChange, Need
+from fastbk.invariant import InvariantError
+from fastbk.stream.chain.chain import NONE, Chain, PageRef, Segment, verify
+from fastbk.stream.chain.changes import CONDEMNED, page_of
+
+_NEVER_FALL = ("epoch", "trim", "head", "deleting", "head_seq", "next_page", "end_seq", "last_txid", "last_time_us")
+_GONE_BY = ("trim", "deleting", "head", "head_seq")
+_OPEN_MAY_CHANGE = ("state", "base_seq", "records", "first_txid", "last_txid", "first_time_us", "last_time_us",
+                    "last_entry_id", "index_entry_id", "size_bytes")  # fmt: skip
+Pages = Mapping[PageRef, tuple[Segment, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a change of a record needs, beside the rights: facts about ledgers that metadata has to confirm.
+
+    Attributes:
+        needs: all of them.
+        fresh: ledgers that it names before they exist: there must be none of these ids.
+        attached: closed ledgers that become segments: each has to say that it is the stream's.
+        deleted: ledgers that it names for deletion: what exists of them has to say that it is the stream's.
+        forgotten: ledgers that it names no more: they must be gone.
+        ended: ledgers of segments that end, and the last entry that the chain says they have (-1: none): metadata has
+            to say the same of closed ones, else readers lose what is behind it, and that is a truncation.
+        unwritten: ledgers of segments behind an empty one: closed ones among them have to be empty as well.
+    """
+
+    needs: tuple[Need, ...]
+    fresh: tuple[int, ...] = ()
+    attached: tuple[int, ...] = ()
+    deleted: tuple[int, ...] = ()
+    forgotten: tuple[int, ...] = ()
+    ended: tuple[tuple[int, int], ...] = ()
+    unwritten: tuple[int, ...] = ()
+
+
+def new_pages(old: Chain | None, new: Chain | None) -> tuple[PageRef, ...]:
+    """Return the pages that a change adds: `change_of` needs their rows."""
+    known = () if old is None else old.pages
+    return () if new is None else tuple(page for page in new.pages if page not in known)
+
+
+def change_of(stream_id: str, old: Chain | None, new: Chain | None, pages: Pages) -> Change:
+    """Return what a change of a chain needs. Raises ForbiddenChange for one that nobody may make.
+
+    `old`, `new`: None: there is no record. `pages`: the rows of `new_pages(old, new)`.
+    """
+    if new is None:
+        return Change(needs=(Need(DELETE, "delete the chain of"),))
+    if old is None:
+        if new != Chain(stream_id):
+            raise ForbiddenChange("a stream begins without segments")
+        return Change(needs=(Need(ADD, "create"),))
+    _check(stream_id, old, new)
+    rows = _Rows(old, new, pages)
+    named = _named(old, new, rows)
+    return Change(
+        needs=_needs(old, new),
+        fresh=() if new.reserved in (old.reserved, NONE) else (new.reserved,),
+        attached=tuple(row.ledger_id for row in rows.added if row.ledger_id != old.reserved),
+        deleted=named,
+        forgotten=tuple(one for one in old.doomed if one not in new.doomed),
+        ended=tuple(rows.ended),
+        unwritten=tuple(row.ledger_id for row in rows.dropped[1:]),
+    )
+
+
+def _needs(old: Chain, new: Chain) -> tuple[Need, ...]:
+    needs = []
+    if CONDEMNED in (old.owner, new.owner):
+        needs.append(Need(DELETE, "delete"))
+    if any(getattr(old, name) != getattr(new, name) for name in _GONE_BY):
+        needs.append(Need(TRUNCATE | DELETE if new.owner == CONDEMNED else TRUNCATE, "truncate"))
+    if old.head != new.head:
+        needs.append(Need(DELETE, "delete segments of"))
+    if new.is_sealed and not old.is_sealed and new.owner != CONDEMNED:
+        needs.append(Need(ADD, "seal"))
+    return tuple(needs) or (Need(ADD, "append to"),)
+
+
+def _check(stream_id: str, old: Chain, new: Chain) -> None:
+    try:
+        verify(new)
+    except InvariantError as broken:  # it is the client's chain that breaks it
+        raise ForbiddenChange(f"the chain is none: {broken}") from None
+    if new.stream_id != stream_id or old.stream_id != stream_id:
+        raise ForbiddenChange("a chain stays its stream's")
+    for name in _NEVER_FALL:
+        if getattr(new, name) < getattr(old, name):
+            raise ForbiddenChange(f"the {name.replace('_', ' ')} of a chain never falls")
+    if old.is_sealed and not new.is_sealed:
+        raise ForbiddenChange("a stream that has ended stays ended")
+    if old.owner == CONDEMNED != new.owner:
+        raise ForbiddenChange("a stream that is being deleted stays deleted")
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows that a change adds, and the open ones that it drops. Raises ForbiddenChange for what it may not do."""
+
+    old: Chain
+    new: Chain
+    pages: Pages
+    added: list[Segment] = field(default_factory=list)
+    dropped: list[Segment] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._check_pages()
+        after = self._after()
+        for row in self.old.rows:
+            if row.number >= self.new.head:
+                self._compare(row, after.get(row.number))
+        before = {row.number: row for row in self.old.rows}
+        for number, row in sorted(after.items()):
+            known = before.get(number)
+            if known is None or known.ledger_id != row.ledger_id:
+                self._add(row)
+
+    def _after(self) -> dict[int, Segment]:
+        """Return the rows afterwards that were rows before, or are new: those in new pages, too."""
+        rows = [*(row for moved in self.pages.values() for row in moved), *self.new.rows]
+        return {row.number: row for row in rows}
+
+    def _check_pages(self) -> None:
+        for page in self.old.pages:
+            if page.last >= self.new.head and page not in self.new.pages:
+                raise ForbiddenChange(f"page {page.page} of the chain has segments that are there still")
+        for page, rows in self.pages.items():
+            if not rows or any(row.is_open for row in rows) or page != page_of(page.page, page.token, rows):
+                raise ForbiddenChange(f"page {page.page} has other rows than the chain says")
+            if [row.number for row in rows] != [*range(page.first, page.last + 1)]:
+                raise ForbiddenChange(f"page {page.page} has rows that do not follow each other")
+
+    def _compare(self, row: Segment, after: Segment | None) -> None:
+        if after == row:
+            return
+        if not row.is_open:
+            raise ForbiddenChange(f"segment {row.number} is closed: it stays as it is until it is deleted at the head")
+        if after is None or after.ledger_id != row.ledger_id:
+            if not self.dropped:
+                self.ended.append((row.ledger_id, NONE))
+            self.dropped.append(row)
+        elif replace(after, **{name: getattr(row, name) for name in _OPEN_MAY_CHANGE}) != row:
+            raise ForbiddenChange(f"segment {row.number} stays that of its writer")
+        elif not after.is_open:
+            self.ended.append(_end_of(after))
+
+    def _add(self, row: Segment) -> None:
+        if row.number < self.old.next_number and not any(one.number <= row.number for one in self.dropped):
+            raise ForbiddenChange(f"segment {row.number} was another before")
+        if row.is_open and row.ledger_id != self.old.reserved:
+            raise ForbiddenChange(f"ledger {row.ledger_id} was not reserved for segment {row.number} (INV-S8)")
+        if not row.is_open:
+            self.ended.append(_end_of(row))
+        self.added.append(row)
+
+
+def _end_of(row: Segment) -> tuple[int, int]:
+    return row.ledger_id, max(row.last_entry_id, row.index_entry_id)
+
+
+def _named(old: Chain, new: Chain, rows: _Rows) -> tuple[int, ...]:
+    """Return the ledgers that are named for deletion by a change (INV-W4)."""
+    named = tuple(one for one in new.doomed if one not in old.doomed)
+    mine = {old.reserved, *(row.ledger_id for row in rows.dropped)} - {NONE}
+    if foreign := [one for one in named if one not in mine]:
+        raise ForbiddenChange(f"ledger {foreign[0]} was not the stream's to delete")
+    kept = {row.ledger_id for row in new.rows} | {row.ledger_id for row in rows.added}
+    if both := kept.intersection(new.doomed) or ({new.reserved} & kept):
+        raise ForbiddenChange(f"ledger {min(both)} is a segment's")
+    return named

@@ -1,0 +1,160 @@
+"""The gateway's connections: HTTP/1.1 that stays open, one request at a time, and bounds on what a peer can stretch.
+
+The port and its handshakes are those of all HTTP pages (`HttpListener`). A connection that waits for its next request,
+or sends a large body slowly, costs only others of its kind: where there is no room the oldest is closed (INV-B1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError
+from fastbk.gateway.service import Peer
+from fastbk.meta.gateway_messages import (
+    CONTENT_TYPE,
+    PATH,
+    REQUEST_BYTES_MAX,
+    encode,
+    failure_of,
+)
+from fastbk.observe.logs import LimitLog
+from fastbk.server.admin.http import parsed_head
+from fastbk.server.admin.http_guard import Places
+from fastbk.server.network.admission import Client
+
+if TYPE_CHECKING:
+    from fastbk.gateway.service import Answer, Service
+    from fastbk.server.admin.listener import HttpListener
+    from fastbk.server.network.admission import Admission
+
+IDLE_MAX = 2000
+"""Connections that wait for a request; beyond it the oldest is closed."""
+IDLE_TIMEOUT_S = 60.0
+"""Clients close theirs after half of it (`fastbk.meta.gateway_calls`)."""
+LARGE_BYTES = 64 * 1024
+LARGE_MAX = 32
+"""Bodies above LARGE_BYTES that are on their way; beyond it the oldest sender is cut off."""
+BODY_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
+            413: "Content Too Large", 415: "Unsupported Media Type", 423: "Locked", 500: "Internal Server Error",
+            503: "Service Unavailable"}  # fmt: skip
+_BEARER = "bearer "
+
+
+class Connections:
+    """All of one gateway."""
+
+    def __init__(self, service: Service, admission: Admission) -> None:
+        self._service = service
+        self._admission = admission
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle, self._large = Places(IDLE_MAX), Places(LARGE_MAX)
+        self.limits = LimitLog("gateway.limit_reached")
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def serve(self, listener: HttpListener) -> None:
+        """Serve a port until it is closed."""
+        await listener.start(self._serve)
+
+    async def close(self) -> None:
+        """Cut all connections; close the listener first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            met = self._met(writer)
+            while await self._answered(met, reader, writer):
+                pass
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # it is gone, or sends what is no request: nothing to answer
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    def _met(self, writer: asyncio.StreamWriter) -> Peer:
+        """Return who is at the other end, as far as the connection shows it."""
+        name = writer.get_extra_info("peername")
+        is_secure = writer.get_extra_info("ssl_object") is not None
+        client = Client(is_secure=is_secure, address=str(name[0]) if isinstance(name, tuple) else "")
+        certificate = writer.get_extra_info("peercert") or {} if is_secure else None
+        self._admission.meet(client, certificate)
+        return Peer(client)
+
+    async def _answered(
+        self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Answer one request; return whether another may follow."""
+        method, target, headers = parsed_head(await self._head(reader, writer))
+        if headers is None:
+            return False
+        refusal, size_bytes = _refusal(method, target, headers)
+        if refusal is not None:
+            await self._send(writer, refusal, is_last=True)
+            return False
+        body = await self._body(reader, writer, size_bytes)
+        authorization = headers.get("authorization", "")
+        token = authorization[len(_BEARER) :].encode() if authorization.lower().startswith(_BEARER) else b""
+        answer = await self._service.answer(peer, target.removeprefix(PATH), token, body)
+        await self._send(writer, answer, is_last=False)
+        return True
+
+    async def _head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        if self._idle.enter(writer.transport):
+            self.limits.note("idle")
+        try:
+            async with asyncio.timeout(IDLE_TIMEOUT_S):
+                return await reader.readuntil(b"\r\n\r\n")
+        finally:
+            self._idle.leave(writer.transport)
+
+    async def _body(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size_bytes: int) -> bytes:
+        is_large = size_bytes > LARGE_BYTES
+        if is_large and self._large.enter(writer.transport):
+            self.limits.note("large_bodies")
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                return await reader.readexactly(size_bytes)
+        finally:
+            if is_large:
+                self._large.leave(writer.transport)
+
+    async def _send(self, writer: asyncio.StreamWriter, answer: Answer, *, is_last: bool) -> None:
+        status, body = answer
+        end = "Connection: close\r\n" if is_last else ""
+        head = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n{end}\r\n"
+        )
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            writer.write(head.encode() + body)
+            await writer.drain()
+
+
+def _refusal(method: str, target: str, headers: dict[str, str]) -> tuple[Answer | None, int]:
+    """Return the answer to a request that is refused unread, if it is, and the size of its body.
+
+    A web page of another site cannot send this type of body without being allowed first, and nothing allows it.
+    """
+    if method != "POST" or not target.startswith(PATH):
+        return _failed(400, f"a gateway answers POST {PATH}OPERATION: is this the port of the gateway's pages?"), 0
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
+        return _failed(415, f"a request needs Content-Type: {CONTENT_TYPE}"), 0
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
+        return _failed(400, "a request needs a Content-Length"), 0
+    if len(length) > 9 or int(length) > REQUEST_BYTES_MAX:
+        return _failed(413, f"a request has at most {REQUEST_BYTES_MAX} bytes"), 0
+    return None, int(length)
+
+
+def _failed(status: int, text: str) -> Answer:
+    return status, encode(failure_of(ConfigError(text)))

@@ -1,0 +1,99 @@
+"""Which right a change of a ledger's metadata needs: decided by what it was and what it is to be. Pure.
+
+INV-W1: a gateway makes no change of a ledger whose difference needs a right that the client lacks.
+INV-W2: by a gateway no closed ledger is opened or ends elsewhere, and no ledger gets another password, digest, quorum
+or creation token, whoever wants it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.gateway.rules import ADD, ADMIN, DELETE, RECOVER, WRITE, ForbiddenChange, Need
+from fastbk.model.ledger import STREAM_KEY, LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from fastbk.auth.rights import Right
+
+CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = "create", "close", "begin recovery of", "change the ensemble of", "edit"
+REMOVE = "delete"
+OWN_KEYS = "fastbk."
+"""How keys of custom metadata begin that say what fastbk does with a ledger."""
+CURSOR_KEY = "fastbk.cursor"
+"""Of ledgers that hold the states of a cursor: their owner deletes them as it goes."""
+_FIXED = (
+    "ensemble_size",
+    "write_quorum",
+    "ack_quorum",
+    "digest_type",
+    "password",
+    "created_ms",
+    "creation_token",
+    "unknown_fields",
+)
+_NEXT_STATES = {
+    LedgerState.OPEN: {LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED},
+    LedgerState.IN_RECOVERY: {LedgerState.IN_RECOVERY, LedgerState.CLOSED},
+    LedgerState.CLOSED: {LedgerState.CLOSED},
+}
+
+
+def needs_of_creation(new: LedgerMetadata) -> tuple[Need, ...]:
+    """Return what creating a ledger needs. Raises ForbiddenChange for one that says it has entries already."""
+    if new.state is not LedgerState.OPEN and not new.is_empty:
+        raise ForbiddenChange("a ledger is created open, or closed without an entry: it has none yet")
+    return (Need(ADD, CREATE),)
+
+
+def needs_of_deletion(old: LedgerMetadata) -> tuple[Need, ...]:
+    """Return what deleting a ledger needs. One without entries, and a cursor's, whoever may add may delete."""
+    is_working = old.is_empty or (STREAM_KEY in old.custom and CURSOR_KEY in old.custom)
+    return (Need(DELETE | ADD if is_working else DELETE, REMOVE),)
+
+
+def needs_of_update(old: LedgerMetadata, new: LedgerMetadata) -> tuple[Need, ...]:
+    """Return all that a change of a ledger needs. Raises ForbiddenChange for one that nobody may make (INV-W2)."""
+    for name in _FIXED:
+        if getattr(old, name) != getattr(new, name):
+            raise ForbiddenChange(f"the {name.replace('_', ' ')} of a ledger never changes")
+    if new.state not in _NEXT_STATES[old.state]:
+        raise ForbiddenChange(f"a ledger that is {old.state.name} does not become {new.state.name}")
+    if old.is_closed and (old.last_entry_id, old.length) != (new.last_entry_id, new.length):
+        raise ForbiddenChange("a closed ledger keeps its last entry and length")
+    needs = [*_needs_of_state(old, new), *_needs_of_fragments(old, new), *_needs_of_custom(old, new)]
+    return tuple(needs) or (Need(WRITE, EDIT),)
+
+
+def _needs_of_state(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
+    if old.state is new.state:
+        return []
+    if new.state is LedgerState.IN_RECOVERY:
+        return [Need(RECOVER, RECOVERY)]
+    # A fragment begins behind what was acknowledged (INV-E1): the ledger cannot end before that.
+    if new.last_entry_id < old.fragments[-1].first_entry_id - 1:
+        raise ForbiddenChange(
+            f"the ledger ends at entry {new.last_entry_id}, and entries up to"
+            f" {old.fragments[-1].first_entry_id - 1} were acknowledged"
+        )
+    return [Need(WRITE, CLOSE)]
+
+
+def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
+    if old.fragments == new.fragments:
+        return []
+    if new.fragments[0].first_entry_id != old.fragments[0].first_entry_id:
+        raise ForbiddenChange("the first fragment of a ledger begins where it began")
+    # Once it is closed only copies move, which is a repair.
+    return [Need(RECOVER if old.is_closed else WRITE, ENSEMBLE)]
+
+
+def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
+    changed = {key for key in {*old.custom, *new.custom} if old.custom.get(key) != new.custom.get(key)}
+    return [Need(_right_of_key(key, old), f"edit {key[:40]} of") for key in sorted(changed)]
+
+
+def _right_of_key(key: str, old: LedgerMetadata) -> Right:
+    if not key.startswith(OWN_KEYS):
+        return ADD
+    # Attaching a ledger to a stream says so in it, once; its namespace, and that it is a cursor's, say who may do what.
+    return ADD if key == STREAM_KEY and key not in old.custom else ADMIN

@@ -1,0 +1,68 @@
+"""The process of a gateway: one session with the metadata store, one port for clients, one for its pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from fastbk.client.config import ClientConfig
+from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.config import split_address
+from fastbk.errors import ConfigError, os_errors_as
+from fastbk.gateway.connections import Connections
+from fastbk.gateway.pages import open_pages
+from fastbk.gateway.service import STORE_TIMEOUT_S, Service
+from fastbk.meta.zookeeper_security import use_file
+from fastbk.observe import logs
+from fastbk.observe.systemd import announced
+from fastbk.server.admin.listener import HttpListener
+from fastbk.server.configuration.tls import server_tls
+from fastbk.server.network.admission import Admission
+from fastbk.server.supervision.audit_log import AuditLog
+
+if TYPE_CHECKING:
+    from fastbk.gateway.configuration import GatewayConfig
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+async def serve(config: GatewayConfig) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable: it cannot."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    use_file(config.metadata.zookeeper_file)
+    async with contextlib.AsyncExitStack() as stack:
+        client = ClientConfig(metadata_timeout=STORE_TIMEOUT_S, tls=None, credentials=None)
+        calls = MetadataCalls(config.metadata.uri, client)
+        stack.push_async_callback(calls.close, CLOSE_TIMEOUT_S)
+        cluster_id = await calls.call(lambda store: store.instance_id())
+        admission = Admission(config.tls, config.authentication, config.authorization, cluster_id, "gateway")
+        audit = AuditLog(config.audit)
+        await audit.begin(stack)
+        service = Service(calls, admission, audit)
+        connections = Connections(service, admission)
+        host, port = split_address(config.gateway.listen, "[gateway] listen")
+        tls = server_tls(config.tls) if config.tls.mode == "require" else None
+        with os_errors_as(ConfigError, f"[gateway] listen = {config.gateway.listen}: cannot listen"):
+            listener = await HttpListener.bind(host, port, tls)
+        stack.push_async_callback(connections.close)
+        stack.push_async_callback(listener.close)
+        pages = await open_pages(stack, config, service, connections, audit)
+        await connections.serve(listener)
+        refreshing = loop.create_task(_refresh(admission, config.authentication.refresh_interval_s))
+        stack.callback(refreshing.cancel)
+        logs.info("gateway.started", port=listener.port, http_port=pages, cluster=cluster_id, pid=os.getpid())
+        async with announced(f"serves metadata on port {listener.port}"):
+            await stop.wait()
+    logs.info("gateway.ended")
+
+
+async def _refresh(admission: Admission, interval_s: float) -> None:
+    """Read changed files of keys and of who is revoked; each request is compared with what they say."""
+    while True:
+        await asyncio.sleep(interval_s)
+        admission.files.has_changed()

@@ -1,0 +1,106 @@
+"""What a path of the record store names: the reverse of `fastbk.stream.paths`. Pure."""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from dataclasses import dataclass
+
+from fastbk.meta.replica_marks import FOLDER as MARKS
+from fastbk.meta.replica_marks import path_of
+from fastbk.stream.paths import NAME_PARTS, STORED, STREAMS, decode
+
+
+class Kind(enum.Enum):
+    """What a record is. FOLDER: none, but there are some below it."""
+
+    NAMESPACE = "namespace"
+    ENTRY = "name"
+    USAGE = "usage"
+    STORED = "stored bytes"
+    STREAM = "stream"
+    CHAIN = "chain"
+    PAGE = "page"
+    CURSOR = "cursor"
+    DRAFT = "draft"
+    MARK = "mark"
+    NAMES_FOLDER = "folder of names"
+    STREAM_FOLDER = "folder of a stream"
+    OTHER = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordName:
+    """What a path names.
+
+    Attributes:
+        owner: the id of its namespace or stream; of a mark, its ledger's id; "" of others.
+        name: of an ENTRY, what a namespace or stream is called.
+    """
+
+    kind: Kind
+    owner: str = ""
+    name: str = ""
+
+    @property
+    def is_of_namespace(self) -> bool:
+        """Whether `owner` is a namespace."""
+        return self.kind in _OF_NAMESPACES
+
+    @property
+    def is_of_stream(self) -> bool:
+        """Whether `owner` is a stream."""
+        return self.kind in _OF_STREAMS
+
+
+_OF_NAMESPACES = {Kind.NAMESPACE, Kind.ENTRY, Kind.USAGE, Kind.STORED, Kind.NAMES_FOLDER}
+_OF_STREAMS = {Kind.STREAM, Kind.CHAIN, Kind.PAGE, Kind.CURSOR, Kind.DRAFT, Kind.STREAM_FOLDER}
+_BELOW_STREAMS = {"pages": Kind.PAGE, "cursors": Kind.CURSOR, "drafts": Kind.DRAFT}
+_OTHER = RecordName(Kind.OTHER)
+
+
+def name_of(path: str) -> RecordName:
+    """Return what a path names. One that only resembles a namespace's or stream's is OTHER, which few may change."""
+    first, *parts = path.split("/")
+    if first == MARKS:
+        return _mark(path, parts)
+    if len(parts) < 2 or parts[0] != parts[1][:2]:
+        return _OTHER
+    owner, below = parts[1], parts[2:]
+    if first == "namespaces":
+        return _of_namespace(owner, below)
+    if first in ("usage", STORED) and not below:
+        return RecordName(Kind.USAGE if first == "usage" else Kind.STORED, owner)
+    if first == STREAMS:
+        return _of_stream(owner, below)
+    return _OTHER
+
+
+def _of_namespace(owner: str, below: list[str]) -> RecordName:
+    if not below:
+        return RecordName(Kind.NAMESPACE, owner)
+    if len(below) == 1:
+        return RecordName(Kind.NAMES_FOLDER, owner)
+    part, name = below[0], below[-1]
+    if len(below) == 2 and part == f"{zlib.crc32(name.encode()) % NAME_PARTS:02d}":
+        return RecordName(Kind.ENTRY, owner, decode(name))
+    return _OTHER
+
+
+def _of_stream(owner: str, below: list[str]) -> RecordName:
+    if not below:
+        return RecordName(Kind.STREAM, owner)
+    if below == ["chain"]:
+        return RecordName(Kind.CHAIN, owner)
+    kind = _BELOW_STREAMS.get(below[0])
+    if kind is not None and len(below) <= 2:
+        return RecordName(kind if len(below) == 2 else Kind.STREAM_FOLDER, owner)
+    return _OTHER
+
+
+def _mark(path: str, parts: list[str]) -> RecordName:
+    try:
+        ledger_id = int(parts[1], 16) if len(parts) == 2 else -1
+    except ValueError:
+        return _OTHER
+    return RecordName(Kind.MARK, str(ledger_id)) if ledger_id >= 0 and path_of(ledger_id) == path else _OTHER

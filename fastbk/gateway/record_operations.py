@@ -1,0 +1,261 @@
+"""What clients do with records by a gateway: streams, namespaces, cursors. Blocking: in a thread of the store's.
+
+A change is decided by the records as they are and is made by compare-and-set on the versions that were read (INV-M1,
+INV-W1). What a change says of ledgers is compared with their metadata first (INV-W3, INV-W4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError, StreamNotFound, Unauthorized
+from fastbk.gateway.ledger_operations import Plan
+from fastbk.gateway.record_names import Kind, RecordName, name_of
+from fastbk.gateway.record_rules import Judgement, RecordChange, judge
+from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
+from fastbk.meta import gateway_messages as messages
+from fastbk.meta.gateway_messages import RecordRow, bounded
+from fastbk.meta.records import Change, VersionedRecord, check_folder, check_path, conflict
+from fastbk.meta.sqlite_texts import service_text
+from fastbk.model.ledger import STREAM_KEY
+
+if TYPE_CHECKING:
+    from fastbk.gateway.access import Access
+    from fastbk.gateway.chain_rules import Change as JudgedChange
+    from fastbk.gateway.ledger_operations import Event
+    from fastbk.gateway.namespace_tree import NamespaceTree
+    from fastbk.meta.api import MetadataStore, VersionedLedger
+
+READ_AT_ONCE = 32
+"""Records of 900 kB each are 29 MB, twice what an answer has room for."""
+FOLDERS_AT_ONCE = 16
+_AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set the")
+"""How operations begin that the audit log gets."""
+
+
+def read(store: MetadataStore, access: Access, request: messages.ReadRecords) -> list[RecordRow | None]:
+    """Return records, as many as an answer has room for. Raises Unauthorized."""
+    for path in request.paths:
+        access.check_reading(check_path(path), name_of(path))
+    rows: list[RecordRow | None] = []
+    sizes: list[int] = []
+    for at in range(0, len(request.paths), READ_AT_ONCE):
+        found = store.records.read(request.paths[at : at + READ_AT_ONCE])
+        rows += [None if one is None else RecordRow(one.value, one.version) for one in found]
+        sizes += [0 if one is None else len(one.value) for one in found]
+        if sum(sizes) > messages.ANSWER_BYTES_MAX:
+            break
+    return bounded(rows, sizes)
+
+
+def children(store: MetadataStore, access: Access, request: messages.ListChildren) -> list[list[str]]:
+    """Return names below paths, as many lists as an answer has room for. Raises Unauthorized."""
+    names = [name_of(check_folder(path)) for path in request.paths]
+    for path, name in zip(request.paths, names, strict=True):
+        access.check_reading(path, name)
+    lists: list[list[str]] = []
+    sizes: list[int] = []
+    for at in range(0, len(request.paths), FOLDERS_AT_ONCE):
+        found = store.records.children_of(request.paths[at : at + FOLDERS_AT_ONCE])
+        for name, below in zip(names[at:], found, strict=False):
+            visible = access.visible_names(name.owner, below) if name.kind is Kind.NAMES_FOLDER else below
+            lists.append(visible)
+            sizes.append(sum(map(len, visible)))
+        if sum(sizes) > messages.ANSWER_BYTES_MAX:
+            break
+    return bounded(lists, sizes)
+
+
+def states(store: MetadataStore, access: Access, request: messages.ReadStates) -> list[str]:
+    """Return what watches compare: of ledgers and records their versions, of folders their names, of bookies all."""
+    found = []
+    for subject in request.subjects:
+        try:
+            found.append(_state(store, access, subject))
+        except Unauthorized:
+            found.append("forbidden")  # one that may not be watched any more does not end the watches of others
+    return found
+
+
+def _state(store: MetadataStore, access: Access, subject: int | str | None) -> str:
+    if subject is None:
+        return str([(service_text(one.service), one.writable) for one in store.list_bookies()])
+    if isinstance(subject, int):
+        (found,) = store.read_ledgers([subject])
+        if found is not None:
+            access.check_ledger(subject, found.metadata)
+        return "" if found is None else str(found.version)
+    kind, path = subject[:1], subject[1:]
+    name = name_of(check_path(path))
+    access.check_reading(path, name)
+    if kind == "=":
+        (record,) = store.records.read([path])
+        return "" if record is None else str(record.version)
+    names = store.records.children(path)
+    return ",".join(access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names)
+
+
+# --- changes --------------------------------------------------------------------------------------------------------
+
+
+def plan_change(
+    store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.ChangeRecords
+) -> Plan:
+    """Change records, all or none. Raises Unauthorized, MetadataConflict, ConfigError, QuotaExceeded."""
+    changes = [row.change() for row in request.changes]
+    for change in changes:
+        change.check()
+    if len({change.path for change in changes}) != len(changes):
+        raise ConfigError("a record is changed once by one request")
+    held = store.records.read([change.path for change in changes])
+    if request.is_repeat and all(map(_is_done, changes, held)):
+        # It was judged when it was done; that it was done is what a reader of the records sees, too.
+        for change in changes:
+            access.check_reading(change.path, name_of(change.path))
+        return Plan(lambda: [0 if one is None else one.version for one in held])
+    for change, record in zip(changes, held, strict=True):
+        if (record and record.version) != change.version:
+            failed = conflict(change.path)
+            failed.outcome = "unknown" if request.is_repeat else "not_written"
+            raise failed
+    records = [
+        RecordChange(change.path, name_of(change.path), None if record is None else record.value, change.value)
+        for change, record in zip(changes, held, strict=True)
+    ]
+    judged = judge(records, tree)
+    events = _Check(store, tree, access, judged).run()
+    return Plan(lambda: store.records.change(changes), events)
+
+
+def _is_done(change: Change, record: VersionedRecord | None) -> bool:
+    """Return whether a record is as a change would have left it."""
+    if change.value is None:
+        return record is None
+    return record is not None and record.value == change.value and record.version != change.version
+
+
+class _Check:
+    """Compares what a transaction needs with the client's rights, and what it says of ledgers with metadata."""
+
+    def __init__(self, store: MetadataStore, tree: NamespaceTree, access: Access, judged: Judgement) -> None:
+        self._store = store
+        self._tree = tree
+        self._access = access
+        self._judged = judged
+
+    def run(self) -> list[Event]:
+        """Return what the audit log gets. Raises Unauthorized."""
+        if self._access.is_limited:
+            self._check_namespaces()
+        events: list[Event] = []
+        for name, change in self._judged.changes:
+            what = f"{name.kind.value} {name.name or name.owner}".strip()
+            self._access.check_all(change.needs, what)
+            self._check_ledgers(name, change, what)
+            events += [
+                {"operation": need.operation, "record": name.kind.value, **self._label(name)}
+                for need in change.needs
+                if need.operation.startswith(_AUDITED)
+            ]
+        return events
+
+    def _label(self, name: RecordName) -> dict[str, str]:
+        key = "stream" if name.is_of_stream else "namespace"
+        return {key: name.owner, **({"name": name.name} if name.name else {})}
+
+    # --- namespaces -----------------------------------------------------------------------------------------------
+
+    def _check_namespaces(self) -> None:
+        access, judged = self._access, self._judged
+        for namespace_id in judged.namespaces:
+            path = self._path(namespace_id)
+            access.check_namespace(path, f"what is in {path or 'the root namespace'}")
+        for owner, below in judged.names:
+            path = self._below(owner, below)
+            access.check_namespace(path, f"namespace {path}")
+        for namespace_id in judged.counted:
+            path = self._path(namespace_id)
+            if not access.is_on_the_way(path):
+                access.check_namespace(path, f"what is counted of namespace {path}")
+        for name, _ in judged.changes:
+            if name.is_of_stream:
+                self._check_stream(name)
+            elif not name.is_of_namespace:
+                access.check_namespace("", f"{name.kind.value}s of the cluster")
+
+    def _check_stream(self, name: RecordName) -> None:
+        namespace_id = self._judged.streams.get(name.owner)
+        try:
+            namespace_id = namespace_id or self._tree.namespace_of(name.owner)
+        except StreamNotFound:
+            raise ForbiddenChange(f"there is no stream {name.owner} that this could be a part of") from None
+        path = self._path(namespace_id)
+        self._access.check_namespace(path, f"stream {name.owner}")
+
+    def _path(self, namespace_id: str) -> str:
+        born = self._judged.born.get(namespace_id)
+        return self._tree.path(namespace_id) if born is None else self._below(*born)
+
+    def _below(self, owner: str, name: str) -> str:
+        above = self._path(owner)
+        return f"{above}/{name}" if above else name
+
+    # --- ledgers --------------------------------------------------------------------------------------------------
+
+    def _check_ledgers(self, name: RecordName, change: JudgedChange, what: str) -> None:
+        ended = [ledger_id for ledger_id, _ in change.ended]
+        ids = {*change.fresh, *change.attached, *change.deleted, *change.forgotten, *ended, *change.unwritten}
+        if not ids:
+            return
+        listed = sorted(ids)
+        found = dict(zip(listed, self._store.read_ledgers(listed), strict=True))
+        for ledger_id in change.fresh:
+            if found[ledger_id] is not None:
+                raise ForbiddenChange(f"ledger {ledger_id} is there already: a record names a ledger before it exists")
+        for ledger_id in change.forgotten:
+            if found[ledger_id] is not None:
+                raise ForbiddenChange(f"ledger {ledger_id} is there still: delete it before {what} names it no more")
+        for ledger_id in (*change.attached, *change.deleted):
+            ledger = found[ledger_id]
+            if ledger is None and ledger_id in change.attached:
+                raise ForbiddenChange(f"ledger {ledger_id} is not there: it cannot be a segment")
+            if ledger is not None and not _is_of_stream(ledger, name.owner):
+                raise ForbiddenChange(f"ledger {ledger_id} is not one of stream {name.owner} ({STREAM_KEY})")
+        if reason := _shortened(change, found):
+            self._access.check(Need(TRUNCATE, f"end a segment before its ledger's end ({reason}) in"), what)
+
+
+def _is_of_stream(ledger: VersionedLedger, stream_id: str) -> bool:
+    return ledger.metadata.custom.get(STREAM_KEY) == stream_id.encode() or ledger.metadata.is_empty
+
+
+def _shortened(change: JudgedChange, found: dict[int, VersionedLedger | None]) -> str:
+    """Return which ledger has more than its chain is to say, or may get more; "": none."""
+    for ledger_id, last in change.ended:
+        ledger = found[ledger_id]
+        if ledger is None:
+            if last >= 0:
+                return f"ledger {ledger_id} is not there"
+        elif not ledger.metadata.is_closed:
+            # What an open ledger has only bookies know. Its writer may withdraw it, as it may close it anywhere.
+            if last >= 0:
+                return f"ledger {ledger_id} is not closed"
+        elif ledger.metadata.last_entry_id != last:
+            return f"ledger {ledger_id} ends at entry {ledger.metadata.last_entry_id}, not {last}"
+    for ledger_id in change.unwritten:
+        ledger = found[ledger_id]
+        if ledger is not None and ledger.metadata.is_closed and ledger.metadata.last_entry_id >= 0:
+            return f"ledger {ledger_id} has entries"
+    return ""
+
+
+def draw_id(store: MetadataStore, access: Access) -> int:
+    """Return a new ledger id. Raises Unauthorized."""
+    access.check(Need(ADD, "draw"), "an id of a ledger")
+    return store.next_ledger_id()
+
+
+def bookies(store: MetadataStore) -> Sequence[messages.BookieRow]:
+    """Return the live bookies."""
+    return [messages.BookieRow(service_text(one.service), one.writable) for one in store.list_bookies()]

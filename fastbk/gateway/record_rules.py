@@ -1,0 +1,313 @@
+"""Which rights a change of records needs: decided by all records of one transaction together. Pure.
+
+A stream is created, renamed or deleted by several records at once: its name, its record, and what is counted of the
+namespaces above it. So no record is judged alone: a name without its record, or a stream that is not counted, is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from fastbk.errors import QuotaExceeded, StorageError
+from fastbk.gateway import chain_rules
+from fastbk.gateway.chain_rules import Change
+from fastbk.gateway.record_names import Kind, RecordName
+from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, TRUNCATE, ForbiddenChange, Need
+from fastbk.stream.chain.chain import PageRef, Segment, get_chain, get_page
+from fastbk.stream.chain.drafts import ledgers_named
+from fastbk.stream.cursor.state import get_record
+from fastbk.stream.namespace.tree_records import (
+    ROOT_ID,
+    EntryRecord,
+    NamespaceRecord,
+    StreamRecord,
+    Tree,
+    UsageRecord,
+    get,
+)
+
+if TYPE_CHECKING:
+    from fastbk.auth.rights import Right
+    from fastbk.stream.policy import PolicyPatch
+
+T = TypeVar("T")
+
+_RETENTION = ("retention_age_s", "retention_bytes", "hard_age_s", "hard_bytes", "hold_for_cursors")
+_QUOTAS = ("streams_max", "bytes_max")
+
+
+class Lookup(Protocol):
+    """What else metadata says."""
+
+    def levels(self, namespace_id: str) -> tuple[tuple[str, NamespaceRecord], ...]:
+        """Return a namespace and all above it, from the root down, by id. Raises Error."""
+
+    def page(self, stream_id: str, page: PageRef) -> tuple[Segment, ...]:
+        """Return the rows of a page. Raises Error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChange:
+    """One record of a transaction: what it was, and what it is to be; None: it is not there."""
+
+    path: str
+    name: RecordName
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What a transaction needs.
+
+    Attributes:
+        changes: of each record: its rights, and what metadata has to confirm.
+        namespaces: ids of namespaces that the client has to be allowed to work in.
+        names: namespaces by their parent's id and name, that it has to be allowed to work in.
+        counted: ids of namespaces of which only what is counted changes: allowed, or above an allowed one.
+        born: the parent's id and the name of namespaces that the transaction creates, by id.
+        streams: the namespace's id of streams that the transaction creates, by id.
+    """
+
+    changes: list[tuple[RecordName, Change]] = field(default_factory=list)
+    namespaces: set[str] = field(default_factory=set)
+    names: set[tuple[str, str]] = field(default_factory=set)
+    counted: set[str] = field(default_factory=set)
+    born: dict[str, tuple[str, str]] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
+
+
+def judge(records: Sequence[RecordChange], lookup: Lookup) -> Judgement:
+    """Return what a transaction needs. Raises ForbiddenChange, QuotaExceeded, and what `lookup` raises."""
+    return _Judge(records, lookup).judged
+
+
+class _Judge:
+    def __init__(self, records: Sequence[RecordChange], lookup: Lookup) -> None:
+        self.judged = Judgement()
+        self._lookup = lookup
+        self._created: dict[str, tuple[str, str, str]] = {}  # by id: kind, namespace, name
+        self._names: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
+        self._usages: dict[str, tuple[UsageRecord, UsageRecord]] = {}
+        self._removed_usages: set[str] = set()
+        self._named: set[str] = set()
+        for one in records:
+            if one.name.kind is Kind.ENTRY:
+                self._collect_entry(one)
+        for one in records:
+            needs = _RULES.get(one.name.kind, _other)(self, one)
+            self.judged.changes.append((one.name, needs))
+            if one.name.kind is Kind.USAGE:
+                self.judged.counted.add(one.name.owner)
+            elif one.name.is_of_namespace and one.name.kind is not Kind.ENTRY:
+                self.judged.namespaces.add(one.name.owner)
+        if unnamed := set(self._created) - self._named:
+            raise ForbiddenChange(f"{min(unnamed)} gets a name and no record that has it")
+        self._check_counts()
+
+    # --- names --------------------------------------------------------------------------------------------------
+
+    def _collect_entry(self, one: RecordChange) -> None:
+        before, after = _decoded(EntryRecord, one)
+        owner, name = one.name.owner, one.name.name
+        for entry, sign in ((before, -1), (after, 1)):
+            if entry is not None and (before is None or after is None):
+                self._names[owner] += sign
+                self._streams[owner] += sign if entry.kind == "stream" else 0
+        for entry in filter(None, (before, after)):
+            if entry.kind == "namespace":
+                self.judged.names.add((owner, name))
+            else:
+                self.judged.namespaces.add(owner)
+        if before is None and after is not None:
+            self._created[after.id] = (after.kind, owner, name)
+
+    def entry(self, one: RecordChange) -> Change:
+        """Judge a name that comes, goes or changes."""
+        before, after = _decoded(EntryRecord, one)
+        if before is None:
+            return _change(ADD, "create")
+        if after is None:
+            is_rename = self._created.get(before.id, ("",))[0] == before.kind
+            return _change(ADD, "rename") if is_rename else _change(DELETE, "delete")
+        if (before.kind, before.id) != (after.kind, after.id):
+            raise ForbiddenChange(f"the name {one.name.name} stands for something already")
+        return _change(ADD, "count changes of")
+
+    def _has_name(self, kind: str, one_id: str, owner: str, name: str) -> None:
+        if self._created.get(one_id) != (kind, owner, name):
+            raise ForbiddenChange(f"{kind} {one_id} has no name of its own in this change")
+        self._named.add(one_id)
+
+    # --- namespaces and streams -----------------------------------------------------------------------------------
+
+    def namespace(self, one: RecordChange) -> Change:
+        """Judge a namespace's record."""
+        before, after = _decoded(NamespaceRecord, one)
+        owner = one.name.owner
+        if after is None:
+            return _change(DELETE, "delete")
+        if before is None and owner != ROOT_ID:
+            self._has_name("namespace", owner, after.parent, after.name)
+            self.judged.born[owner] = (after.parent, after.name)
+            return _change(ADD, "create")
+        before = before or NamespaceRecord()
+        if replace(before, name=after.name, policy=after.policy) != after:
+            raise ForbiddenChange("a namespace stays below the one that it was created in")
+        if before.name != after.name:
+            self._has_name("namespace", owner, after.parent, after.name)
+        return Change(needs=_policy_needs(before.policy, after.policy) or (Need(ADD, "rename"),))
+
+    def stream(self, one: RecordChange) -> Change:
+        """Judge a stream's record."""
+        before, after = _decoded(StreamRecord, one)
+        owner = one.name.owner
+        if after is None:
+            return _change(DELETE, "delete")
+        if before is None:
+            if after.deleting:
+                raise ForbiddenChange("a stream is not created to be deleted")
+            self._has_name("stream", owner, after.namespace, after.name)
+            self.judged.streams[owner] = after.namespace
+            return _change(ADD, "create")
+        if replace(before, name=after.name, policy=after.policy, deleting=after.deleting) != after:
+            raise ForbiddenChange("a stream stays in the namespace that it was created in")
+        if before.deleting and not after.deleting:
+            raise ForbiddenChange("a stream that is being deleted stays deleted")
+        if before.name != after.name:
+            self._has_name("stream", owner, after.namespace, after.name)
+        needs = _policy_needs(before.policy, after.policy)
+        if after.deleting and not before.deleting:
+            needs = (*needs, Need(DELETE, "delete"))
+        return Change(needs=needs or (Need(ADD, "rename"),))
+
+    # --- counts ---------------------------------------------------------------------------------------------------
+
+    def usage(self, one: RecordChange) -> Change:
+        """Judge what is counted of a namespace."""
+        before, after = _decoded(UsageRecord, one)
+        if after is None:
+            self._removed_usages.add(one.name.owner)
+            return _change(DELETE, "delete")
+        before = before or UsageRecord()
+        if after.changes < before.changes:
+            raise ForbiddenChange("the count of a namespace's changes never falls")
+        self._usages[one.name.owner] = (before, after)
+        return _change(READ | ADD | DELETE | TRUNCATE | ADMIN, "count")
+
+    def _check_counts(self) -> None:
+        """Refuse counts that are not what the names of this transaction make of them (INV-S12)."""
+        for owner, (before, after) in self._usages.items():
+            if after.names - before.names != self._names[owner]:
+                raise ForbiddenChange("a namespace's count of names is not that of its names")
+        moved = {owner for owner, count in self._streams.items() if count}
+        if len(moved) > 1:
+            raise ForbiddenChange("streams come and go in one namespace at a time")
+        for owner, count in self._names.items():
+            if count and owner not in self._usages:
+                raise ForbiddenChange("names come and go only with the count of their namespace")
+        levels: dict[str, NamespaceRecord] = {}
+        delta = 0
+        for owner in moved:
+            levels, delta = dict(self._lookup.levels(owner)), self._streams[owner]
+        changed = {owner for owner, (before, after) in self._usages.items() if before.streams != after.streams}
+        if changed != set(levels):
+            raise ForbiddenChange("streams are counted in their namespace and in all above it, and nowhere else")
+        for owner, record in levels.items():
+            before, after = self._usages[owner]
+            if after.streams - before.streams != delta:
+                raise ForbiddenChange("a namespace's count of streams is not that of its streams")
+            allowed = record.policy.streams_max or 0
+            if delta > 0 and 0 < allowed < after.streams:
+                label = record.name or "(the root)"
+                raise QuotaExceeded(f"namespace {label} has {before.streams} streams of {allowed}")
+
+    # --- what lies below a stream -----------------------------------------------------------------------------------
+
+    def chain(self, one: RecordChange) -> Change:
+        """Judge a stream's chain."""
+        stream_id = one.name.owner
+        before = None if one.before is None else get_chain(one.before)
+        after = None if one.after is None else _check_decodes(get_chain, one.after)
+        added = chain_rules.new_pages(before, after)
+        pages = {page: self._lookup.page(stream_id, page) for page in added}
+        return chain_rules.change_of(stream_id, before, after, pages)
+
+    def page(self, one: RecordChange) -> Change:
+        """Judge a page of a chain."""
+        if one.after is None:
+            return _change(DELETE, "delete pages of")
+        if one.before is not None:
+            raise ForbiddenChange("a page of a chain never changes (INV-S4)")
+        _check_decodes(get_page, one.after)
+        return _change(ADD, "append to")
+
+    def cursor(self, one: RecordChange) -> Change:
+        """Judge a cursor: it is its reader's."""
+        before = () if one.before is None else get_record(one.before).ledgers
+        after = () if one.after is None else _check_decodes(get_record, one.after).ledgers
+        fresh = tuple(ledger for ledger in after if ledger not in before)
+        return Change(needs=(Need(READ | ADD, "keep a cursor of"),), fresh=fresh)
+
+    def draft(self, one: RecordChange) -> Change:
+        """Judge a draft: ledgers that are to be attached."""
+        before = () if one.before is None else ledgers_named(one.before)
+        after = () if one.after is None else _check_decodes(ledgers_named, one.after)
+        fresh = tuple(ledger for ledger in after if ledger not in before)
+        return Change(needs=(Need(ADD, "append to"),), fresh=fresh)
+
+
+def _other(judge: _Judge, one: RecordChange) -> Change:
+    del judge
+    if one.name.kind is Kind.MARK:
+        raise ForbiddenChange("marks of missing copies are changed as marks, not as records")
+    return _change(ADMIN, "change")
+
+
+_RULES = {
+    Kind.ENTRY: _Judge.entry,
+    Kind.NAMESPACE: _Judge.namespace,
+    Kind.STREAM: _Judge.stream,
+    Kind.USAGE: _Judge.usage,
+    Kind.CHAIN: _Judge.chain,
+    Kind.PAGE: _Judge.page,
+    Kind.CURSOR: _Judge.cursor,
+    Kind.DRAFT: _Judge.draft,
+}
+
+
+def _change(rights: Right, operation: str) -> Change:
+    return Change(needs=(Need(rights, operation),))
+
+
+def _policy_needs(before: PolicyPatch, after: PolicyPatch) -> tuple[Need, ...]:
+    """Return what a change of a policy needs: retention deletes, and quotas limit whoever would change them."""
+    if before == after:
+        return ()
+    needs = [Need(ADD, "set the policy of")]
+    if any(getattr(before, name) != getattr(after, name) for name in _RETENTION):
+        needs.append(Need(TRUNCATE, "change the retention of"))
+    if any(getattr(before, name) != getattr(after, name) for name in _QUOTAS):
+        needs.append(Need(ADMIN, "change the quotas of"))
+    return tuple(needs)
+
+
+def _check_decodes(decode: Callable[[bytes], T], raw: bytes) -> T:
+    try:
+        return decode(raw)
+    except StorageError as error:  # it is the client's record
+        raise ForbiddenChange(str(error)) from None
+
+
+def _decoded(kind: type[Tree], one: RecordChange) -> tuple[Tree | None, Tree | None]:
+    before = None if one.before is None else get(kind, one.before, one.path)
+    if one.after is None:
+        return before, None
+    return before, _check_decodes(lambda raw: get(kind, raw, one.path), one.after)

@@ -1,0 +1,206 @@
+"""Serves requests of authenticated clients: who it is, what it may do, what the audit log gets, and then the store."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastbk.auth.rights import NOBODY
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataConflict,
+    MetadataOnHold,
+    MetadataUnavailable,
+    NoSuchLedger,
+    QuotaExceeded,
+    StorageError,
+    Unauthorized,
+)
+from fastbk.gateway import ledger_operations, record_operations
+from fastbk.gateway.access import Access
+from fastbk.gateway.ledger_operations import Plan
+from fastbk.gateway.namespace_tree import NamespaceTree
+from fastbk.invariant import InvariantError
+from fastbk.meta import gateway_messages as messages
+from fastbk.meta.gateway_messages import decode_request, encode, failure_of
+from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
+from fastbk.server.network.admission import Refused
+
+if TYPE_CHECKING:
+    from fastbk.client.metadata_calls import MetadataCalls
+    from fastbk.meta.api import MetadataStore
+    from fastbk.server.network.admission import Admission, Client
+    from fastbk.server.supervision.audit_log import AuditLog
+
+REQUESTS_MAX = 256
+"""That the store works on, or that wait for it; beyond it a client is sent away to try again."""
+REQUESTS_OF_ONE_MAX = 64
+"""The same of one principal, so that one leaves room for others."""
+STORE_TIMEOUT_S = 10.0
+_STATUSES: tuple[tuple[type[Error], int], ...] = (
+    (ConfigError, 400),
+    (Unauthorized, 403),
+    (QuotaExceeded, 403),
+    (NoSuchLedger, 404),
+    (MetadataConflict, 409),
+    (MetadataOnHold, 423),
+    (MetadataUnavailable, 503),
+)
+Answer = tuple[int, bytes]
+"""Status and body."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """The client of one connection, and the token that it was last accepted with; b"": with none."""
+
+    client: Client
+    token: bytes = b""
+
+
+class Service:
+    """One gateway's.
+
+    Attributes:
+        requests: how many were answered, by operation and status.
+        seconds: how long they took, by operation.
+    """
+
+    def __init__(self, calls: MetadataCalls, admission: Admission, audit: AuditLog) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self._calls = calls
+        self._admission = admission
+        self._audit = audit
+        self._tree: NamespaceTree | None = None
+        self._active: Counter[str] = Counter()
+        self._refusals = LimitLog("gateway.client_refused")
+
+    async def answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:
+        """Return the answer to one request; `token`: what it was shown with, b"": nothing."""
+        began_s = time.monotonic()
+        status, answer = await self._answer(peer, name, token, body)
+        known = name if name in messages.OPERATIONS else "unknown"
+        self.requests[known, status] += 1
+        self.seconds[known] += time.monotonic() - began_s  # type: ignore[assignment]
+        return status, answer
+
+    async def _answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:
+        if reason := self._authenticate(peer, token):
+            return 401, encode(failure_of(Unauthorized(reason)))
+        principal = peer.client.principal.name
+        if self._active.total() >= REQUESTS_MAX or self._active[principal] >= REQUESTS_OF_ONE_MAX:
+            busy = MetadataUnavailable("this gateway has too many requests: try again", outcome="not_written")
+            return _failed(busy)
+        self._active[principal] += 1
+        try:
+            request = decode_request(name, body)
+            return 200, encode(await self._result(peer, name, request))
+        except Unauthorized as error:
+            self._note(peer, "request.denied", operation=name, ledger=error.ledger_id, reason=str(error)[:500])
+            return _failed(error)
+        except Error as error:
+            return _failed(error)
+        except (Exception, InvariantError) as error:  # noqa: BLE001 -- one request's fault must not end the gateway
+            logs.error("gateway.request_failed", operation=name, reason=repr(error), failed=error)
+            fault = StorageError(f"a fault of the gateway's: {error!r}; see its log", outcome="unknown")
+            return _failed(fault)
+        finally:
+            self._active[principal] -= 1
+            if not self._active[principal]:
+                del self._active[principal]
+
+    # --- who it is ------------------------------------------------------------------------------------------------
+
+    def _authenticate(self, peer: Peer, token: bytes) -> str:
+        """Return why a client is not served; "": it is."""
+        before = peer.client.principal.name
+        try:
+            if token and self._admission.takes("token") and token != peer.token:
+                self._admission.by_token(peer.client, token)
+                peer.token = token
+        except Refused as refused:
+            peer.token = b""
+            return self._refuse(peer, str(refused), refused.detail)
+        if peer.client.principal is NOBODY:
+            return self._refuse(peer, peer.client.refusal, peer.client.refusal)
+        if ended := self._admission.why_ended(peer.client, time.time()):
+            self._note(peer, "client.ended", reason=ended)
+            peer.client.principal, peer.client.refusal, peer.token = NOBODY, ended, b""
+            return ended
+        if peer.client.principal.name != before:
+            self._note(peer, "client.authenticated", method="token")
+        return ""
+
+    def _refuse(self, peer: Peer, reason: str, detail: str) -> str:
+        self._refusals.note("refused", reason=detail, address=peer.client.address)
+        self._note(peer, "client.refused", reason=detail)
+        return reason
+
+    def _note(self, peer: Peer, event: str, **values: object) -> None:
+        self._audit.note(event, address=peer.client.address, principal=peer.client.principal.name, **values)
+
+    # --- what it wants --------------------------------------------------------------------------------------------
+
+    async def _result(self, peer: Peer, name: str, request: messages.Request) -> object:
+        limit_s = min(STORE_TIMEOUT_S, max(0.1, request.timeout_ms / 1e3))
+        end_s = time.monotonic() + limit_s
+        plan = await self._calls.call(partial(self._planned, peer.client, request), limit_s)
+        if not isinstance(plan, Plan):
+            return plan
+        # The log has a change before it is made: one that is made and not logged there is none.
+        for event in plan.events:
+            self._note(peer, "request.allowed", request=name, **event)
+        return await self._calls.call(lambda _: plan.act(), max(0.1, end_s - time.monotonic()))
+
+    def _planned(self, client: Client, request: messages.Request, store: MetadataStore) -> object:
+        """Return the result of a request; of one that the audit log gets first, its plan. In a store's thread."""
+        tree = self._tree
+        if tree is None:
+            tree = self._tree = NamespaceTree(store.records)
+        result = operated(store, tree, Access(client.principal, tree), request)
+        if isinstance(result, Plan) and not (result.events and self._audit.is_on):
+            return result.act()
+        return result
+
+
+def operated(store: MetadataStore, tree: NamespaceTree, access: Access, request: messages.Request) -> object:
+    """Return the result of a request, or the plan of a change. Blocking. Raises Error."""
+    match request:
+        case messages.ReadRecords():
+            return record_operations.read(store, access, request)
+        case messages.ChangeRecords():
+            return record_operations.plan_change(store, tree, access, request)
+        case messages.ListChildren():
+            return record_operations.children(store, access, request)
+        case messages.ReadStates():
+            return record_operations.states(store, access, request)
+        case messages.DrawId():
+            return record_operations.draw_id(store, access)
+        case messages.ListBookies():
+            return record_operations.bookies(store)
+        case messages.InstanceId():
+            return store.instance_id()
+        case messages.CreateLedger():
+            return ledger_operations.plan_creation(store, access, request)
+        case messages.ReadLedgers():
+            return ledger_operations.read(store, access, request)
+        case messages.UpdateLedger():
+            return ledger_operations.plan_update(store, access, request)
+        case messages.DeleteLedger():
+            return ledger_operations.plan_deletion(store, access, request)
+        case messages.ListLedgers():
+            return ledger_operations.page(store, access, request)
+        case messages.UpdateMark():
+            return ledger_operations.mark(store, access, request)
+    raise ConfigError(f"{type(request).__name__} is no request")
+
+
+def _failed(error: Error) -> Answer:
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return status, encode(failure_of(error))

@@ -1,0 +1,222 @@
+"""What a change of a chain needs: changes that writers and janitors make, and changes that nobody makes honestly.
+
+INV-W3, INV-W4.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import fields, replace
+
+from fastbk.auth.rights import ROLES, Right
+from fastbk.gateway.chain_rules import Change, change_of
+from fastbk.gateway.rules import ForbiddenChange
+from fastbk.stream.chain import changes as chains
+from fastbk.stream.chain.chain import NONE, Chain, PageRef, Segment, SegmentState
+from fastbk.stream.chain.changes import Contents
+from fastbk.stream.positions import DLSN
+
+WRITER = ROLES["writer"]
+
+
+def contents(chain: Chain, number: int, records: int) -> Contents:
+    first = max(chain.last_txid, 0)
+    last = DLSN(number, records // 3, records % 3) if records else None
+    return Contents(records, first, first + records, 10, 20, last, -1, 100 * records)
+
+
+def ended(chain: Chain, records: int) -> Chain:
+    row = chain.open_rows[0]
+    return chains.close_segment(chain, row.ledger_id, contents(chain, row.number, records))
+
+
+def chain_with(closed: int, opened: int = 0) -> Chain:
+    """Return a chain of so many closed segments, and open ones behind them; ledgers are numbered from 101."""
+    chain = chains.open_for_append(Chain("a"), "w")
+    for number in range(closed + opened):
+        chain = chains.reserve(chain, chain.epoch, 101 + number)
+        chain = chains.add_segment(chain, chain.epoch, 101 + number, 5)
+        if number < closed:
+            chain = ended(chain, 10)
+    return chain
+
+
+def judged(old: Chain, new: Chain, pages: dict[PageRef, tuple[Segment, ...]] | None = None) -> Change:
+    return change_of("a", old, new, pages or {})
+
+
+def allowed(change: Change, rights: Right) -> bool:
+    return all(rights & need.rights for need in change.needs)
+
+
+class Life:
+    """A chain under changes that are made, one at a time, as writers and janitors make them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.chain = Chain("a")
+        self.ledger_id = 0
+
+    def steps(self) -> list[tuple[str, Callable[[], Chain]]]:
+        chain, rng = self.chain, self.rng
+        found: list[tuple[str, Callable[[], Chain]]] = []
+        if not chain.open_rows:
+            found.append(("write", lambda: chains.open_for_append(chain, f"w{rng.random()}")))
+        if chain.epoch and chain.reserved == NONE and len(chain.open_rows) < 2:
+            found.append(("write", lambda: chains.reserve(chain, chain.epoch, self._drawn())))
+        if chain.reserved != NONE and len(chain.open_rows) < 2:
+            found.append(("write", lambda: chains.add_segment(chain, chain.epoch, chain.reserved, 5)))
+        if chain.open_rows:
+            found.append(("write", lambda: ended(chain, rng.choice((0, 1, 50)))))
+        if chain.doomed:
+            found.append(("write", lambda: chains.forget_deleted(chain, chain.doomed[:1])))
+        if chain.rows and not chain.rows[0].is_open:
+            at = rng.choice([row for row in chain.rows if not row.is_open]).number
+            found.append(("truncate", lambda: chains.truncate(chain, DLSN(at, 1, 0))))
+            found.append(("truncate", lambda: chains.mark_deleting(chain, at)))
+        if chain.head < chain.deleting:
+            row = chain.row(chain.deleting - 1)
+            assert row is not None
+            found.append(("delete", lambda: chains.drop_deleted(chain, row.number + 1, row.end_seq)))
+        return found
+
+    def _drawn(self) -> int:
+        self.ledger_id += 1
+        return self.ledger_id
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_writers_do_needs_no_more_than_to_add(seed: int) -> None:
+    life = Life(random.Random(seed))
+    seen = set()
+    for _ in range(200):
+        kind, step = life.rng.choice(life.steps())
+        after = step()
+        if after != life.chain:
+            change = judged(life.chain, after)
+            assert allowed(change, WRITER) == (kind == "write"), (kind, change, life.chain, after)
+            assert allowed(change, WRITER | Right.TRUNCATE | Right.DELETE)
+            assert allowed(change, WRITER | Right.TRUNCATE) == (kind != "delete")
+            seen.add(kind)
+        life.chain = after
+    assert seen >= {"write", "truncate"}
+
+
+def readable(chain: Chain) -> set[tuple[object, ...]]:
+    """Return what readers can read in closed segments: of each its rows' facts, and where it begins."""
+    return {(row, max(chain.trim, DLSN(row.number, 0, 0)))
+            for row in chain.rows if not row.is_open and row.number >= chain.trim.segment}  # fmt: skip
+
+
+def mutated(rng: random.Random, chain: Chain) -> Chain:
+    """Return a chain with one to three of its values changed to others of their kind."""
+    for _ in range(rng.randint(1, 3)):
+        name = rng.choice([one.name for one in fields(Chain)])
+        value = getattr(chain, name)
+        new: object = value
+        if name == "rows" and chain.rows:
+            rows = list(chain.rows)
+            at = rng.randrange(len(rows))
+            which = rng.choice(("drop", "change", "swap", "double"))
+            if which == "drop":
+                del rows[at]
+            elif which == "change":
+                field = rng.choice(("ledger_id", "records", "last_entry_id", "number", "epoch"))
+                rows[at] = replace(rows[at], **{field: getattr(rows[at], field) + rng.choice((-1, 1, 7))})
+            elif which == "swap":
+                rows[at] = replace(rows[at], state=rng.choice(list(SegmentState)))
+            else:
+                rows.append(replace(rows[at], number=chain.next_number))
+            new = tuple(rows)
+        elif name == "doomed":
+            new = (*value, rng.randint(100, 110))
+        elif isinstance(value, bool):
+            new = not value
+        elif isinstance(value, int):
+            new = value + rng.choice((-2, -1, 1, 2, 100))
+        elif name in ("trim", "last_dlsn"):
+            new = DLSN(rng.randint(1, 6), rng.randint(0, 4), 0)
+        chain = replace(chain, **{name: new})
+    return chain
+
+
+def test_no_change_of_a_writer_takes_anything_from_readers() -> None:
+    """20,000 chains with random values: INV-W3, INV-W4."""
+    rng = random.Random(7)
+    refused = accepted = 0
+    for _ in range(20_000):
+        old = chain_with(rng.randint(0, 3), rng.randint(0, 2))
+        new = mutated(rng, old)
+        try:
+            change = judged(old, new)
+        except ForbiddenChange:
+            refused += 1
+            continue
+        if not allowed(change, WRITER):
+            continue
+        accepted += 1
+        lost = readable(old) - readable(new)
+        assert not lost, (old, new)
+        segments = {row.ledger_id for row in old.rows if not row.is_open}
+        assert not segments & set(new.doomed), (old, new)
+        named = set(new.doomed) - set(old.doomed)
+        assert named <= {old.reserved, *(row.ledger_id for row in old.open_rows)}, (old, new)
+        for row in new.rows:
+            assert row in old.rows or row.ledger_id in (*change.attached, old.reserved, *(
+                one.ledger_id for one in old.open_rows)), (old, new)  # fmt: skip
+    assert refused > 5000 and accepted > 500
+
+
+def test_a_record_names_a_ledger_for_deletion_only_if_it_named_it_before() -> None:
+    """INV-W4: the janitor would delete another's ledger."""
+    old = chain_with(2, 1)
+    with pytest.raises(ForbiddenChange, match="was not the stream's to delete"):
+        judged(old, replace(old, doomed=(999,)))
+    with pytest.raises(ForbiddenChange, match="was not the stream's to delete"):
+        judged(old, replace(old, doomed=(101,)))
+    # By way of a reservation, it has to be an id that no ledger has.
+    assert judged(old, replace(old, reserved=999)).fresh == (999,)
+    taken = judged(replace(old, reserved=999), replace(old, doomed=(999,)))
+    assert taken.deleted == (999,)
+
+
+def test_a_ledger_that_is_attached_has_to_be_the_streams() -> None:
+    old = chain_with(1)
+    new = chains.attach(old, ((555, contents(old, 2, 10)),), "key", 0, 5)
+    assert judged(old, new).attached == (555,)
+
+
+def test_what_an_ended_segment_has_is_compared_with_its_ledger() -> None:
+    old = chain_with(1, 1)
+    assert judged(old, ended(old, 10)).ended == ((102, 3),)
+    assert judged(old, ended(old, 0)).ended == ((102, NONE),)
+
+
+def test_pages_have_the_rows_that_they_are_named_for() -> None:
+    old = chain_with(4)
+    new, page, rows = chains.spill(old, 2, 77)
+    assert allowed(judged(old, new, {page: rows}), WRITER)
+    other = (replace(rows[0], ledger_id=999), rows[1])
+    with pytest.raises(ForbiddenChange):
+        judged(old, new, {page: other})
+    with pytest.raises(ForbiddenChange):
+        judged(old, replace(new, pages=(replace(page, size_bytes=1),)), {replace(page, size_bytes=1): rows})
+    with pytest.raises(ForbiddenChange):
+        judged(new, replace(new, pages=()))
+    assert not allowed(judged(new, replace(new, pages=(), head=3, deleting=3)), WRITER)
+
+
+def test_a_stream_that_is_deleted_is_deleted_by_those_who_may() -> None:
+    old = chain_with(2, 1)
+    condemned = chains.condemn(old)
+    change = judged(old, condemned)
+    assert not allowed(change, WRITER | Right.TRUNCATE)
+    assert allowed(change, Right.DELETE)
+    assert not allowed(change_of("a", old, None, {}), WRITER | Right.TRUNCATE)
+    gone = chains.drop_condemned(condemned, condemned.next_number)
+    assert allowed(judged(condemned, gone), Right.DELETE)
+    with pytest.raises(ForbiddenChange):
+        judged(condemned, old)
