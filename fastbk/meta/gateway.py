@@ -18,6 +18,7 @@ from fastbk.meta.api import (
     BookieIdentity,
     BookieRegistration,
     BookieService,
+    IdentityVersion,
     Lease,
     VersionedIdentity,
     VersionedLedger,
@@ -139,8 +140,16 @@ class GatewayStore:
             found += [_ledger(row) for row in _some_of(rows)]
         return found
 
-    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
-        """Compare-and-set on `version` (INV-M1)."""
+    def update_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        version: int,
+        if_identity: IdentityVersion | None = None,
+    ) -> int:
+        """Compare-and-set on `version` (INV-M1). Raise ConfigError for a change that depends on a bookie's identity."""
+        if if_identity is not None:
+            self._refuse("repairs of ledgers")
         request = messages.UpdateLedger(self._timeout_ms, ledger_id, metadata.to_bytes(), version, False)
         return self._calls.call(request, int)
 

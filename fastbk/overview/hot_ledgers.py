@@ -10,8 +10,8 @@ from typing import Any
 from fastbk.errors import Error
 from fastbk.meta.records import VersionedRecord
 from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import STREAM_KEY
 from fastbk.overview.values import HotLedger, HotStream
-from fastbk.stream.chain.attach import STREAM_KEY
 from fastbk.stream.client import Client
 from fastbk.stream.janitor.all_streams import Namespaces
 from fastbk.stream.namespace.tree_records import StreamRecord, get
