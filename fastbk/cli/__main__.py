@@ -37,6 +37,7 @@ COMMANDS = {
     "token": "keys and signed tokens, which clients authenticate themselves with",
     "audit": "check the chain of a bookie's audit log",
     "metadata": "make, format or show the place where a cluster's metadata is",
+    "top": "the whole cluster on one screen, the sickest bookie first: rates, disks, hot ledgers, cursors, healing",
     "cluster": "who is up, how full, and what misses copies",
     "inspect": "show what is in a bookie's files, without a bookie; salvage entries",
     "shell": "the verbs of Apache BookKeeper's `bookkeeper shell`",

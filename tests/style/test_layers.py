@@ -29,7 +29,7 @@ LAYERS = [
     {"stream"},
     {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
     {"arrow", "upgrade", "overview"},
-    {"spark"},
+    {"spark", "top"},
     {"cli", "testing", "devcluster", "apache.shell"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
@@ -64,6 +64,8 @@ HOMES = {
     "zstandard": ["fastbk/stream/compression.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
+    "textual": ["fastbk/top/"],
+    "rich": ["fastbk/top/"],
     "pyspark": [
         "fastbk/spark/",
         "fastbk/cli/spark",
@@ -103,6 +105,8 @@ PURE = [
     "fastbk/gateway/record_rules.py",
     "fastbk/model/",
     "fastbk/gc/compaction_choice.py",
+    "fastbk/top/columns.py",
+    "fastbk/top/plain.py",
     "fastbk/overview/bookie_history.py",
     "fastbk/overview/metric_text.py",
     "fastbk/overview/problems.py",
