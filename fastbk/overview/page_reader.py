@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from typing import Any
 
@@ -33,7 +34,7 @@ class PageReader:
     """Reads pages by GET. A connection a page, as bookies want it."""
 
     def __init__(
-        self, *, parallel_max: int = 64, timeout_s: float = 1.5, tls: TlsOptions | None = None
+        self, *, parallel_max: int = 128, timeout_s: float = 1.5, tls: TlsOptions | None = None
     ) -> None:
         """`timeout_s`: for a page, from its turn on. `tls`: for https; None: as the environment says."""
         self._turns = asyncio.Semaphore(parallel_max)
@@ -54,7 +55,10 @@ class PageReader:
                 text = getattr(error, "verify_message", "") or error.reason or str(error)
                 raise PageError(f"{where}: TLS failed: {text}; check FASTBK_TLS_CA_FILE") from error
             except OSError as error:
-                raise PageError(f"{where}: {error.strerror or error}") from error
+                # asyncio puts a sentence of its own in place of the reason.
+                number = error.errno or 0
+                reason = os.strerror(number) if number > 0 else error.strerror or error
+                raise PageError(f"{where}: {reason}") from error
         return _body(where, answer)
 
     async def read_object(self, endpoint: Endpoint, target: str) -> dict[str, Any]:
