@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     import argparse
@@ -70,6 +70,11 @@ async def _once(options: argparse.Namespace, uri: str) -> int:
 
     async with fastbk.connect(uri) as client, _poller(options, client, uri) as poller:
         overview = await _second(poller, options.interval)
+    if not overview.bookies:
+        reason = (
+            "; ".join(overview.errors) or f"{uri} has no bookie: start one, or check --metadata"
+        )
+        raise StorageError(reason, retryable=bool(overview.errors))
     if options.json:
         print_json(asdict(overview))
     else:

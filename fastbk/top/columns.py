@@ -167,6 +167,8 @@ def headline(overview: ClusterOverview) -> str:
     ill = ", ".join(
         text for text, count in ((f"{bad} bad", bad), (f"{warned} with warnings", warned)) if count
     )
+    if not overview.bookies:
+        return f"{clock(overview.at_s)}  no bookie is known"
     bookies = format_count(len(overview.bookies), "bookie")
     work = f"{amount(overview.adds_per_s)} adds/s, {size(overview.add_bytes_per_s)}/s"
     return f"{clock(overview.at_s)}  {bookies}: {ill or 'all well'}  {work}"

@@ -166,3 +166,20 @@ async def test_the_hottest_ledgers_are_found_with_their_streams(
     assert hottest.bytes_per_s > 900 * hottest.adds_per_s
     assert [one.path for one in overview.hot_streams] == ["shop/orders"]
     assert overview.hot_streams[0].adds_per_s < hottest.adds_per_s
+
+
+async def test_pages_are_read_with_tls_by_the_clients_certificate() -> None:
+    async with LocalCluster(1, tls=True) as cluster:
+        uri, tls = cluster.metadata_uri, cluster.tls_options
+        async with fastbk.connect(uri, tls=tls) as client, OverviewPoller(client, uri) as poller:
+            await poller.settled(10.0)
+            overview = await overview_with(poller, lambda one: one.bookies, "its bookie")
+        (row,) = overview.bookies
+        assert row.http.startswith("https://")
+        assert (row.state, row.problems) == ("writable", ())
+        async with fastbk.connect(uri, tls=None) as client, OverviewPoller(client, uri) as poller:
+            await poller.settled(10.0)
+            (row,) = (await poller.poll()).bookies
+        assert row.state == NO_ANSWER
+        assert "TLS failed" in row.problems[0].text
+        assert "FASTBK_TLS_CA_FILE" in row.problems[0].text

@@ -182,6 +182,18 @@ def test_once_prints_tables_and_json_the_same_values(fastbk_cluster: LocalCluste
     assert found["errors"] == []
 
 
+def test_a_cluster_without_bookies_is_no_healthy_one(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path / 'metadata.sqlite'}"
+    cli = Cli(uri)
+    code, raw = cli.run("top", "--once", "--interval", "0.5")
+    assert (code != 0, raw) == (True, b"")
+    assert str(tmp_path) in cli.err
+    assert cli.run("metadata", "init")[0] == 0
+    code, raw = cli.run("top", "--json", "--interval", "0.5")
+    assert (code != 0, raw) == (True, b"")
+    assert "has no bookie: start one" in cli.err
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
