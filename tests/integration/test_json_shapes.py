@@ -127,6 +127,10 @@ def use_cluster(run: Recorder, folder: Path) -> None:
     run("cluster under-replicated", "--verify", codes=(0, 1))
     for words in ((), ("pause",), ("rate", "64MiB"), ("hold", "1min"), ("resume",)):
         run("cluster heal", *words, codes=(0, 1))
+    run("cluster roll", "--restart", "true {bookie}", "--dry-run")
+    run("cluster roll", "--restart", "false {bookie}", "--whole-timeout", "1s", codes=(1,))
+    run("cluster finalize", "--dry-run", codes=(0, 1))
+    run("cluster finalize", "--yes", codes=(0, 1))
     run("cluster cookies")
     run("bookie repair", "bookie-1", "--dry-run")
     run("bookie repair", "bookie-1")
