@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from fastbk.stream.writer.stream_writer import StreamWriter
     from fastbk.tls.options import TlsOptions
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DLSN",
     "AppendUnknown",

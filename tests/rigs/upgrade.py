@@ -105,21 +105,21 @@ async def there_and_back(
     wrong: list[str] = []
     figures: list[str] = []
     cli = Cli(life.uri)
-    trees = {f"this version ({fastbk.__version__})": None, f"the released one ({released.VERSION})": released.build()}
+    trees = {fastbk.__version__: None, released.VERSION: released.build()}
     async with _old_writer(life, figures), under_load(life, loads):
-        for name, tree in trees.items():
+        for version, tree in trees.items():
             life.take_worst_s()
             began_s = time.monotonic()
             async with restart_server(folder, restarts_into(cluster, tree)) as command:
                 code, answer, said = await cli.answer_async(
-                    "cluster", "roll", "--restart", command, "--whole-timeout", "5min"
+                    "cluster", "roll", "--restart", command, "--to", version, "--whole-timeout", "5min"
                 )
             took_s = time.monotonic() - began_s
             if code != 0 or len(answer["restarted"]) != len(cluster.bookies):
-                wrong.append(f"the roll to {name} stopped: {answer and answer['stopped']}: {said}")
+                wrong.append(f"the roll to {version} stopped: {answer and answer['stopped']}: {said}")
                 break
             life.counts["restarts"] += len(answer["restarted"])
-            figures.append(str(RollFigures(name, took_s, life.take_worst_s())))
+            figures.append(str(RollFigures(version, took_s, life.take_worst_s())))
             wrong += await _versions_wrong(life.uri, is_new=tree is None)
     return wrong + await judge(cluster, life), figures
 
