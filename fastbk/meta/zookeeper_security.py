@@ -9,7 +9,8 @@ FASTBK_ZOOKEEPER_FILE names a file that others than owner and group must not be 
 
     [acl]                                       # who may do what; without it all nodes are open to everybody
     bookies = ["digest:bookie:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="]
-    clients = ["digest:client:..."]
+    clients = ["digest:client:..."]             # leave out where clients use gateways only
+    gateways = ["digest:gateway:..."]           # and the janitor: the same as clients
     healers = ["digest:healer:..."]
     admins = ["digest:admin:..."]
 
@@ -62,8 +63,14 @@ _OWN_NAMES = ("ID-fastbk", "fastbk")
 class _Acl(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     bookies: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
     healers: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.bookies, *self.clients, *self.gateways, *self.healers, *self.admins)
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -125,7 +132,7 @@ class ZooKeeperSecurity:
     @property
     def has_acl(self) -> bool:
         """Whether nodes belong to somebody."""
-        return any((self.acl.bookies, self.acl.clients, self.acl.healers, self.acl.admins))
+        return any(self.acl.principals)
 
     def entries(self, path: str, root: str) -> list[AclEntry] | None:
         """Return who may do what with a node; None: everybody everything."""
@@ -135,6 +142,7 @@ class ZooKeeperSecurity:
         rights = (
             (self.acl.bookies, bookies),
             (self.acl.clients, clients),
+            (self.acl.gateways, clients),
             (self.acl.healers, healers),
             (self.acl.admins, ALL),
         )
@@ -165,7 +173,7 @@ def load(path: str) -> ZooKeeperSecurity:
         read = msgspec.convert(tomllib.loads(read_secret(path).decode()), _File)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{VARIABLE} {path}: {error}") from None
-    for principal in (*read.acl.bookies, *read.acl.clients, *read.acl.healers, *read.acl.admins):
+    for principal in read.acl.principals:
         scheme, _, name = principal.partition(":")
         if scheme not in SCHEMES or not name:
             raise ConfigError(f"{path}: [acl] {principal!r}: write SCHEME:ID with one of {', '.join(SCHEMES)}")

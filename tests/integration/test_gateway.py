@@ -1,0 +1,365 @@
+"""Gateways from end to end: a real ZooKeeper that clients may not reach, bookies with TLS, tokens, kills under load.
+
+INV-W1, INV-W3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import fastbk
+import fastbk.sync
+from fastbk.auth.credentials import Credentials
+from fastbk.auth.tokens import TokenKey
+from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
+from fastbk.meta import open_store, zookeeper_security
+from fastbk.meta.gateway import GatewayAccess
+from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.private_files import write_text
+from fastbk.testing import LocalCluster
+from fastbk.tls.options import TlsOptions
+from tests.fixtures.cli import Cli
+from tests.fixtures.gateways import GatewayProcess
+from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.zookeeper import ZooKeeperPlace
+
+KEY, OTHER_KEY, TAGS = TokenKey.generate("k1"), TokenKey.generate("other"), TokenKey.generate("tags-1")
+WRITER = ("read", "add", "recover")
+ROLES = {"bookies": "bookie", "gateways": "gateway", "healers": "healer", "admins": "admin"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("gateway")
+    for name in ("signing", "public"):
+        (made / name).mkdir()
+    write_text(made / "public" / "keys.json", KEY.public_text())
+    write_text(made / "public" / "tags.json", TAGS.public_text())
+    write_text(made / "public" / "revoked", "")
+    write_text(made / "signing" / "tags.json", TAGS.text())
+    cli, ids = Cli("sqlite:/nowhere"), {}
+    for user in ROLES.values():
+        password_file = made / f"{user}.password"
+        write_text(password_file, f"secret of {user}\n")
+        words = ("metadata", "acl-id", "--user", user, "--password-file", str(password_file))
+        ids[user] = cli(*words).strip()
+    acl = "".join(f'{role} = ["{ids[user]}"]\n' for role, user in ROLES.items())
+    for user in ROLES.values():
+        text = f'mechanism = "digest"\nuser = "{user}"\npassword_file = "{made}/{user}.password"\n[acl]\n{acl}'
+        write_text(made / f"{user}.toml", text)
+    yield made
+    zookeeper_security.load.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def zookeeper_uri(zookeeper_server: ZooKeeperServer, folder: Path) -> str:
+    with mock.patch.dict(os.environ, {VARIABLE: str(folder / "admin.toml")}):
+        return ZooKeeperPlace(zookeeper_server).uri()
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, zookeeper_uri: str) -> Iterator[LocalCluster]:
+    settings: dict[str, dict[str, object]] = {
+        "tls": {"client_certificates": "none"},
+        "metadata": {"zookeeper_file": str(folder / "bookie.toml")},
+        "authentication": {
+            "methods": ["token"],
+            "token_keys_file": str(folder / "public" / "keys.json"),
+            "tag_keys_file": str(folder / "public" / "tags.json"),
+            "tag_key_file": str(folder / "signing" / "tags.json"),
+            "refresh_interval": "1s",
+        },
+    }
+    with LocalCluster(3, tls=True, metadata_uri=zookeeper_uri, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def audience(cluster: LocalCluster, folder: Path, zookeeper_uri: str) -> str:
+    del cluster
+    admin = mock.patch.dict(os.environ, {VARIABLE: str(folder / "admin.toml")})
+    with admin, closing(open_store(zookeeper_uri)) as store:
+        return store.instance_id()
+
+
+@pytest.fixture(scope="module")
+def gateways(cluster: LocalCluster, folder: Path, zookeeper_uri: str) -> Iterator[list[GatewayProcess]]:
+    assert cluster.tls_options is not None
+    bookie = cluster.data / "tls" / "bookie"
+    shown = dataclasses.replace(
+        cluster.tls_options, certificate_file=str(bookie / "tls.crt"), key_file=str(bookie / "tls.key")
+    )
+    made = [
+        GatewayProcess(
+            folder / f"gateway-{number}", zookeeper_uri, shown, keys_file=str(folder / "public" / "keys.json"),
+            revoked_file=str(folder / "public" / "revoked"), zookeeper_file=str(folder / "gateway.toml"),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    for one in made:
+        one.start()
+    yield made
+    assert [one.stop() for one in made] == [0, 0]
+
+
+@pytest.fixture
+def uri(gateways: list[GatewayProcess]) -> str:
+    return f"gateway://{';'.join(one.address for one in gateways)}"
+
+
+@pytest.fixture
+def tls(tls: TlsOptions) -> TlsOptions:
+    """Without a certificate of the client's."""
+    return dataclasses.replace(tls, certificate_file="", key_file="")
+
+
+@pytest.fixture
+def token(tmp_path: Path, audience: str) -> Callable[..., Credentials]:
+    def of(
+        *operations: str,
+        namespaces: tuple[str, ...] | None = None,
+        name: str = "token",
+        key: TokenKey = KEY,
+        lifetime_s: float = 3600,
+        subject: str = "app",
+    ) -> Credentials:
+        signed = key.sign(subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces)
+        write_text(tmp_path / name, signed)
+        return Credentials(token_file=str(tmp_path / name))
+
+    return of
+
+
+async def test_a_client_with_a_token_and_no_way_to_zookeeper_writes_and_reads(
+    uri: str, zookeeper_uri: str, tls: TlsOptions, token: Callable[..., Credentials], gateways: list[GatewayProcess]
+) -> None:
+    with pytest.raises(ConfigError, match="does not allow it"):
+        await asyncio.to_thread(lambda: open_store(zookeeper_uri).list_ledgers())
+    credentials = token(*WRITER, namespaces=("shop", "shop/*"))
+    admin = token(*WRITER, "admin", "delete", "truncate", name="admin", subject="operator")
+    async with fastbk.connect(uri, tls=tls, credentials=admin) as client:
+        await client.namespace("shop").create()
+    async with fastbk.connect(uri, tls=tls, credentials=credentials, namespace="shop") as client:
+        async with await client.create_ledger(3, 3, 2, password=b"mine") as writer:
+            for number in range(20):
+                await writer.append(b"%d" % number)
+        async with await client.open_ledger(writer.ledger_id, password=b"mine") as reader:
+            assert [bytes(one.data) async for one in reader.read(0, 19)] == [b"%d" % one for one in range(20)]
+        eu = client.namespace("shop/eu")
+        await eu.create()
+        stream = eu.stream("orders")
+        for _ in range(2):  # the second one recovers what the first one left, and makes a new segment
+            async with stream.writer(create=True) as appender:
+                await asyncio.gather(*[appender.append(b"x" * 100) for _ in range(50)])
+        async with stream.reader() as records:
+            found = 0
+            async for chunk in records.chunks():
+                found += len(chunk)
+                if found == 100:
+                    break
+        for refused in (eu.delete_stream("orders"), client.delete_ledger(writer.ledger_id)):
+            with pytest.raises(Unauthorized, match="needs the operation delete"):
+                await refused
+    denied = [line for one in gateways for line in one.audited("request.denied")]
+    assert {line["principal"] for line in denied} == {"token:app"}
+    made = [line for one in gateways for line in one.audited("request.allowed")]
+    assert {"create", "close"} <= {line["operation"] for line in made}
+    assert Cli("")("audit", "verify", str(gateways[0].audit_file))
+
+
+async def test_truncating_and_deleting_need_their_own_rights(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials], gateways: list[GatewayProcess]
+) -> None:
+    writer = token(*WRITER)
+    async with fastbk.connect(uri, tls=tls, credentials=writer) as client:
+        await client.namespace("cuts").create()
+        stream = client.namespace("cuts").stream("s")
+        positions = []
+        async with stream.writer(create=True) as appender:
+            for _ in range(2):
+                positions += [await appender.append(b"record") for _ in range(3)]
+                await appender.roll()
+        with pytest.raises(Unauthorized, match="needs the operation truncate"):
+            await stream.truncate(positions[4])
+    async with fastbk.connect(uri, tls=tls, credentials=token(*WRITER, "truncate")) as client:
+        await client.namespace("cuts").stream("s").truncate(positions[4])
+        with pytest.raises(Unauthorized, match="needs the operation delete"):
+            await client.namespace("cuts").delete_stream("s")
+    async with fastbk.connect(uri, tls=tls, credentials=token(*WRITER, "truncate", "delete")) as client:
+        await client.namespace("cuts").delete_stream("s")
+    done = {line["operation"] for one in gateways for line in one.audited("request.allowed")}
+    assert {"truncate", "delete"} <= done
+
+
+async def test_others_namespaces_and_passwords_stay_hidden(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials]
+) -> None:
+    admin = token(*WRITER, "admin", name="admin", subject="operator")
+    async with fastbk.connect(uri, tls=tls, credentials=admin, namespace="bank") as client:
+        writer = await client.create_ledger(3, 3, 2, password=b"theirs")
+        await writer.append(b"secret")
+        await writer.close()
+    shop = token(*WRITER, namespaces=("shop",), name="shop", subject="shop")
+    async with fastbk.connect(uri, tls=tls, credentials=shop) as client:
+        with pytest.raises(Unauthorized, match="its token's ns"):
+            await client.ledger_info(writer.ledger_id)
+        with pytest.raises(Unauthorized):
+            await client.create_ledger(3, 3, 2, metadata={"fastbk.namespace": b"bank"})
+        assert writer.ledger_id not in [one.ledger_id async for one in client.list_ledgers()]
+    reader = token("read", name="reader", subject="reader")
+    async with fastbk.connect(uri, tls=tls, credentials=reader) as client:
+        assert (await client.ledger_info(writer.ledger_id)).metadata.password is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("expired", "has expired"),
+        ("foreign key", "no key"),
+        ("other cluster", "for another cluster"),
+        ("none", "serves authenticated clients only"),
+    ],
+)
+async def test_who_is_not_known_is_refused_with_the_reason(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials], tmp_path: Path, kind: str, reason: str
+) -> None:
+    credentials: Credentials | None = None
+    if kind == "expired":
+        credentials = token(*WRITER, lifetime_s=-5)
+    elif kind == "foreign key":
+        credentials = token(*WRITER, key=OTHER_KEY)
+    elif kind == "other cluster":
+        write_text(tmp_path / "token", KEY.sign("app", WRITER, "another", lifetime_s=60))
+        credentials = Credentials(token_file=str(tmp_path / "token"))
+    store = open_store(uri, access=GatewayAccess(tls, credentials))
+    with closing(store), pytest.raises(Unauthorized, match=reason):
+        await asyncio.to_thread(store.list_ledgers)
+
+
+async def test_a_revoked_client_is_refused_on_the_connection_that_it_has(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials], folder: Path
+) -> None:
+    revoked = folder / "public" / "revoked"
+    with closing(open_store(uri, access=GatewayAccess(tls, token("read", subject="leaver")))) as store:
+        await asyncio.to_thread(store.list_ledgers)
+        try:
+            write_text(revoked, "token:leaver\n")
+
+            def is_refused() -> bool:
+                try:
+                    store.list_ledgers()
+                except Unauthorized:
+                    return True
+                return False
+
+            await wait_until_async(lambda: asyncio.to_thread(is_refused), "the client is refused")
+        finally:
+            write_text(revoked, "")
+
+
+def test_plaintext_and_other_requests_are_refused(gateways: list[GatewayProcess], tls: TlsOptions) -> None:
+    with pytest.raises((urllib.error.URLError, ConnectionError, OSError)):
+        urllib.request.urlopen(f"http://{gateways[0].address}/v1/list-ledgers", b"x", timeout=10)
+    context = tls.context().current()
+    for path, body, kind, status in (
+        ("/metrics", None, "", 400),
+        ("/v1/list-ledgers", b"{}", "application/json", 415),
+        ("/v1/list-ledgers", b"\x90", "application/msgpack", 401),
+        ("/v1/" + "x" * 7000, b"\x90", "application/msgpack", 401),
+    ):
+        request = urllib.request.Request(f"https://{gateways[0].address}{path}", body, {"Content-Type": kind})
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=10, context=context)
+        assert caught.value.code == status
+        caught.value.close()
+
+
+async def test_a_killed_gateway_costs_no_append_and_no_ledger(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials], gateways: list[GatewayProcess]
+) -> None:
+    """Streams roll and ledgers are made and closed while each gateway is killed in turn."""
+    acknowledged: dict[int, int] = {}
+    stop = asyncio.Event()
+
+    async def ledgers(client: fastbk.Client) -> None:
+        while not stop.is_set():
+            async with await client.create_ledger(3, 3, 2) as writer:
+                for _ in range(5):
+                    await writer.append(b"entry")
+                acknowledged[writer.ledger_id] = 5
+
+    appended = 0
+
+    async def records(client: fastbk.Client) -> None:
+        nonlocal appended
+        async with client.namespace("killed").stream("s").writer(create=True) as writer:
+            while not stop.is_set():
+                await writer.append(b"record")
+                appended += 1
+                if appended % 50 == 0:
+                    await writer.roll()
+
+    async with fastbk.connect(uri, tls=tls, credentials=token(*WRITER)) as client:
+        await client.namespace("killed").create()
+        working = [asyncio.create_task(one) for one in (ledgers(client), ledgers(client), records(client))]
+        for victim in (0, 1, 0):
+            count, before = len(acknowledged), appended
+            gateways[victim].kill()
+            await wait_until_async(
+                lambda: len(acknowledged) > count + 3 and appended > before + 60,  # noqa: B023
+                "work goes on by the other gateway",
+            )
+            await asyncio.to_thread(gateways[victim].start)
+        stop.set()
+        await asyncio.gather(*working)
+        for ledger_id, entries in acknowledged.items():
+            info = await client.ledger_info(ledger_id)
+            assert (info.metadata.is_closed, info.metadata.last_entry_id) == (True, entries - 1)
+        found = 0
+        async with client.namespace("killed").stream("s").reader() as reader:
+            async for chunk in reader.chunks():
+                found += len(chunk)
+                if found >= appended:
+                    break
+        assert found == appended
+    assert len(acknowledged) > 10
+
+
+def test_without_any_gateway_calls_end_in_time_and_say_so(tls: TlsOptions, token: Callable[..., Credentials]) -> None:
+    store = open_store("gateway://127.0.0.1:1;127.0.0.1:2", 1.0, access=GatewayAccess(tls, token("read")))
+    reason = "is `fastbk gateway` running there"
+    with closing(store), pytest.raises(MetadataUnavailable, match=reason) as caught:
+        store.list_ledgers()
+    assert caught.value.outcome == "not_written"
+
+
+def test_commands_use_a_gateway(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = token(*WRITER)
+    for name, value in {**tls.environment(), **credentials.environment()}.items():
+        monkeypatch.setenv(name, value)
+    cli = Cli(uri)
+    cli("namespace", "create", "commands")
+    assert "commands" in cli("namespace", "list")
+    cli("ledger", "write", stdin=b"one\ntwo\n")
+    assert cli("ledger", "list")
+    code, _ = cli.run("namespace", "delete", "commands", "--yes")
+    assert code != 0
+    assert "needs the operation delete" in cli.err
+    client = fastbk.sync.connect(uri)
+    try:
+        wait_until(lambda: len(client.list_bookies()) == 3, "three bookies are listed")
+    finally:
+        client.close()
