@@ -53,7 +53,7 @@ fi
 PRERM = """#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop 'fastbk-bookie@*.service' fastbk-janitor.service fastbk-autorecovery.service
+    systemctl stop 'fastbk-bookie@*.service' fastbk-janitor.service fastbk-autorecovery.service fastbk-gateway.service
 fi
 """
 POSTRM = """#!/bin/sh

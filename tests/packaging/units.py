@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNITS = ROOT / "packaging" / "systemd"
-SERVICES = ("fastbk-bookie@.service", "fastbk-janitor.service", "fastbk-autorecovery.service")
+SERVICES = (
+    "fastbk-bookie@.service",
+    "fastbk-janitor.service",
+    "fastbk-autorecovery.service",
+    "fastbk-gateway.service",
+)
 
 
 def unit(path: Path) -> dict[str, dict[str, list[str]]]:
