@@ -12,10 +12,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from fastbk.autorecovery.figures import AuditorCounts
-from fastbk.autorecovery.lost_bookies import Judged, LossRules, LostBookies, delay_of, judge
+from fastbk.autorecovery.lost_bookies import (
+    HealingHold,
+    Judged,
+    LossRules,
+    LostBookies,
+    delay_of,
+    judge,
+)
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
-from fastbk.autorecovery.state import ClusterState, Leases, LiveWorkers, clock_ms
+from fastbk.autorecovery.state import ClusterState, Leases, LiveWorkers, Maintenance, clock_ms
 from fastbk.autorecovery.verification import (
     CONFIRM_AFTER_S,
     CYCLE_INTERVAL_S,
@@ -29,6 +36,7 @@ from fastbk.meta.coordination import Check
 from fastbk.model.ids import BookieId
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.copy_rate import CopyRate
+from fastbk.units import format_utc_ms
 
 _log = LibraryLog("fastbk.autorecovery")
 FORGET_WORKERS_INTERVAL_S = 60.0
@@ -81,6 +89,7 @@ class Auditor:
             counts=self.counts.verification,
         )
         self._is_enabled = False
+        self._holds: dict[BookieId | None, HealingHold] = {}
         self._due: frozenset[BookieId] = frozenset()
         self._to_mark: dict[BookieId, int] = {}
         self._registered_once: set[BookieId] = set()
@@ -164,6 +173,7 @@ class Auditor:
         registered, known, self._is_enabled, stored_s = await self._client.call_store(read)
         hold, maintenance = await self._state.hold.read(), await self._state.maintenance.read()
         rules = LossRules(delay_of(stored_s), self._session_lost_ms, hold, maintenance.bookies)
+        self._note_holds(hold, maintenance)
         self._registered_once |= registered
         judged: list[Judged] = []
 
@@ -176,6 +186,27 @@ class Auditor:
         await self._publish(judged[-1])
         self.counts.bookie_passes += 1
         self.counts.audit_ms.add((loop.time() - began_s) * 1000)
+
+    def _note_holds(self, hold: HealingHold, maintenance: Maintenance) -> None:
+        """Log which holds of operators began, were changed, or are over: of all bookies, and of single ones."""
+        now_ms = clock_ms()
+        held: dict[BookieId | None, HealingHold] = {}
+        held.update(maintenance.current(now_ms))
+        if hold.left_s(now_ms) > 0:
+            held[None] = hold
+        before, self._holds = self._holds, held
+        for bookie, one in held.items():
+            if before.get(bookie) != one:
+                facts = {"until": format_utc_ms(one.until_ms), "reason": one.reason}
+                if bookie is None:
+                    _log.info("autorecovery.hold_began", **facts)
+                else:
+                    _log.info("autorecovery.maintenance_began", bookie=bookie, **facts)
+        for bookie in before.keys() - held.keys():
+            if bookie is None:
+                _log.info("autorecovery.hold_ended")
+            else:
+                _log.info("autorecovery.maintenance_ended", bookie=bookie)
 
     def _known(self, identified: set[BookieId], before: LostBookies) -> set[BookieId]:
         """Return the bookies that can be lost.

@@ -102,6 +102,8 @@ KIND_OF = {
     "registration.left_behind": "session",
     "registration.lost": "session",
     "registration.recovered": "session",
+    "autorecovery.hold_began": "hold",
+    "autorecovery.hold_ended": "hold",
     "autorecovery.paused": "hold",
     "autorecovery.resumed": "hold",
     "gc.resumed": "hold",
@@ -115,11 +117,15 @@ KIND_OF = {
     "certificate.renewed": "certificate",
     "certificate.unreadable": "certificate",
     "tls.files_not_taken": "certificate",
+    "autorecovery.maintenance_began": "maintenance",
+    "autorecovery.maintenance_ended": "maintenance",
     "autorecovery.recovery_ended": "maintenance",
     "autorecovery.recovery_failed": "maintenance",
     "autorecovery.recovery_requested": "maintenance",
     "bookie.read_only_asked": "maintenance",
+    "formats.level_rose": "maintenance",
     "gc.run_asked": "maintenance",
+    "log.level_changed": "maintenance",
 }
 """The kind of each event. A line of the log that is not named here is no event."""
 

@@ -57,7 +57,7 @@ class LedgerEvents:
         """Event, ledger and connection, the newest last: a recovery fences with each of its reads."""
 
     def note(self, event: str, ledger_id: int, client: Client) -> None:
-        """Record one. It is no line of the log: a client that recovers thousands of ledgers would fill that."""
+        """Record one. Below the usual level of the log: a client that recovers thousands of ledgers would fill that."""
         key = (event, ledger_id, client.slot)
         if key in self._recent:
             return

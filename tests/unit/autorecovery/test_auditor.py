@@ -18,6 +18,7 @@ from fastbk.autorecovery.state import (
     ClusterState,
     Cycle,
     LiveWorkers,
+    Maintenance,
     WorkerReport,
     clock_ms,
 )
@@ -26,6 +27,7 @@ from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
 from fastbk.meta.sqlite import MemoryStore
+from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.copy_rate import CopyRate
 
@@ -66,8 +68,9 @@ async def test_apaches_bookie_that_has_no_identity_of_ours_is_missed() -> None:
         assert set((await state.lost_bookies.read()).lost) == {"apache"}
 
 
-async def test_the_auditor_goes_by_the_hold_that_is_stored() -> None:
-    """INV-H6."""
+async def test_the_auditor_goes_by_the_hold_that_is_stored(caplog: pytest.LogCaptureFixture) -> None:
+    """INV-H6. Its beginning and its end are events."""
+    caplog.set_level("INFO", "fastbk.autorecovery")
     async with cluster() as (client, store):
         store.coordination.set_lost_bookie_delay(1)
         store.register_bookie(service("b1"), writable=True).close()
@@ -79,11 +82,21 @@ async def test_the_auditor_goes_by_the_hold_that_is_stored() -> None:
         await state.lost_bookies.put(lost)
         await state.hold.put(HealingHold(clock_ms() + 60_000, "a roll"))
         await auditor.audit_bookies()
+        await auditor.audit_bookies()
         audit = await state.audit.read()
         assert audit.due == () and audit.held == {"b1": "a roll"}
         await state.hold.put(HealingHold(clock_ms(), "a roll"))
         await auditor.audit_bookies()
         assert (await state.audit.read()).due == ("b1",)
+        await state.maintenance.put(Maintenance({BookieId("b2"): HealingHold(clock_ms() + 60_000, "a new disk")}))
+        await auditor.audit_bookies()
+        await state.maintenance.put(Maintenance())
+        await auditor.audit_bookies()
+        kept = [one for one in caplog.messages if one.startswith("autorecovery.maintenance_")]
+        assert ["a new disk" in one for one in kept] == [True, False]
+        assert all("bookie=b2" in one for one in kept)
+        holds = [one for one in caplog.messages if one.startswith("autorecovery.hold_")]
+        assert ["a roll" in one or "ended" in one for one in holds] == [True, True]
 
 
 async def test_a_bookie_that_only_ledgers_name_is_missed_and_one_that_none_names_is_forgotten() -> None:
