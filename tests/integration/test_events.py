@@ -20,6 +20,7 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster import Bookie
 from fastbk.devcluster.service import DevService
+from fastbk.exit_codes import FAILED
 from fastbk.observe.event_file import read_events
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import json_page, page
@@ -54,6 +55,23 @@ async def test_a_killed_journal_and_a_killed_bookie_are_in_the_events(tmp_path: 
         assert await cluster.stop_bookie_async(0) == 0
         names = [one.event for one in read_events(tmp_path / "bookie-1" / "ledgers" / "events.jsonl")]
         assert names[-3:] == ["bookie.asked_to_stop", "bookie.draining", "bookie.stopped"]
+
+
+def test_a_start_that_is_refused_is_in_the_events_and_leaves_no_file_where_there_was_none(tmp_path: Path) -> None:
+    with LocalCluster(1, data=tmp_path):
+        pass
+    ledgers = tmp_path / "bookie-1" / "ledgers"
+    start = [sys.executable, "-m", "fastbk.server", "--config", str(tmp_path / "bookie-1" / "bookie.toml")]
+    identity = ledgers / "identity.json"
+    identity.write_bytes(identity.read_bytes()[:-10])
+    assert subprocess.run(start, timeout=60, capture_output=True).returncode == FAILED
+    last = list(read_events(ledgers / "events.jsonl"))[-1]
+    assert (last.event, last.kind) == ("bookie.failed", "stop")
+    assert "identity.json" in last.values["reason"]
+    for one in ledgers.glob("events*"):
+        one.unlink()
+    assert subprocess.run(start, timeout=60, capture_output=True).returncode == FAILED
+    assert list(ledgers.glob("events*")) == []
 
 
 @contextlib.asynccontextmanager
