@@ -65,12 +65,13 @@ class BookieRecovery:
         plan: RecoveryPlan | None = None,
         on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
-        self.progress = Progress()
         self._client = client
         self._bookie_id = bookie_id
         self._plan = RecoveryPlan() if plan is None else plan
         self._on_progress = on_progress
-        self._patience = Patience(self._plan.repair.limited(self._plan.bytes_per_s))
+        repair = self._plan.repair.limited(self._plan.bytes_per_s)
+        self.progress = Progress(rate=repair.rate)
+        self._patience = Patience(repair)
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:

@@ -71,12 +71,13 @@ class BookieRepair:
         plan: RepairPlan | None = None,
         on_progress: Callable[[RepairProgress], None] = lambda _: None,
     ) -> None:
-        self.progress = RepairProgress()
         self._client = client
         self._bookie_id = bookie_id
         self._plan = RepairPlan() if plan is None else plan
         self._on_progress = on_progress
-        self._patience = Patience(self._plan.repair.limited(self._plan.bytes_per_s))
+        repair = self._plan.repair.limited(self._plan.bytes_per_s)
+        self.progress = RepairProgress(rate=repair.rate)
+        self._patience = Patience(repair)
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:

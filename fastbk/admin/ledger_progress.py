@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.replication.copy_rate import CopyRate
 from fastbk.replication.repair_options import RepairOptions
 
 FAILURES_LISTED_MAX = 1000
@@ -71,6 +72,7 @@ class Progress:
         parked: ledgers that can be done once bookies answer that did not, or locks are free, and why (the first 1,000).
         waiting: ledgers that were parked once and are tried again behind the others.
         done_through: all ledgers up to this id were done, have failed, or are parked.
+        rate: what the repairs share; it counts the bytes that they read, also within a ledger.
     """
 
     ledgers: int = 0
@@ -87,6 +89,16 @@ class Progress:
     waiting: int = 0
     done_through: LedgerId = -1
     began_s: float = field(default_factory=time.monotonic)
+    rate: CopyRate = field(default_factory=CopyRate)
+    _read_before: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._read_before = self.rate.bytes_total
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes were read so far, of ledgers that are not done yet, too."""
+        return self.rate.bytes_total - self._read_before
 
     @property
     def is_whole(self) -> bool:
@@ -100,13 +112,13 @@ class Progress:
 
     def left_s(self) -> float | None:
         """Estimate the seconds that are left, None while nothing is known."""
-        done = self.ended
-        if not done:
-            return None
         # Bytes where they are known, ledgers where there are hardly any.
-        share = done / max(1, self.ledgers)
+        shares = [self.ended / max(1, self.ledgers)] if self.ended else []
         if self.size_bytes:
-            share = min(share, max(self.bytes_done / self.size_bytes, 1e-9))
+            shares.append(min(1.0, max(self.bytes_done, self.bytes_read) / self.size_bytes))
+        share = min(shares, default=0.0)
+        if not share:
+            return None
         return (time.monotonic() - self.began_s) * (1 - share) / share
 
     def count(self, ledger_id: LedgerId, attempt: Attempt) -> None:

@@ -219,10 +219,9 @@ def _recovering(bookie_id: str, progress: Progress) -> str:
 
 
 def _copied_text(progress: Progress) -> str:
-    if not progress.bytes_copied:  # they count when their ledger is done
-        return "nothing copied yet"
-    rate = progress.bytes_copied / max(1e-9, time.monotonic() - progress.began_s)
-    return f"{format_size(progress.bytes_copied)} copied, {format_size(int(rate))}/s"
+    # What was read counts at once, copies when their ledger is done.
+    rate = progress.bytes_read / max(1e-9, time.monotonic() - progress.began_s)
+    return f"{format_size(progress.bytes_copied)} copied, {format_size(int(rate))}/s read"
 
 
 def _ended_text(progress: Progress) -> str:
