@@ -147,6 +147,8 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
         # Whoever read our output has enough; the interpreter must not complain at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.FAILED
+    finally:
+        terminal.configure()  # --quiet was for this command
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import note
 from fastbk.cli.terminal import is_quiet
 from fastbk.errors import ConfigError
+from fastbk.observe import logs
 from fastbk.units import format_age_s, format_entries, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ def size_of(option: str, text: str) -> int:
         raise ConfigError(f"{option} {text}: {error}") from error
 
 
+CLEAR = "\r\x1b[K"
+
+
 class ProgressLine:
     """Progress on stderr: overwritten on a terminal, a line every few seconds elsewhere."""
 
@@ -37,6 +42,7 @@ class ProgressLine:
     def __init__(self) -> None:
         self._clock = time.monotonic
         self._is_terminal = sys.stderr.isatty()
+        self._is_shown = False
         self._next_s = 0.0
 
     def at(self, text: Callable[[], str]) -> None:
@@ -48,14 +54,23 @@ class ProgressLine:
         if self._is_terminal:
             # A line that wraps could not be overwritten.
             line = text()[: shutil.get_terminal_size().columns - 1]
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            if not self._is_shown:
+                self._is_shown = True
+                logs.add_taker(self._make_way)
         else:
             note(text())
 
     def end(self) -> None:
         """Clear the line."""
-        if self._is_terminal and not is_quiet():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if self._is_shown:
+            self._is_shown = False
+            logs.remove_taker(self._make_way)
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def _make_way(self, *_: object) -> None:
+        """Clear the line before a log line, which would stand behind it."""
+        os.write(sys.stderr.fileno(), CLEAR.encode())
 
 
 class ByteProgress(ProgressLine):

@@ -16,9 +16,10 @@ import pytest
 from fastbk.cli import __main__ as cli
 from fastbk.cli import terminal
 from fastbk.cli.options import note, table
-from fastbk.cli.progress import rate_and_left
+from fastbk.cli.progress import ProgressLine, rate_and_left
 from fastbk.cli.running import fitting, repeated
 from fastbk.errors import MetadataUnavailable
+from fastbk.observe import logs
 
 COMMAND = [sys.executable, "-m", "fastbk.cli"]
 
@@ -161,6 +162,22 @@ def test_options_may_stand_before_the_command(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         cli.main(["--context", "a", "doctor"])
     assert "--context has no meaning for `fastbk doctor`" in capsys.readouterr().err
+
+
+def test_a_log_line_does_not_stand_behind_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    terminal.configure()
+    logs.configure("text", "info")
+    line = ProgressLine()
+    line._is_terminal = True
+    line.at(lambda: "half of it")
+    logs.warning("journal.slow")
+    line.end()
+    logs.warning("journal.slow")
+    written = capfd.readouterr().err
+    before, _, after = written.partition("half of it")
+    assert before == "\r\x1b[K" and after.startswith("\r\x1b[K") and "journal.slow" in after
+    assert "\x1b[K" not in after.rpartition("\r\x1b[K")[2]
+    assert after.count("\r\x1b[K") == 2  # before the log line, and at the end
 
 
 @pytest.mark.parametrize(
