@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import shutil
 import signal
 import sys
 import time
@@ -135,6 +134,8 @@ def _show(text: str, problem: str, interval_s: float) -> None:
         sys.stdout.flush()
         sys.stderr.write(problem)
         return
+    import shutil  # 2 ms that --help need not take
+
     columns, rows = shutil.get_terminal_size()
     head = f"every {interval_s:g} s, now {time.strftime('%H:%M:%S')}; Ctrl-C ends"
     lines = fitting([head, "", *(text + terminal.painted(problem, "error")).splitlines()], columns, rows)
