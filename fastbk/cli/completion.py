@@ -24,7 +24,12 @@ def run(options: argparse.Namespace) -> int:
     """Print the script."""
     import shtab
 
-    print(shtab.complete(whole_parser(), options.shell))
+    parser = whole_parser()
+    for one, _ in parsers_below(parser):
+        for action in one._actions:
+            if kind := {"FILE": shtab.FILE, "PATH": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar)):
+                action.complete = kind  # type: ignore[attr-defined]
+    print(shtab.complete(parser, options.shell))
     return 0
 
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -125,16 +126,32 @@ def test_a_completion_script_is_printed(shell: str, capsys: pytest.CaptureFixtur
     assert "under-replicated" in script and "decommission" in script
 
 
-def test_bash_completes_verbs_with_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("cluster und", "under-replicated"),
+        ("context ad", "add"),
+        ("cluster status --wa", "--watch"),
+        ("bookie check --config bo", "bookie.toml"),
+        ("inspect journal jo", "journal"),
+    ],
+)
+def test_bash_completes_with_the_script(
+    words: str, completed: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bookie.toml").touch()
+    (tmp_path / "journal").touch()
     assert cli.main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
+    given = ["fastbk", *words.split()]
     ask = (
-        "COMP_WORDS=(fastbk cluster und); COMP_CWORD=2; COMP_LINE='fastbk cluster und'; COMP_POINT=18\n"
-        '$(complete -p fastbk | sed "s/.*-F \\([^ ]*\\).*/\\1/")\necho "${COMPREPLY[@]}"\n'
+        f"COMP_WORDS=({' '.join(given)}); COMP_CWORD={len(given) - 1}\n"
+        f'$(complete -p fastbk | sed "s/.*-F \\([^ ]*\\).*/\\1/") fastbk {given[-1]} {given[-2]}\n'
+        'echo "${COMPREPLY[@]}"\n'
     )
     bash = shutil.which("bash")
     assert bash, "Debian's base system has bash"
     done = subprocess.run(
-        [bash, "--norc"], input=script + ask, capture_output=True, text=True, check=True, timeout=20
+        [bash, "--norc"], input=script + ask, capture_output=True, text=True, check=True, timeout=20, cwd=tmp_path
     )
-    assert done.stdout.split()[-1] == "under-replicated"
+    assert done.stdout.split()[-1] == completed
