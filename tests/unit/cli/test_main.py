@@ -79,9 +79,10 @@ def test_an_error_is_one_line_and_a_code(
 
 
 def test_a_ledger_command_without_a_cluster_says_how_to_name_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.delenv("FASTBK_METADATA", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no context of the developer's
     assert cli.main(["ledger", "list"]) == 2
     assert "set FASTBK_METADATA" in capsys.readouterr().err
 
