@@ -138,6 +138,7 @@ def use_cluster(run: Recorder, folder: Path) -> None:
     run("cluster finalize", "--yes", codes=(0, 1))
     run("bookie repair", "bookie-1", "--dry-run")
     run("bookie repair", "bookie-1")
+    run("top", codes=(0, 1))
     run("version")
     run("version", "--formats")
     run("bench", "append", "--seconds", "0.2")
