@@ -342,6 +342,47 @@ test_the_largest_record(void)
     harness_free(&harness);
 }
 
+/* Published no earlier than asked, in order, failures too; what was under way before is not delayed. */
+static void
+test_delayed_commits(void)
+{
+    struct harness harness;
+    harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
+    harness_open(&harness);
+    CHECK_EQUAL(harness_roll(&harness, 1, 1, 1), -1);
+    CHECK_EQUAL(fbk_journal_delay(harness.journal, FBK_JOURNAL_DELAY_MS_MAX + 1), -EINVAL);
+    harness.disk.hold = true;
+    harness_add(&harness, 0, 1, 0, 1, 0, 100);
+    fbk_journal_step(harness.journal, 0);
+    CHECK_EQUAL(fbk_journal_delay(harness.journal, 30), 0);
+    for (int64_t id = 1; id < 80; id++)
+        harness_add(&harness, 0, 1, id, 1, 0, 1000);
+    uint64_t began_ns = fbk_now_ns();
+    fbk_journal_step(harness.journal, 0);
+    CHECK_EQUAL(harness.disk.write_count, 2);
+    steered_release(&harness.disk, 0);
+    steered_release(&harness.disk, 1);
+    harness.disk.hold = false;
+    CHECK(fbk_journal_step(harness.journal, 0) & FBK_JOURNAL_PUBLISHED);
+    CHECK(harness_next_descriptor(&harness) != NULL);
+    while (harness_next_descriptor(&harness) == NULL)
+        CHECK(fbk_journal_step(harness.journal, 1000) >= 0);
+    CHECK(fbk_now_ns() - began_ns >= 30000000u);
+    CHECK_EQUAL(fbk_journal_delay(harness.journal, 0), 0);
+    harness_add(&harness, 0, 1, 80, 1, 0, 100);
+    fbk_journal_step(harness.journal, 0);
+    fbk_journal_step(harness.journal, 0);
+    CHECK(harness_next_descriptor(&harness) != NULL);
+    CHECK_EQUAL(fbk_journal_delay(harness.journal, 5), 0);
+    harness.disk.fail_at = harness.disk.started + 1;
+    harness.disk.fail_with = -EIO;
+    harness_add(&harness, 0, 1, 81, 1, 0, 100);
+    while (fbk_journal_step(harness.journal, 1000) >= 0)
+        CHECK(harness_next_descriptor(&harness) == NULL); /* INV-J2 */
+    CHECK(harness_next_descriptor(&harness) == NULL);
+    harness_free(&harness);
+}
+
 int
 main(void)
 {
@@ -355,5 +396,6 @@ main(void)
     test_bells();
     test_rolling_chains_the_files();
     test_the_largest_record();
+    test_delayed_commits();
     return 0;
 }
