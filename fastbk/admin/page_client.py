@@ -34,7 +34,11 @@ class BookieRefused(StorageError):
 
 
 class AdminClient:
-    """One bookie's HTTP page. A connection a call; blocking."""
+    """One bookie's HTTP page. A connection a call; blocking.
+
+    Attributes:
+        token: of the user that calls are made for, b"" for none. It is sent by TLS only.
+    """
 
     def __init__(
         self, host: str, port: int, *, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None
@@ -43,6 +47,7 @@ class AdminClient:
         self.port = port
         self._timeout_s = timeout_s
         self._tls = tls
+        self.token = b""
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the object that a GET gives. Raises BookieSilent, BookieRefused."""
@@ -81,6 +86,8 @@ class AdminClient:
                 self.host, self.port, timeout=self._timeout_s, context=self._tls
             )
         headers = {} if data is None else {"Content-Type": "application/json"}
+        if self.token and self._tls is not None:
+            headers["Authorization"] = f"Bearer {self.token.decode()}"
         try:
             connection.request(method, target, data, headers)
             answer = connection.getresponse()

@@ -141,17 +141,10 @@ class Supervisor:
 
     def _begin_pages(self, stack: contextlib.AsyncExitStack) -> None:
         facts = BookieFacts(
-            config=self._config,
-            bookie_id=self._bookie_id,
-            life=self._life,
-            metrics=self._metrics,
-            disks=self._disks,
-            gc=self._gc,
-            read_only=self._read_only_admin,
-            set_read_only=self._ask_read_only,
-            audit=self._audit.note,
-            log_level=LogLevel(lambda: self._boot),
-        )
+            config=self._config, bookie_id=self._bookie_id, life=self._life, metrics=self._metrics, disks=self._disks,
+            gc=self._gc, read_only=self._read_only_admin, set_read_only=self._ask_read_only, audit=self._audit.note,
+            cluster_id=lambda: self._membership.cluster_id, log_level=LogLevel(lambda: self._boot),
+        )  # fmt: skip
         self._pages.begin(stack, facts, self._info, self._monitor.slow.answer, self._events)
 
     def stop(self, reason: str) -> None:

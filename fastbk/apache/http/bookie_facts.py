@@ -63,6 +63,7 @@ class BookieFacts:
     """One bookie, as its pages see it.
 
     `set_read_only`: returns once adds are refused, or taken. `audit`: takes an event and its values for the audit log.
+    `cluster_id`: "" while metadata has not answered that.
     """
 
     config: BookieConfig
@@ -73,5 +74,6 @@ class BookieFacts:
     gc: GcAdmin
     read_only: ReadOnlyAdmin
     set_read_only: Callable[[bool], Awaitable[None]]
-    audit: Callable[..., None]
+    audit: Callable[..., object]
+    cluster_id: Callable[[], str]
     log_level: LogLevel

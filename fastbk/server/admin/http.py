@@ -174,16 +174,16 @@ class PageServer:
         assert task is not None
         self._connections.add(task)
         try:
-            method, target, refusal, body = await self._received(reader, writer)
+            method, target, refusal, body, authorization = await self._received(reader, writer)
             path = target.partition("?")[0]
             is_change = method in _WITH_BODY or path in self._changing
-            if is_change:
-                reason = self._rights.refusal(writer)
-                refusal = refusal or ((403, TEXT, f"{reason}\n".encode()) if reason else None)
+            user = self._rights.user(writer, authorization) if is_change else None
+            if user is not None and user.refusal:
+                refusal = refusal or (403, TEXT, f"{user.refusal}\n".encode())
             status, kind, content = refusal or await self._admitted(method, target, body)
             logs.debug("http.answered", method=method, path=path[:200], status=status)
-            if is_change:
-                self._rights.changed(writer, method, path, status)
+            if user is not None:
+                self._rights.changed(writer, user, method, path, status)
             answer = _encoded(status, kind, content, has_body=method != "HEAD")
             await self._sent(writer, answer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -194,16 +194,17 @@ class PageServer:
 
     async def _received(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[str, str, Response | None, bytes]:
-        """Return method, target, the refusal if there is one, and the body."""
+    ) -> tuple[str, str, Response | None, bytes, str]:
+        """Return method, target, the refusal if there is one, the body, and what `Authorization` says."""
         if self._requests.enter(writer.transport):
             self._limits.note("requests")
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                method, target, refusal, body_bytes = self._parsed(head)
+                method, target, headers = parsed_head(head)
+                refusal, body_bytes = self._checked(method, target, headers)
                 body = b"" if refusal else await reader.readexactly(body_bytes)
-                return method, target, refusal, body
+                return method, target, refusal, body, (headers or {}).get("authorization", "")
         except TimeoutError:
             self._limits.note("request_timeout")
             raise
@@ -239,20 +240,20 @@ class PageServer:
         finally:
             self._answers.leave(writer.transport)
 
-    def _parsed(self, head: bytes) -> tuple[str, str, Response | None, int]:
-        """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows."""
-        method, target, headers = parsed_head(head)
+    def _checked(
+        self, method: str, target: str, headers: dict[str, str] | None
+    ) -> tuple[Response | None, int]:
+        """Return the refusal of a request that is to be refused at once, and the size of the body that follows."""
         if headers is None:
-            return "", "", (400, TEXT, b"not HTTP/1\n"), 0
+            return (400, TEXT, b"not HTTP/1\n"), 0
         path = target.partition("?")[0]
         unwanted = self._guard.refusal(headers, changes=path in self._changing)
         if unwanted is not None:
             self._limits.note(unwanted[0], path=path[:200], host=headers.get("host", "")[:200])
-            return method, target, (403, TEXT, unwanted[1].encode()), 0
+            return (403, TEXT, unwanted[1].encode()), 0
         if method not in _WITH_BODY:
-            return method, target, None, 0
-        refusal, size_bytes = _body(method, headers, takes_any=path in self._whole)
-        return method, target, refusal, size_bytes
+            return None, 0
+        return _body(method, headers, takes_any=path in self._whole)
 
 
 class AdminServer(PageServer):

@@ -50,7 +50,7 @@ class SiteGuard:
         `headers` have lower-case names. `changes`: the request changes something though it is a GET.
         """
         host = headers.get("host", "")
-        if not self._is_own(host):
+        if not self.is_own(host):
             return "host", (
                 f'this server is not called "{name_of(host)[:255]}": use its address, or add the name'
                 " to [http] allowed_hosts (janitor: --http-host)\n"
@@ -68,7 +68,7 @@ class SiteGuard:
             return "cross_site", "not for web pages: send the request without a browser\n"
         return None
 
-    def _is_own(self, host: str) -> bool:
+    def is_own(self, host: str) -> bool:
         """Return whether a `Host` names this server. Browsers always send one; simple tools need not."""
         name = name_of(host)
         if not host or name in self._names:

@@ -61,9 +61,18 @@ class HttpListener:
 
     async def start(self, serve: Serve) -> None:
         """Listen, and have `serve` called with each connection. Once only."""
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
+            return asyncio.StreamReaderProtocol(reader, serve)
+
+        await self.start_protocols(protocol)
+
+    async def start_protocols(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Listen, and have a protocol made for each connection. Once only."""
         for one in self._sockets:
             one.listen(BACKLOG)
-            self._run(self._accept(one, serve))
+            self._run(self._accept(one, protocol))
 
     async def close(self) -> None:
         """Stop listening, and end handshakes that are under way."""
@@ -79,7 +88,7 @@ class HttpListener:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _accept(self, listener: socket.socket, serve: Serve) -> None:
+    async def _accept(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -90,19 +99,14 @@ class HttpListener:
                 logs.warning("http.cannot_accept", reason=error.strerror)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
             else:
-                opening = _Opening(self._run(self._open(sock, serve)))
+                opening = _Opening(self._run(self._open(sock, protocol)))
                 if self._tls is not None:  # without it nobody has to be waited for
                     self._handshakes.enter(opening)
                     opening.task.add_done_callback(opening.left(self._handshakes))
                 await asyncio.sleep(0)  # the others' turn: accepting goes on as long as somebody connects
 
-    async def _open(self, sock: socket.socket, serve: Serve) -> None:
+    async def _open(self, sock: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
         loop = asyncio.get_running_loop()
-
-        def protocol() -> asyncio.StreamReaderProtocol:
-            reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
-            return asyncio.StreamReaderProtocol(reader, serve)
-
         context = None if self._tls is None else self._tls.current()
         try:
             await loop.connect_accepted_socket(protocol, sock, **_tls_arguments(context))

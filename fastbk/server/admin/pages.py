@@ -52,7 +52,12 @@ async def open_admin(
     """
     host, _ = split_address(facts.config.http.listen, "[http] listen")
     hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
-    rights = PageRights(facts.config.http.changing_roles, facts.audit)
+    tokens = None
+    if facts.config.authentication.token_keys_file:
+        from fastbk.server.admin.page_tokens import PageTokens  # 100 ms
+
+        tokens = PageTokens(facts.config.authentication, facts.cluster_id)
+    rights = PageRights(facts.config.http.changing_roles, facts.audit, tokens)
     admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts, rights)
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms

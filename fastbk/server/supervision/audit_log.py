@@ -102,10 +102,10 @@ class AuditLog:
                 is_known = event.startswith(WORKERS_EVENTS)
                 self.note(event if is_known else "unknown", worker=message.get("worker"), **values)
 
-    def note(self, event: str, **values: object) -> None:
-        """Write a line; one that cannot be written is counted."""
+    def note(self, event: str, **values: object) -> bool:
+        """Write a line; return whether it is in the file. One that cannot be written is counted."""
         if not self._is_begun:
-            return
+            return False
         before = Chain(self._chain.sequence, self._chain.head)
         line = self._chain.line({"time": _utc(time.time()), "event": event, **values})
         try:
@@ -121,10 +121,11 @@ class AuditLog:
             self._chain = before
             self._dropped += 1
             self._failures.note("write", reason=error.strerror, lost=event)
-            return
+            return False
         self._size_bytes += len(line)
         self._written += 1
         self._is_dirty = True
+        return True
 
     def metric_lines(self) -> list[str]:
         """Return lines for /metrics; none without a file."""
