@@ -34,6 +34,7 @@ COMMANDS = {
     "autorecovery": "bring back the copies of lost bookies, and check that all others are there",
     "context": "clusters by name: store how to reach one, choose which one commands use",
     "gateway": "metadata for clients by HTTPS: each may create, close, truncate and delete as its rights say",
+    "console": "a web page that shows a cluster, and changes it",
     "token": "keys and signed tokens, which clients authenticate themselves with",
     "audit": "check the chain of a bookie's audit log",
     "metadata": "make, format or show the place where a cluster's metadata is",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
-    from fastbk.tls.contexts import RefreshedContext
+    from fastbk.tls.contexts import ClientCertificates, RefreshedContext
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
 ClientVerb: TypeAlias = "Callable[[Any, argparse.Namespace], Awaitable[int]]"
@@ -106,15 +106,18 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
 
 def http_tls(options: argparse.Namespace) -> RefreshedContext | None:
     """Return the context for the pages of `--http`, None: in the clear. Raises ConfigError."""
-    if options.http_tls is None:
-        return None
+    return None if options.http_tls is None else server_tls(options.http_tls, "--http-tls")
+
+
+def server_tls(client_certificates: ClientCertificates, option: str) -> RefreshedContext:
+    """Return a server's context by the environment. Raises ConfigError, which begins with `option`."""
     from fastbk.tls.contexts import RefreshedContext, server_context
     from fastbk.tls.options import TlsOptions
 
     files = TlsOptions.from_environment()
     if files is None:
-        raise ConfigError("--http-tls: FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE are not set")
-    return RefreshedContext(files, lambda: server_context(files, options.http_tls, "--http-tls"))
+        raise ConfigError(f"{option}: FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE are not set")
+    return RefreshedContext(files, lambda: server_context(files, client_certificates, option))
 
 
 def own_certificate_lines() -> Callable[[], list[str]]:

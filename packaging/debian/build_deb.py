@@ -53,7 +53,8 @@ fi
 PRERM = """#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop 'fastbk-bookie@*.service' fastbk-janitor.service fastbk-autorecovery.service fastbk-gateway.service
+    systemctl stop 'fastbk-bookie@*.service' fastbk-janitor.service fastbk-autorecovery.service \
+        fastbk-gateway.service fastbk-console.service
 fi
 """
 POSTRM = """#!/bin/sh
@@ -68,7 +69,7 @@ Copyright: the fastbk team
 License: Apache-2.0
  On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
 Comment: The packages below /usr/lib/fastbk have licenses of their own, in their *.dist-info folders.
- liburing, which is linked in, is under MIT or LGPL-2.1.
+ liburing, which is linked in, is under MIT or LGPL-2.1. uPlot, in the console's static files, is under MIT.
 """
 
 
@@ -102,7 +103,8 @@ def install_packages(tree: Path) -> None:
     run(SYSTEM_PYTHON, "-m", "venv", "--without-pip", "--symlinks", home)
     target = home / "lib" / PYTHON / "site-packages"
     install = ("pip", "install", "-q", "--no-compile", "--no-deps", "--target", target)
-    run(sys.executable, "-m", *install, "-r", ROOT / "requirements" / "run.txt")
+    for name in ("run.txt", "console.txt"):
+        run(sys.executable, "-m", *install, "-r", ROOT / "requirements" / name)
     run(sys.executable, "-m", *install, wheel)
     for surplus in (target / "bin", home / "bin" / "activate", home / "include"):
         shutil.rmtree(surplus, ignore_errors=True) if surplus.is_dir() else surplus.unlink(missing_ok=True)

@@ -109,7 +109,10 @@ listen = "127.0.0.1:0"
     assert heard.words.count("READY=1") == 1
 
 
-@pytest.mark.parametrize("words", [("janitor",), ("autorecovery",)], ids=lambda words: words[0])
+CONSOLE = ("console", "--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize("words", [("janitor",), ("autorecovery",), CONSOLE], ids=lambda words: words[0])
 def test_the_others_are_ready_alive_and_stop(words: tuple[str, ...], heard: Heard, tmp_path: Path) -> None:
     with LocalCluster(1) as cluster:
         process = started(heard, tmp_path / "log", *words, "--metadata", cluster.metadata_uri)

@@ -16,6 +16,7 @@ SERVICES = (
     "fastbk-janitor.service",
     "fastbk-autorecovery.service",
     "fastbk-gateway.service",
+    "fastbk-console.service",
 )
 
 

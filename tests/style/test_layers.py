@@ -30,7 +30,7 @@ LAYERS = [
     {"sync", "admin", "doctor", "autorecovery", "gateway", "apache.importer"},
     {"arrow", "upgrade", "overview"},
     {"spark", "top"},
-    {"cli", "testing", "devcluster", "apache.shell"},
+    {"cli", "console", "testing", "devcluster", "apache.shell"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
 SIBLINGS = [LAYERS[0], LAYERS[-1]]
@@ -87,7 +87,12 @@ HOMES = {
         "fastbk/gc/",
         "fastbk/gateway/",
         "fastbk/cli/",
+        "fastbk/console/",
     ],
+    "starlette": ["fastbk/console/"],
+    "uvicorn": ["fastbk/console/http_engine.py"],
+    "jinja2": ["fastbk/console/rendering.py"],
+    "markupsafe": ["fastbk/console/charts.py"],
     "logging": [
         "fastbk/observe/library_log.py",
         "fastbk/meta/zookeeper_session.py",

@@ -1,0 +1,115 @@
+"""`fastbk console`: a web page that shows a cluster and changes it, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import (
+    add_lifeline,
+    add_metadata,
+    end_with_lifeline,
+    metadata_uri,
+    server_tls,
+)
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+LISTEN_DEFAULT = "127.0.0.1:8080"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--listen",
+        default=LISTEN_DEFAULT,
+        metavar="HOST:PORT",
+        help=f"where browsers find it ({LISTEN_DEFAULT}); beyond loopback it needs --token-keys and --tls",
+    )
+    parser.add_argument(
+        "--http-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that browsers call this machine by, beside localhost and its own",
+    )
+    parser.add_argument(
+        "--tls",
+        action="store_true",
+        help="serve with TLS, by FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE",
+    )
+    parser.add_argument(
+        "--token-keys",
+        default="",
+        metavar="FILE",
+        help="public keys of tokens, as bookies have them (`fastbk token key` makes the file): users sign in with a"
+        " token; without: everybody on this machine may do everything",
+    )
+    parser.add_argument(
+        "--token-audience", default="", metavar="ID", help="the audience of tokens (the cluster's id)"
+    )
+    parser.add_argument(
+        "--revoked", default="", metavar="FILE", help="who is not accepted any more, as bookies have it"
+    )
+    parser.add_argument(
+        "--audit", type=Path, metavar="FILE", help="its audit log (console-audit.log in the user's state folder)"
+    )
+    parser.add_argument(
+        "--page",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="show also the events of the janitor or healer whose --http this is; https://HOST:PORT with TLS",
+    )
+    parser.add_argument("--name", default="", metavar="TEXT", help="of the cluster, shown on all pages")
+    add_lifeline(parser)
+    add_metadata(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from fastbk.config import split_address
+    from fastbk.observe import logs
+
+    try:
+        from fastbk.console.process import ConsoleOptions
+        from fastbk.console.process import run as serve
+    except ModuleNotFoundError as error:
+        if error.name in ("starlette", "uvicorn", "jinja2"):
+            raise ConfigError(
+                f"the console needs {error.name}, which is not installed: pip install 'fastbk[console]'"
+            ) from error
+        raise
+    logs.configure()
+    logs.bind(role="console")
+    host, port = split_address(options.listen, "--listen")
+    chosen = ConsoleOptions(
+        uri=metadata_uri(options),
+        host=host,
+        port=port,
+        audit_file=options.audit or _audit_file(),
+        name=options.name,
+        hosts=tuple(options.http_host),
+        tls=server_tls("none", "--tls") if options.tls else None,
+        token_keys_file=options.token_keys,
+        token_audience=options.token_audience,
+        revoked_file=options.revoked,
+        pages=tuple(options.page),
+    )
+
+    async def serving() -> None:
+        end_with_lifeline(options)
+        await serve(chosen)
+
+    asyncio.run(serving())
+    return 0
+
+
+def _audit_file() -> Path:
+    state = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME")
+    folder = Path(state) if state else Path.home() / ".local" / "state"
+    return (folder if os.environ.get("STATE_DIRECTORY") else folder / "fastbk") / "console-audit.log"

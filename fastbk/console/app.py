@@ -1,0 +1,145 @@
+"""The console as an ASGI application: which path is which page, and what faults look like."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from fastbk.console import (
+    action_pages,
+    bookie_pages,
+    cluster_pages,
+    event_pages,
+    ledger_pages,
+    login_pages,
+    record_pages,
+    stream_pages,
+)
+from fastbk.console.context import PART_HEADER, Console, Context
+from fastbk.console.guards import Guard
+from fastbk.errors import ConfigError, Error
+from fastbk.observe import logs
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from fastbk.server.admin.http_guard import SiteGuard
+
+Page = Callable[[Context], Awaitable[Response]]
+
+PAGES: dict[str, Page] = {
+    "/": cluster_pages.cluster,
+    "/bookies": bookie_pages.bookies,
+    "/bookie/{bookie_id:path}": bookie_pages.bookie,
+    "/disks": bookie_pages.disks,
+    "/streams": stream_pages.streams,
+    "/stream/{stream:path}": stream_pages.stream,
+    "/records/{stream:path}": record_pages.records,
+    "/cursors": stream_pages.cursors,
+    "/namespaces": stream_pages.namespaces,
+    "/namespace/{namespace:path}": stream_pages.namespace,
+    "/ledgers": ledger_pages.ledgers,
+    "/ledger/{ledger_id:int}": ledger_pages.ledger,
+    "/healing": cluster_pages.healing,
+    "/events": event_pages.events,
+    "/search": cluster_pages.search,
+    "/series": cluster_pages.series,
+    "/action/{action}": action_pages.confirmation,
+}
+
+
+def make_app(console: Console, site: SiteGuard) -> Guard:
+    """Return the application. `site`: the names that it may be called by."""
+    routes = [Route(path, _page_of(console, page), methods=["GET"]) for path, page in PAGES.items()]
+    routes += [
+        Route("/action/{action}", _page_of(console, action_pages.perform), methods=["POST"]),
+        Route("/login", login_pages.form_of(console), methods=["GET"]),
+        Route("/login", login_pages.sign_in_of(console), methods=["POST"]),
+        Route("/logout", login_pages.sign_out_of(console), methods=["POST"]),
+        Route("/static/{name:path}", _static(console), methods=["GET"]),
+        Route("/livez", _alive(console), methods=["GET"]),
+    ]
+    handlers = {HTTPException: _refused(console), Exception: _broken}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), site)
+
+
+def _page_of(console: Console, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint of a page that needs a session."""
+
+    async def endpoint(request: Request) -> Response:
+        key = request.cookies.get(console.cookie, "")
+        session, reason = console.sessions.find(key)
+        if session is None:
+            return _to_login(request, reason)
+        context = Context(console, request, session)
+        try:
+            response = await page(context)
+        except ConfigError as error:
+            response = context.page("message.html", 400, title="That cannot be done", text=str(error), next_step="")
+        except (Error, TimeoutError) as error:
+            text = str(error) or "the cluster did not answer in time"
+            response = context.page(
+                "message.html", 503, title="The cluster did not answer that", text=text,
+                next_step="Try again. `fastbk doctor` and the page Cluster show what is wrong.",
+            )  # fmt: skip
+        if session.key != key:
+            login_pages.set_cookie(console, response, session.key)
+        return response
+
+    return endpoint
+
+
+def _to_login(request: Request, reason: str) -> Response:
+    """Send a browser to sign in. The script of an open page gets 401 and does the same."""
+    if PART_HEADER in request.headers or request.method != "GET" or request.url.path == "/series":
+        return PlainTextResponse(f"{reason or 'sign in first'}\n", 401)
+    where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    ended = "&ended=1" if reason else ""
+    return RedirectResponse(f"/login?next={quote(where)}{ended}", 303)
+
+
+def _static(console: Console) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return console.renderer.static.answer(request.path_params["name"])
+
+    return endpoint
+
+
+def _alive(console: Console) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        del request
+        if console.view.is_reading:
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse("the console reads the cluster no longer: restart it\n", 503)
+
+    return endpoint
+
+
+def _refused(console: Console) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handler(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        session, _ = console.sessions.find(request.cookies.get(console.cookie, ""))
+        if error.status_code != 404 or session is None or PART_HEADER in request.headers:
+            return PlainTextResponse(f"{error.detail}\n", error.status_code)
+        text = f"There is no page {request.url.path}."
+        return Context(console, request, session).page(
+            "message.html", 404, title="No such page", text=text,
+            next_step="The search finds bookies, ledgers and streams.",
+        )  # fmt: skip
+
+    return handler
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    logs.error(
+        "console.page_failed", path=request.url.path[:200], reason=repr(error)[:500],
+        trace="".join(traceback.format_exception(error, limit=-8)),
+    )  # fmt: skip
+    return PlainTextResponse("a fault of the console: its log has console.page_failed with the reason\n", 500)

@@ -1,0 +1,134 @@
+"""The console's process: one cluster, one port, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import fastbk
+from fastbk.console.access import Access
+from fastbk.console.app import make_app
+from fastbk.console.cluster_view import ClusterView
+from fastbk.console.context import Console
+from fastbk.console.http_engine import HttpEngine
+from fastbk.console.rendering import Renderer, StaticFiles
+from fastbk.console.sessions import LoginLimit, Sessions
+from fastbk.errors import ConfigError, os_errors_as
+from fastbk.observe import logs
+from fastbk.observe.systemd import announced
+from fastbk.private_files import make_directory
+from fastbk.server.admin.http_guard import SiteGuard
+from fastbk.server.admin.listener import HttpListener
+from fastbk.server.configuration.settings import AuditSettings
+from fastbk.server.supervision.audit_log import AuditLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from fastbk.tls.contexts import RefreshedContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """How a console is started.
+
+    Attributes:
+        uri: of the cluster's metadata. name: of the cluster, on all pages; "": the host and port of the URI.
+        host, port: where browsers find it. hosts: names that they may call it by, beside its own.
+        tls: None: in the clear, which with tokens is refused beyond loopback.
+        audit_file: where its audit log is.
+        token_keys_file: public keys of users' tokens; "": nobody signs in, and it listens on loopback only.
+        token_audience: what tokens are for; "": the cluster's id. revoked_file: of who is not accepted any more.
+        pages: HOST:PORT of the pages of janitors and healers, whose events are shown beside those of bookies.
+    """
+
+    uri: str
+    host: str
+    port: int
+    audit_file: Path
+    name: str = ""
+    hosts: tuple[str, ...] = field(default=())
+    tls: RefreshedContext | None = None
+    token_keys_file: str = ""
+    token_audience: str = ""
+    revoked_file: str = ""
+    pages: tuple[str, ...] = field(default=())
+
+
+async def run(options: ConsoleOptions) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with serving(options) as (console, port):
+        scheme = "http" if options.tls is None else "https"
+        logs.info("console.started", url=f"{scheme}://{options.host}:{port}", signs_in=not console.access.is_open)
+        async with announced(f"serves port {port}", lambda: console.view.is_reading):
+            await stop.wait()
+    logs.info("console.ended")
+
+
+@contextlib.asynccontextmanager
+async def serving(options: ConsoleOptions) -> AsyncGenerator[tuple[Console, int], None]:
+    """Serve while the block runs; yield the console and its port. Raises as `run`."""
+    check_exposure(options)
+    async with contextlib.AsyncExitStack() as stack:
+        with os_errors_as(ConfigError, f"--listen {options.host}:{options.port}: cannot listen"):
+            listener = await HttpListener.bind(options.host, options.port, options.tls)
+        stack.push_async_callback(listener.close)
+        client = await stack.enter_async_context(fastbk.connect(options.uri))
+        cluster_id = await client.call_store(lambda store: store.instance_id())
+        audience = options.token_audience or cluster_id
+        access = Access(audience, options.token_keys_file, options.revoked_file)
+        with os_errors_as(ConfigError, f"--audit {options.audit_file}: its folder cannot be used"):
+            await asyncio.to_thread(make_directory, options.audit_file.absolute().parent)
+        audit = AuditLog(AuditSettings(file=str(options.audit_file.absolute())))
+        await audit.begin(stack)
+        name = options.name or shown_uri(options.uri)
+        view = await stack.enter_async_context(ClusterView(client, options.uri, options.pages))
+        static = StaticFiles()
+        if not static.has_uplot:
+            logs.info("console.without_uplot", charts="SVG images", next="docs/console.md says how to add uPlot")
+        console = Console(
+            options.uri, name, view, access, Sessions(access), LoginLimit(), Renderer(static), audit,
+            options.tls is not None,
+        )  # fmt: skip
+        engine = HttpEngine(make_app(console, SiteGuard((*options.hosts, options.host))))
+        stack.push_async_callback(engine.close)
+        await engine.serve(listener)
+        yield console, listener.port
+
+
+def check_exposure(options: ConsoleOptions) -> None:
+    """Refuse to serve strangers, and tokens in the clear. Raises ConfigError."""
+    if is_loopback(options.host):
+        return
+    where = f"--listen {options.host}"
+    if not options.token_keys_file:
+        raise ConfigError(
+            f"{where} is open to other machines, and nobody would have to sign in: give --token-keys FILE,"
+            " or listen on 127.0.0.1"
+        )
+    if options.tls is None:
+        raise ConfigError(f"{where} is open to other machines, and tokens would go there in the clear: give --tls")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def shown_uri(uri: str) -> str:
+    """Return a metadata URI for people: without what may be secret."""
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if rest else uri

@@ -1,0 +1,85 @@
+"""Actions: who may do them, what has to be typed, and that each leaves lines in the audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fastbk
+from fastbk.cli.__main__ import main
+from tests.fixtures.console import audit_lines, console_of, signed, with_tokens
+from tests.fixtures.metadata import new_cluster
+
+
+async def test_healing_is_paused_and_resumed_as_the_user(tmp_path: Path) -> None:
+    uri = new_cluster(tmp_path / "m")
+    async with console_of(uri, tmp_path, **with_tokens(tmp_path)) as (console, visitor):
+        client = console.view.client
+        await visitor.sign_in(signed("admin"))
+        wrong = await visitor.act("pause-healing", "healing", confirm="Healing")
+        assert (wrong.status, "type exactly: healing" in wrong.text) == (400, True)
+        assert await client.call_store(lambda store: store.coordination.is_enabled())
+        done = await visitor.act("pause-healing", "healing")
+        assert (done.status, "is paused" in done.text) == (200, True)
+        assert not await client.call_store(lambda store: store.coordination.is_enabled())
+        assert (await visitor.act("resume-healing", "healing")).status == 200
+        assert await client.call_store(lambda store: store.coordination.is_enabled())
+    lines = audit_lines(tmp_path)[1:]
+    assert [(one["event"], one["operation"], one["principal"], one["target"]) for one in lines] == [
+        (f"console.action_{word}", f"{name}-healing", "token:alice", "healing")
+        for name in ("pause", "resume")
+        for word in ("begun", "done")
+    ]
+    assert main(["audit", "verify", str(tmp_path / "audit.log")]) == 0
+
+
+async def test_who_may_not_changes_nothing_and_is_noted(tmp_path: Path) -> None:
+    uri = new_cluster(tmp_path / "m")
+    async with console_of(uri, tmp_path, **with_tokens(tmp_path)) as (console, visitor):
+        for token in (signed("read", "add"), signed("admin", namespaces=["shop"])):
+            await visitor.sign_in(token)
+            page = await visitor.act("pause-healing", "healing")
+            assert page.status == 403
+            assert "disabled" in (await visitor.get("/healing")).text
+        assert await console.view.client.call_store(lambda store: store.coordination.is_enabled())
+    assert [one["event"] for one in audit_lines(tmp_path)] == ["console.signed_in", "console.denied"] * 2
+
+
+async def test_an_action_that_cannot_be_noted_is_not_done(tmp_path: Path) -> None:
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path) as (console, visitor):
+        await console.audit.close()
+        page = await visitor.act("pause-healing", "healing")
+        assert (page.status, "audit log cannot be written" in page.text) == (502, True)
+        assert await console.view.client.call_store(lambda store: store.coordination.is_enabled())
+
+
+async def test_a_truncation_needs_a_position_and_its_namespace(tmp_path: Path) -> None:
+    uri = new_cluster(tmp_path / "m")
+    async with fastbk.connect(uri) as client:
+        for name in ("shop", "other"):
+            await client.namespace(name).create()
+            await client.namespace(name).create_stream("orders")
+    async with console_of(uri, tmp_path, **with_tokens(tmp_path)) as (_, visitor):
+        await visitor.sign_in(signed("admin", namespaces=["shop"]))
+        page = await visitor.act("truncate", "shop/orders", position="latest")
+        assert (page.status, "the operation `truncate`" in page.text) == (403, True)
+        await visitor.sign_in(signed("truncate", namespaces=["shop"]))
+        wrong = {"earliest": "nothing lies before", "soon": "is no position", "": "is no position"}
+        for position, reason in wrong.items():
+            page = await visitor.act("truncate", "shop/orders", position=position)
+            assert (page.status, reason in page.text) == (403, True)
+        assert (await visitor.act("truncate", "shop/orders", position="latest")).status == 200
+        page = await visitor.act("truncate", "other/orders", position="latest")
+        assert (page.status, "not for the namespace other" in page.text) == (403, True)
+        assert (await visitor.get("/stream/other/orders")).status == 404
+        streams = await visitor.get("/streams")
+        assert "shop" in streams.text
+        assert "other" not in streams.text
+
+
+async def test_an_action_on_a_bookie_that_is_not_there_says_so(tmp_path: Path) -> None:
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path) as (_, visitor):
+        page = await visitor.act("gc", "bookie-9")
+        assert (page.status, "lists no bookie bookie-9" in page.text) == (502, True)
+        assert (await visitor.get("/action/nonsense?target=a")).status == 404
+        assert (await visitor.act("pause-healing", "healing", confirm="")).status == 400
+    assert [one["event"] for one in audit_lines(tmp_path)] == ["console.action_begun", "console.action_failed"]
