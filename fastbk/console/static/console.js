@@ -5,6 +5,17 @@ const REFRESH_MS = 5000;
 const TIMEOUT_MS = 15000;
 const PART = { "X-Console-Part": "1" };
 
+// Blank text between these elements' children means nothing, and would only be in the way.
+const BLOCKS = new Set(["MAIN", "SECTION", "TABLE", "THEAD", "TBODY", "TR", "UL", "DL"]);
+
+function parts(node) {
+  const all = [...node.childNodes];
+  if (!BLOCKS.has(node.nodeName)) return all;
+  const isBlank = (one) => one.nodeType === Node.TEXT_NODE && !one.nodeValue.trim();
+  all.filter(isBlank).forEach((one) => one.remove());
+  return all.filter((one) => !isBlank(one));
+}
+
 // Makes `old` look like `fresh` with as few changes as possible, so that focus, selection and scrolling stay.
 function morph(old, fresh) {
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || (old.id || fresh.id) && old.id !== fresh.id) {
@@ -19,7 +30,7 @@ function morph(old, fresh) {
   if (old === document.activeElement && old.matches("input, select, textarea")) return;
   for (const { name, value } of [...fresh.attributes]) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
-  const olds = [...old.childNodes], news = [...fresh.childNodes];
+  const olds = parts(old), news = parts(fresh);
   const byId = new Map(olds.filter((one) => one.id).map((one) => [one.id, one]));
   news.forEach((one, at) => {
     const here = old.childNodes[at];
@@ -43,7 +54,10 @@ async function refresh() {
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(`<main>${await answer.text()}</main>`, "text/html").querySelector("main");
     for (const { name, value } of main.attributes) fresh.setAttribute(name, value);
+    const focused = document.activeElement;
     morph(main, fresh);
+    // An element that was moved has lost the focus.
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
     document.dispatchEvent(new Event("console:refreshed"));
   } catch {
     // The server is away for a moment; the page says how old its figures are once it is back.
