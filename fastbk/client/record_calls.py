@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from itertools import islice
 
 from fastbk.client.metadata_calls import MetadataCalls
@@ -16,7 +16,7 @@ from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
-from fastbk.model.ledger import STREAM_KEY, Fragment, LedgerMetadata
+from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import MarkReplicas
@@ -26,9 +26,7 @@ FOREIGN_MARKS_MAX = 10_000
 _PAGE_TIMEOUT_S = 60.0
 _TRIES_MAX = 20
 _log = LibraryLog("fastbk.client")
-_NEVER_WRITTEN = LedgerMetadata(
-    ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("none:0",)),)
-).closed(-1, 0)
+_OF_NO_CURSOR: Mapping[str, bytes | None] = {CURSOR_KEY: None}
 
 
 class RecordCalls:
@@ -88,14 +86,28 @@ class RecordCalls:
 
         return await self._store.call(call)
 
-    async def retire_ledger_id(self, ledger_id: LedgerId, stream_id: str, *, is_segment: bool = False) -> None:
+    async def retire_ledger_id(
+        self,
+        ledger_id: LedgerId,
+        stream_id: str,
+        custom: Mapping[str, bytes | None] = _OF_NO_CURSOR,
+        *,
+        is_segment: bool = False,
+    ) -> None:
         """Delete a ledger of a stream; where it was not created yet, see to it that it never will be.
 
         One that is not the stream's stays (INV-W4): a record that names it for deletion does not make it so.
-        `is_segment`: its chain had it as a segment; then it need not say whose it is.
+        `custom`: what else its custom metadata has to have; None: no such key. `is_segment`: its chain had it as a
+        segment; then it need not say whose it is.
         """
-        owners = {stream_id.encode(), None} if is_segment else {stream_id.encode()}
-        is_gone = await self._store.call(lambda store: _retire(store, ledger_id, owners))
+        owner = stream_id.encode()
+
+        def is_own(metadata: LedgerMetadata) -> bool:
+            found = metadata.custom
+            is_known = found.get(STREAM_KEY, owner if is_segment else None) == owner
+            return is_known and all(found.get(key) == value for key, value in custom.items())
+
+        is_gone = await self._store.call(lambda store: _retire(store, ledger_id, is_own))
         if not is_gone:
             why = "it is not the stream's, so it was left"
             _log.warning("stream.foreign_ledger_left", stream=stream_id, ledger_id=ledger_id, reason=why)
@@ -130,19 +142,21 @@ class RecordCalls:
             watch.close()
 
 
-def _retire(store: MetadataStore, ledger_id: LedgerId, owners: Collection[bytes | None]) -> bool:
-    """Return whether the ledger is gone for good; False: it is none of these streams'."""
+def _retire(
+    store: MetadataStore, ledger_id: LedgerId, is_own: Callable[[LedgerMetadata], bool]
+) -> bool:
+    """Return whether the ledger is gone for good; False: it is another's."""
     for _ in range(_TRIES_MAX):
         (found,) = store.read_ledgers([ledger_id])
         if found is None:
             # A store never forgets the id of a ledger that was deleted, so make one.
             try:
-                store.create_ledger(ledger_id, _NEVER_WRITTEN)
+                store.create_ledger(ledger_id, PLACEHOLDER)
             except MetadataConflict:
                 if store.read_ledgers([ledger_id]) == [None]:
                     return True  # it was deleted before
             continue
-        if found.metadata.custom.get(STREAM_KEY) not in owners and not found.metadata.is_empty:
+        if not (found.metadata.is_placeholder or is_own(found.metadata)):
             return False
         try:
             delete_ledger(store, ledger_id, found.version)

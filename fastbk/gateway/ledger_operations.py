@@ -54,7 +54,7 @@ def plan_creation(store: MetadataStore, access: Access, request: messages.Create
     ledger_id, metadata = check_ledger_id(request.ledger_id), _metadata(request.metadata)
     needs = needs_of_creation(metadata)
     access.check_all(needs, f"ledger {ledger_id}")
-    if metadata.is_empty and ledger_id <= store.highest_drawn_id():
+    if metadata.is_placeholder and ledger_id <= store.highest_drawn_id():
         pass  # it keeps an id that was drawn from being used, whoever drew it: he draws another
     else:
         access.check_ledger(ledger_id, metadata)
@@ -167,7 +167,7 @@ def mark(store: MetadataStore, access: Access, request: messages.UpdateMark) -> 
 
 
 def _check_deletion(store: MetadataStore, access: Access, ledger_id: int, metadata: LedgerMetadata) -> None:
-    if metadata.is_empty:
+    if metadata.is_placeholder:
         return access.check_all(needs_of_deletion(metadata), f"ledger {ledger_id}")
     access.check_ledger(ledger_id, metadata)
     needs = needs_of_deletion(metadata)

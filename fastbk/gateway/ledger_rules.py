@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, RECOVER, WRITE, ForbiddenChange, Need
-from fastbk.model.ledger import STREAM_KEY, LedgerMetadata, LedgerState
+from fastbk.model.ledger import CURSOR_KEY, STREAM_KEY, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from fastbk.auth.rights import Right
@@ -19,8 +19,6 @@ CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = "create", "close", "begin recovery of"
 REMOVE = "delete"
 OWN_KEYS = "fastbk."
 """How keys of custom metadata begin that say what fastbk does with a ledger."""
-CURSOR_KEY = "fastbk.cursor"
-"""Of ledgers that hold the states of a cursor: their owner deletes them as it goes."""
 _FIXED = (
     "ensemble_size",
     "write_quorum",
@@ -95,5 +93,6 @@ def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
 def _right_of_key(key: str, old: LedgerMetadata) -> Right:
     if not key.startswith(OWN_KEYS):
         return ADD
-    # Attaching a ledger to a stream says so in it, once; its namespace, and that it is a cursor's, say who may do what.
-    return ADD if key == STREAM_KEY and key not in old.custom else ADMIN
+    # A ledger that is attached to a stream says so, once. Its retention deletes the ledger then, and readers of the
+    # ledger lose it. The namespace, and that it is a cursor's, say who may do what.
+    return DELETE if key == STREAM_KEY and key not in old.custom else ADMIN

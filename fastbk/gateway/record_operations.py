@@ -227,7 +227,7 @@ class _Check:
 
 
 def _is_of_stream(ledger: VersionedLedger, stream_id: str) -> bool:
-    return ledger.metadata.custom.get(STREAM_KEY) == stream_id.encode() or ledger.metadata.is_empty
+    return ledger.metadata.custom.get(STREAM_KEY) == stream_id.encode() or ledger.metadata.is_placeholder
 
 
 def _shortened(change: JudgedChange, found: dict[int, VersionedLedger | None]) -> str:

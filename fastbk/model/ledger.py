@@ -23,6 +23,10 @@ NAMESPACE_KEY = "fastbk.namespace"
 """Of the custom metadata."""
 STREAM_KEY = "fastbk.stream"
 """Of a ledger's custom metadata: the stream that it belongs to."""
+SEGMENT_KEY = "fastbk.segment"
+"""The number that a stream's writer made it for."""
+CURSOR_KEY = "fastbk.cursor"
+"""The cursor whose states it holds."""
 
 
 class LedgerState(enum.IntEnum):
@@ -89,6 +93,11 @@ class LedgerMetadata:
         return self.state is LedgerState.CLOSED
 
     @property
+    def is_placeholder(self) -> bool:
+        """Whether it only keeps its id from being used."""
+        return self == PLACEHOLDER
+
+    @property
     def is_empty(self) -> bool:
         """Whether it ended without an entry."""
         return self.is_closed and self.last_entry_id < 0
@@ -135,6 +144,12 @@ class LedgerMetadata:
             return _from_message(body[at : at + size])
         except (ValueError, ConfigError) as error:
             raise StorageError(f"ledger metadata is damaged: {error}") from error
+
+
+PLACEHOLDER = LedgerMetadata(
+    ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("none:0",)),)
+).closed(NO_ENTRY, 0)
+"""What is created and deleted at once, so that an id is never used: a store remembers those of deleted ledgers."""
 
 
 def _to_message(metadata: LedgerMetadata) -> bytes:

@@ -20,6 +20,7 @@ from fastbk.client.client import Client
 from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import CURSOR_KEY, SEGMENT_KEY
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.paths import drafts_path
@@ -34,6 +35,7 @@ LEDGERS_MAX = 1000
 """Of one draft: its record names them all."""
 TOGETHER = 16
 READ_AT_ONCE = 200
+_OF_DRAFTS = {SEGMENT_KEY: None, CURSOR_KEY: None}
 FENCE_S = 5.0
 """How long fencing a ledger that is given up may take; it is deleted in any case."""
 TRIES_MAX = 20
@@ -139,7 +141,7 @@ async def _give_up(client: Client, draft: Draft) -> None:
         return
     for ledger_id in marked.ledgers:
         await _fence(client, ledger_id)
-        await client.records.retire_ledger_id(ledger_id, draft.stream_id)
+        await client.records.retire_ledger_id(ledger_id, draft.stream_id, _OF_DRAFTS)
     if marked.ledgers:
         _log.info("stream.draft_given_up", stream=draft.stream_id, draft=draft.name)
     with suppress(MetadataConflict):  # somebody else has deleted it

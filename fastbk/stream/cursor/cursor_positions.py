@@ -16,7 +16,7 @@ from fastbk.errors import Error
 from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.cursor.opening import CursorRequest, take_over
 from fastbk.stream.cursor.state import Data, check_data
-from fastbk.stream.cursor.store import CursorStore, path_of
+from fastbk.stream.cursor.store import CursorStore, of_cursor, path_of
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.paths import split_path
 from fastbk.stream.positions import DLSN
@@ -95,5 +95,7 @@ class CursorPositions:
         context = await self._catalog.context(tuple(where), name)
         store = await take_over(context, self._name, CursorRequest(mark, raises=False))
         for ledger_id in store.record.doomed:  # whoever held it before kept its states there
-            await self._catalog.records.retire_ledger_id(ledger_id, context.stream_id)
+            await self._catalog.records.retire_ledger_id(
+                ledger_id, context.stream_id, of_cursor(self._name)
+            )
         return store

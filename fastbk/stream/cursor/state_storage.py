@@ -27,7 +27,7 @@ from fastbk.stream.cursor.state import (
     get_state,
     put_state,
 )
-from fastbk.stream.cursor.store import CursorStore
+from fastbk.stream.cursor.store import CursorStore, of_cursor
 
 _log = LibraryLog("fastbk.stream.cursor")
 
@@ -205,7 +205,9 @@ class StateStorage:
             await ledger.close()
         for ledger_id in self._store.record.doomed:
             if ledger_id in self._doomed:
-                await self._context.client.records.retire_ledger_id(ledger_id, self._context.stream_id)
+                await self._context.client.records.retire_ledger_id(
+                    ledger_id, self._context.stream_id, of_cursor(self._name)
+                )
                 self._doomed.remove(ledger_id)
 
     async def close(self, is_dirty: bool) -> None:

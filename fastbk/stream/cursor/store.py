@@ -20,6 +20,7 @@ from fastbk.errors import (
     MetadataUnavailable,
 )
 from fastbk.meta.records import Change
+from fastbk.model.ledger import CURSOR_KEY
 from fastbk.stream.cursor.state import CursorRecord, get_record, put_record
 from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN
@@ -121,6 +122,11 @@ async def cursors_of(records: RecordCalls, stream_id: str) -> list[CursorInfo]:
     return infos
 
 
+def of_cursor(name: str) -> dict[str, bytes | None]:
+    """Return what the custom metadata of a cursor's ledgers has."""
+    return {CURSOR_KEY: name.encode()}
+
+
 async def delete_cursor(
     client: Client, stream_id: str, name: str, *, expected: CursorInfo | None = None
 ) -> bool:
@@ -145,7 +151,7 @@ async def delete_cursor(
                 record = replace(record, state=epoch, holder="", is_deleting=True)
                 (held,) = await client.records.change(Change(path, put_record(record), held))
             for ledger_id in record.ledgers:
-                await client.records.retire_ledger_id(ledger_id, stream_id)
+                await client.records.retire_ledger_id(ledger_id, stream_id, of_cursor(name))
             await client.records.change(Change(path, None, held))
             return True
         except MetadataConflict:

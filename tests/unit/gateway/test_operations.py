@@ -18,7 +18,7 @@ from fastbk.meta import gateway_messages as messages
 from fastbk.meta.gateway import GatewayStore
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite import MemoryStore
-from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.ledger import PLACEHOLDER, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.stream.chain import changes as chains
 from fastbk.stream.chain.chain import Chain, get_chain, put_chain
@@ -341,3 +341,19 @@ def test_what_is_sent_is_bounded_and_checked(store: MetadataStore) -> None:
 )
 def test_the_way_to_a_namespace(patterns: tuple[str, ...], path: str, above: bool) -> None:
     assert is_above(patterns, path) is above
+
+
+def test_an_empty_ledger_of_others_stays_theirs(store: MetadataStore) -> None:
+    """A placeholder, which keeps an id from being used, belongs to nobody; an empty ledger does."""
+    theirs = ledger(store, "bank", last=-1)
+    assert store.read_ledger(theirs).metadata.is_empty
+    shop = of(store, *WRITER, namespaces=("shop",))
+    with pytest.raises(Unauthorized):
+        shop.delete_ledger(theirs)
+    drawn = store.next_ledger_id()
+    with pytest.raises(Unauthorized):
+        shop.create_ledger(drawn, metadata(-1))
+    shop.create_ledger(drawn, PLACEHOLDER)
+    shop.delete_ledger(drawn)
+    with pytest.raises(Unauthorized):
+        shop.create_ledger(drawn + 1000, PLACEHOLDER)

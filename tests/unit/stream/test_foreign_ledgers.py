@@ -8,6 +8,7 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.client.record_calls import RecordCalls
 from fastbk.meta.sqlite import MemoryStore
+from fastbk.stream.cursor.store import of_cursor
 from tests.fixtures.metadata import metadata
 
 
@@ -29,5 +30,10 @@ async def test_only_a_streams_own_ledgers_are_deleted() -> None:
     # One that was never made never will be, by nobody who is slow.
     await records.retire_ledger_id(4, "mine")
     assert 4 not in store.list_ledgers()
+    # What a cursor names is deleted only if it holds that cursor's states: a reader may write cursors.
+    for ledger_id, more in ((5, {}), (6, {"fastbk.cursor": b"other"}), (7, {"fastbk.cursor": b"c"})):
+        store.create_ledger(ledger_id, replace(metadata(9), custom={"fastbk.stream": b"mine", **more}))
+        await records.retire_ledger_id(ledger_id, "mine", of_cursor("c"))
+    assert store.list_ledgers() == [3, 5, 6]
     await calls.close(1.0)
     store.close()
