@@ -39,7 +39,7 @@ def _all(view: ClusterView) -> Iterator[Trouble]:
     if overview is None:
         return
     if view.hold:
-        text = f"metadata is on hold, nothing is deleted: {view.hold}; see `fastbk metadata status`"
+        text = f"metadata is on hold, nothing is deleted: {view.hold}; see “fastbk metadata status”"
         yield Trouble(Severity.BAD, "Metadata", text, "/healing")
     for row in overview.bookies:
         for one in row.problems:
@@ -62,7 +62,7 @@ def _of_healing(found: Healing) -> Iterator[Trouble]:
         text = "AutoRecovery is paused: lost copies are not made anew"
         yield Trouble(Severity.WARN, "Healing", text, "/healing")
     elif not found.auditor:
-        text = "no auditor is elected: does `fastbk autorecovery` run?"
+        text = "no auditor is elected: is “fastbk autorecovery” running?"
         yield Trouble(Severity.WARN, "Healing", text, "/healing")
     if found.marked:
         text = f"{format_count(found.marked, 'ledger')} miss copies, about {format_size(found.bytes_left)} to copy"

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import fastbk
+from fastbk.cli.options import server_tls
 from fastbk.console.app import PAGES
 from fastbk.console.context import Console
 from fastbk.private_files import write_text
 from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster
+from fastbk.tls.contexts import client_context
 from tests.fixtures.console import KEY, Visitor, audit_lines, console_of, signed
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until_async
@@ -222,3 +224,30 @@ async def visitor_acts(visitor: Visitor, token: str) -> int:
     """Sign in, make the bookie read-only, and return the status."""
     assert (await visitor.sign_in(token)).status == 303
     return (await visitor.act("read-only", "bookie-1")).status
+
+
+async def test_with_tls_the_cookie_never_goes_out_in_the_clear(
+    secured: tuple[LocalCluster, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, folder = secured
+    assert cluster.tls_options is not None
+    for name, value in cluster.tls_options.environment().items():
+        monkeypatch.setenv(name, value)
+    write_text(folder / "console-token", signed("read", audience="c", subject="console", lifetime_s=600))
+    monkeypatch.setenv("FASTBK_TOKEN_FILE", str(folder / "console-token"))
+    options = {"token_keys_file": str(folder / "keys.json"), "token_audience": "c", "tls": server_tls("none", "--tls")}
+    async with console_of(cluster.metadata_uri, tmp_path, **options) as (_, visitor):
+        visitor.tls = client_context(cluster.tls_options, verify_name=False)
+        page = await visitor.sign_in(signed("read", audience="c"))
+        assert page.status == 303
+        cookie = page.headers["set-cookie"]
+        assert cookie.startswith("__Host-")
+        assert "Secure" in cookie
+        assert "token:alice" in (await visitor.get("/")).text
+        own = f"https://127.0.0.1:{visitor.port}"
+        form = {"form_key": (await visitor.get("/")).form_key}
+        assert (await visitor.post("/logout", form, {"Origin": own.replace("https", "http")})).status == 403
+        assert (await visitor.post("/logout", form, {"Origin": own})).status == 303
+        visitor.tls = None
+        with pytest.raises(OSError):  # noqa: PT011 -- whichever way TLS ends it
+            await visitor.get("/livez")
