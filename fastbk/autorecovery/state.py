@@ -242,6 +242,12 @@ class ClusterState:
         self.audit = StoredValue(records, "audit", Audit())
         self.leases = StoredValue(records, "leases", Leases())
 
+    async def release(self) -> None:
+        """End all that operators hold: the cluster's hold, maintenance, and bookies that are lost now."""
+        await self.hold.put(HealingHold())
+        await self.maintenance.put(Maintenance())
+        await self.lost_bookies.change(lambda lost: lost.released())
+
     def worker(self, name: str) -> StoredValue[WorkerReport]:
         """Return the record of one worker."""
         return StoredValue(self._records, f"workers/{name}", WorkerReport())

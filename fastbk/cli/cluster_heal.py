@@ -54,8 +54,7 @@ def heal(options: argparse.Namespace) -> int:
 
 async def _heal(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.autorecovery.lost_bookies import HealingHold
-    from fastbk.autorecovery.state import ClusterState, Maintenance, Settings
+    from fastbk.autorecovery.state import ClusterState, Settings
 
     async with fastbk.connect(metadata_uri(options)) as client:
         state = ClusterState(client.records)
@@ -64,9 +63,7 @@ async def _heal(options: argparse.Namespace) -> int:
             return print_answer(options, {"paused": True}, "AutoRecovery is paused")
         if options.action == "resume":
             await client.call_store(lambda store: store.coordination.enable())
-            await state.hold.put(HealingHold())
-            await state.maintenance.put(Maintenance())
-            await state.lost_bookies.change(lambda lost: lost.released())
+            await state.release()
             return print_answer(
                 options,
                 {"paused": False},

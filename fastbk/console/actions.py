@@ -133,7 +133,7 @@ async def _pause_healing(context: Context, _: Wanted) -> str:
 async def _resume_healing(context: Context, _: Wanted) -> str:
     client = context.view.client
     await client.call_store(lambda store: store.coordination.enable())
-    await ClusterState(client.records).lost_bookies.change(lambda lost: lost.released())
+    await ClusterState(client.records).release()
     return "AutoRecovery works; bookies that are lost now are held no longer."
 
 
