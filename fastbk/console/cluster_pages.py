@@ -8,12 +8,16 @@ from starlette.responses import JSONResponse, RedirectResponse
 
 from fastbk.autorecovery.state import ClusterState, clock_ms
 from fastbk.console.access import why_not_change
+from fastbk.console.cluster_view import lag_name
 from fastbk.console.problems import problems_of
 from fastbk.console.searching import find_all
+from fastbk.console.visible import cursors_of
 from fastbk.errors import ConfigError
 from fastbk.overview.values import Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.responses import Response
 
     from fastbk.console.context import Context
@@ -34,7 +38,7 @@ async def cluster(context: Context) -> Response:
     total = sum(one.free_bytes / max(1 - one.used_ratio, 0.001) for one in disks)
     return context.page(
         "cluster.html",
-        problems=problems_of(context.view),
+        problems=problems_of(context.view, cursors_of(context)),
         well=sum(one.severity <= Severity.NOTE for one in bookies),
         free_bytes=free,
         used_share=1 - free / total if total else None,
@@ -48,9 +52,9 @@ async def healing(context: Context) -> Response:
     """Show what AutoRecovery does, and what it has to do."""
     state = ClusterState(context.view.client.records)
     audit, workers = await state.audit.read(), await state.workers()
-    settings = await state.settings.read()
+    settings, hold = await state.settings.read(), await state.hold.read()
     return context.page(
-        "healing.html", audit=audit, workers=workers, settings=settings, now_ms=clock_ms(),
+        "healing.html", audit=audit, workers=workers, settings=settings, hold=hold, now_ms=clock_ms(),
         history=context.view.history, refused=why_not_change(context.principal, None),
     )  # fmt: skip
 
@@ -72,7 +76,8 @@ async def series(context: Context) -> Response:
     names = context.request.query_params.getlist("name")
     if not 0 < len(names) <= NAMES_MAX:
         raise ConfigError(f"a chart has 1 to {NAMES_MAX} series")
-    found = [context.view.history.get(name).last() for name in names]
+    hidden = _hidden_of(context, names)
+    found = [([], []) if name in hidden else context.view.history.get(name).last() for name in names]
     times = sorted({at for some, _ in found for at in some})
     values = [dict(zip(*one, strict=True)) for one in found]
     return JSONResponse({"times": times, "series": [[one.get(at) for at in times] for one in values]})
@@ -80,3 +85,11 @@ async def series(context: Context) -> Response:
 
 def _newest_first(row: BookieRow) -> float:
     return 0.0 if row.last_event is None else -(row.last_event.at_s or 0.0)
+
+
+def _hidden_of(context: Context, names: Sequence[str]) -> set[str]:
+    """Return the series of cursors that the user may not see."""
+    if context.principal.namespaces is None:
+        return set()
+    shown = {lag_name(one.stream, one.cursor) for one in cursors_of(context)}
+    return {name for name in names if name.startswith("cursor/")} - shown

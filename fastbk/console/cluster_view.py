@@ -108,4 +108,9 @@ class ClusterView:
         self._cursors_shown = overview.cursors
         for cursor in overview.cursors:
             lag = None if cursor.backlog_records is None else float(cursor.backlog_records)
-            history.add(f"cursor/{cursor.stream}:{cursor.cursor}/lag", at_s, lag)
+            history.add(lag_name(cursor.stream, cursor.cursor), at_s, lag)
+
+
+def lag_name(stream: str, cursor: str) -> str:
+    """Return the name of the series of a cursor's lag, in records."""
+    return f"cursor/{stream}:{cursor}/lag"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from fastbk.console.cluster_view import ClusterView
-    from fastbk.overview.values import Healing
+    from fastbk.overview.values import CursorLag, Healing
 
 SHOWN_MAX = 20
 LAG_S = 3600.0
@@ -29,12 +29,12 @@ class Trouble:
     url: str
 
 
-def problems_of(view: ClusterView) -> list[Trouble]:
-    """Return the first SHOWN_MAX of what is wrong, the worst first."""
-    return sorted(_all(view), key=lambda one: -one.severity)[:SHOWN_MAX]
+def problems_of(view: ClusterView, cursors: Sequence[CursorLag]) -> list[Trouble]:
+    """Return the first SHOWN_MAX of what is wrong, the worst first. `cursors`: those that the user may see."""
+    return sorted(_all(view, cursors), key=lambda one: -one.severity)[:SHOWN_MAX]
 
 
-def _all(view: ClusterView) -> Iterator[Trouble]:
+def _all(view: ClusterView, cursors: Sequence[CursorLag]) -> Iterator[Trouble]:
     overview = view.overview
     if overview is None:
         return
@@ -47,7 +47,7 @@ def _all(view: ClusterView) -> Iterator[Trouble]:
                 yield Trouble(one.severity, row.bookie_id, one.text, link("bookie", row.bookie_id))
     if overview.healing is not None:
         yield from _of_healing(overview.healing)
-    late = [one for one in overview.cursors if (one.oldest_unread_s or 0.0) > LAG_S]
+    late = [one for one in cursors if (one.oldest_unread_s or 0.0) > LAG_S]
     if late:
         example = f"{late[0].cursor} of {late[0].stream}"
         text = f"{format_count(len(late), 'cursor')} more than an hour behind, such as {example}"

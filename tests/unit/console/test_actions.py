@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import fastbk
 from fastbk.cli.__main__ import main
+from fastbk.console.cluster_view import lag_name
+from fastbk.overview.values import CursorLag
 from tests.fixtures.console import audit_lines, console_of, signed, with_tokens
 from tests.fixtures.metadata import new_cluster
 
@@ -83,3 +87,25 @@ async def test_an_action_on_a_bookie_that_is_not_there_says_so(tmp_path: Path) -
         assert (await visitor.get("/action/nonsense?target=a")).status == 404
         assert (await visitor.act("pause-healing", "healing", confirm="")).status == 400
     assert [one["event"] for one in audit_lines(tmp_path)] == ["console.action_begun", "console.action_failed"]
+
+
+async def test_a_limited_user_sees_nothing_of_other_namespaces(tmp_path: Path) -> None:
+    async with console_of(new_cluster(tmp_path / "m"), tmp_path, **with_tokens(tmp_path)) as (console, visitor):
+        overview = console.view.overview
+        assert overview is not None
+        lags = tuple(CursorLag(f"{name}/s", f"of-{name}", "", 7, 70, 5000.0, 1.0) for name in ("shop", "other"))
+        console.view.overview = dataclasses.replace(overview, cursors=lags)
+        for one in lags:
+            for at_s in (1.0, 2.0):
+                console.view.history.add(lag_name(one.stream, one.cursor), at_s, 7.0)
+        await visitor.sign_in(signed("read", namespaces=["shop"]))
+        for path in ("/", "/cursors", "/search?q=of-"):
+            text = (await visitor.get(path)).text
+            assert "of-shop" in text
+            assert "of-other" not in text
+        for name, points in (("shop", 2), ("other", 0)):
+            page = await visitor.get(f"/series?name=cursor/{name}/s:of-{name}/lag")
+            assert len(json.loads(page.text)["times"]) == points
+        assert "limited to namespaces" in (await visitor.get("/events")).text
+        await visitor.sign_in(signed("read"))
+        assert "of-other" in (await visitor.get("/cursors")).text
