@@ -1,6 +1,7 @@
 """`./dev sbom`: what fastbk consists of that others have written, as CycloneDX. `./dev audit`: its vulnerabilities.
 
-Both are made of `requirements/run.txt`, the pinned packages that a bookie and its clients run with. liburing is linked
+Both are made of `requirements/run.txt` and `console.txt`, the pinned packages that bookies, clients and the console run
+with. uPlot is among the console's files (packaging/fetch_uplot.py). liburing is linked
 into the native code, into wheels in a pinned version; Debian's packages (Python, OpenSSL, zlib) are the system's, and
 its updates count.
 """
@@ -20,8 +21,9 @@ from tests.tools.wheels import liburing
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUN = ROOT / "requirements" / "run.txt"
+SHIPPED = (ROOT / "requirements" / "run.txt", ROOT / "requirements" / "console.txt")
 SBOM = ROOT / "build" / "sbom.json"
+UPLOT = ROOT / "packaging" / "fetch_uplot.py"
 ENVIRONMENT, REQUIREMENTS = ".venv-audit", ROOT / "requirements" / "audit.txt"
 WHEELS = ROOT / "requirements" / "wheels.txt"
 MIT = [{"license": {"id": "MIT"}}]
@@ -30,7 +32,10 @@ NOT_AUDITED = "could not be audited"
 
 def write_sbom() -> int:
     """Write build/sbom.json; return the exit code."""
-    command = [tool("cyclonedx-py"), "requirements", RUN, "--output-format", "JSON", "--output-reproducible",
+    SBOM.parent.mkdir(exist_ok=True)
+    together = SBOM.with_name("shipped.txt")
+    together.write_text("".join(one.read_text() for one in SHIPPED))
+    command = [tool("cyclonedx-py"), "requirements", together, "--output-format", "JSON", "--output-reproducible",
                "--pyproject", ROOT / "pyproject.toml"]  # fmt: skip
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -47,11 +52,25 @@ def write_sbom() -> int:
             "licenses": MIT,
         }
     )
-    bom["components"] += linked_into_wheels()
-    SBOM.parent.mkdir(exist_ok=True)
+    bom["components"] += [uplot(), *linked_into_wheels()]
     SBOM.write_text(json.dumps(bom, indent=2) + "\n")
     print(f"{SBOM.relative_to(ROOT)}: {len(bom['components'])} components")
     return 0
+
+
+def uplot() -> dict[str, object]:
+    """Return the library that draws the console's charts, as it is pinned."""
+    pinned = re.search(r'(?m)^PACKAGE = "uplot@(\S+)"$', UPLOT.read_text())
+    assert pinned is not None
+    return {
+        "type": "library",
+        "name": "uplot",
+        "version": pinned[1],
+        "description": "draws charts in the console's pages",
+        "bom-ref": "uplot",
+        "purl": f"pkg:npm/uplot@{pinned[1]}",
+        "licenses": MIT,
+    }
 
 
 def linked_into_wheels() -> list[dict[str, object]]:
@@ -94,7 +113,8 @@ def system_version(library: str) -> str:
 
 def audit() -> int:
     """Ask the package index about each pinned package; return the exit code: 1 for a vulnerability."""
-    command = [tool("pip-audit"), "--no-deps", "--disable-pip", "--requirement", RUN, "--format", "json"]
+    files = [word for one in SHIPPED for word in ("--requirement", one)]
+    command = [tool("pip-audit"), "--no-deps", "--disable-pip", *files, "--format", "json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     try:
         packages = json.loads(done.stdout)["dependencies"]
