@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import ipaddress
+import os
 import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,14 +22,14 @@ from fastbk.console.sessions import LoginLimit, Sessions
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
-from fastbk.private_files import make_directory
+from fastbk.private_files import make_directory, opener
 from fastbk.server.admin.http_guard import SiteGuard
 from fastbk.server.admin.listener import HttpListener
 from fastbk.server.configuration.settings import AuditSettings
 from fastbk.server.supervision.audit_log import AuditLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
     from fastbk.tls.contexts import RefreshedContext
@@ -87,6 +89,7 @@ async def serving(options: ConsoleOptions) -> AsyncGenerator[tuple[Console, int]
         access = Access(audience, options.token_keys_file, options.revoked_file)
         with os_errors_as(ConfigError, f"--audit {options.audit_file}: its folder cannot be used"):
             await asyncio.to_thread(make_directory, options.audit_file.absolute().parent)
+            stack.enter_context(sole_writer(options.audit_file))
         audit = AuditLog(AuditSettings(file=str(options.audit_file.absolute())))
         await audit.begin(stack)
         name = options.name or shown_uri(options.uri)
@@ -102,6 +105,23 @@ async def serving(options: ConsoleOptions) -> AsyncGenerator[tuple[Console, int]
         stack.push_async_callback(engine.close)
         await engine.serve(listener)
         yield console, listener.port
+
+
+@contextlib.contextmanager
+def sole_writer(audit_file: Path) -> Iterator[None]:
+    """Hold the lock of an audit log: lines of two consoles in one file would break its chain. Raises ConfigError."""
+    lock = opener(f"{audit_file}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(
+            f"--audit {audit_file}: another console writes there: stop that one, or give this one a file of its own"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def check_exposure(options: ConsoleOptions) -> None:

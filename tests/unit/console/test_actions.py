@@ -6,9 +6,12 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
 import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.console.cluster_view import lag_name
+from fastbk.errors import ConfigError
 from fastbk.overview.values import CursorLag
 from tests.fixtures.console import audit_lines, console_of, signed, with_tokens
 from tests.fixtures.metadata import new_cluster
@@ -109,3 +112,13 @@ async def test_a_limited_user_sees_nothing_of_other_namespaces(tmp_path: Path) -
         assert "limited to namespaces" in (await visitor.get("/events")).text
         await visitor.sign_in(signed("read"))
         assert "of-other" in (await visitor.get("/cursors")).text
+
+
+async def test_two_consoles_do_not_share_an_audit_log(tmp_path: Path) -> None:
+    uri = new_cluster(tmp_path / "m")
+    async with console_of(uri, tmp_path):
+        with pytest.raises(ConfigError, match="another console"):
+            async with console_of(uri, tmp_path):
+                pass
+    async with console_of(uri, tmp_path) as (_, visitor):
+        assert (await visitor.get("/")).status == 200, "the lock ends with its console"
