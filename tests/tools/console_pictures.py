@@ -1,7 +1,4 @@
-"""Pictures of the console for docs/console.md: real bookies under load, one with a slow journal, in a real Chromium.
-
-`console` is a function of `./dev pictures`; `python -m tests.tools.console_pictures` makes these pictures alone.
-"""
+"""Pictures of the console for docs/console.md: real bookies under load, one with a slow journal, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster
 from tests.fixtures.browser import Browser, browser
 
-FOLDER = Path(__file__).parent.parent.parent / "docs" / "pictures"
 BOOKIES, SLOW = 5, 3
 JOURNAL_DELAY_MS = 40
 HISTORY_S = 100.0
@@ -106,7 +102,3 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    console(FOLDER)

@@ -18,6 +18,7 @@ from fastbk.overview.values import ClusterOverview
 from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster
 from fastbk.top.app import TopApp
+from tests.tools.console_pictures import console
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "pictures"
 SIZE = (150, 34)
@@ -91,7 +92,7 @@ def _raise_of(tasks: list[asyncio.Task[None]]) -> None:
             task.result()
 
 
-PICTURES: dict[str, Callable[[Path], None]] = {"top": top}
+PICTURES: dict[str, Callable[[Path], None]] = {"console": console, "top": top}
 
 
 def main(words: list[str]) -> int:
