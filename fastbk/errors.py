@@ -199,6 +199,8 @@ class MetadataConflict(Error):
 class IdentityChanged(MetadataConflict):
     """A bookie was started or lost its data since its identity was read, and the change depended on that."""
 
+    code = -1027
+
 
 class ProtocolError(Error):
     """The other side sent something that the protocol does not allow; the connection was closed."""

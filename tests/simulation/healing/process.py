@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.autorecovery.auditor import AuditorOptions
@@ -128,12 +129,21 @@ class SimulatedCalls:
         return result
 
 
+class UnconnectedPool:
+    """In place of `BookiePool`: reports of changed ensembles find no connection."""
+
+    def peer(self, bookie_id: BookieId) -> SimpleNamespace:
+        """Return a bookie without connections."""
+        return SimpleNamespace(bookie_id=bookie_id, channels=())
+
+
 class SimulatedClient:
     """In place of `Client`, as far as AutoRecovery uses it."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         calls = SimulatedCalls(process)
         self.process = process
+        self.pool = UnconnectedPool()
         self.call_store = calls.call
         self.records = RecordCalls(calls)  # type: ignore[arg-type]
         self.marks = MarkCalls(calls)  # type: ignore[arg-type]
