@@ -34,6 +34,11 @@ _LOST = (
     exceptions.CancelledError,
 )
 _NOT_ALLOWED = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.InvalidACLError)
+TRANSACTION_BYTES_MAX = 1_000_000
+"""Of all parts with their paths and rights. A server with ZooKeeper's default (`jute.maxbuffer`, 1 MiB) cuts off the
+session that sends more, for every request that is under way on it."""
+_PART_BYTES = 64
+"""What a part has beside its path, its data and its rights, at most."""
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
@@ -192,8 +197,12 @@ class Call:
         self._write(lambda zk: zk.delete_async(path, version))
 
     def multi(self, ops: Iterable[Op]) -> list[Any]:
-        """Do all or nothing; return a result each. Raises what kept the first part from happening, or ResultUnknown."""
+        """Do all or nothing; return a result each. Raises what kept the first part from happening, or ResultUnknown.
+
+        Raises ConfigError, and sends nothing, where it is more than a server takes.
+        """
         listed = list(ops)
+        self._check_size(listed)
         results = list(self._write(lambda zk: self._transaction(zk, listed).commit_async()))
         for result in results:
             if isinstance(result, _LOST):
@@ -203,6 +212,18 @@ class Call:
             if isinstance(result, Exception) and not isinstance(result, _ROLLED_BACK):
                 raise result
         return results
+
+    def _check_size(self, ops: list[Op]) -> None:
+        size_bytes = sum(len(op.path) + len(op.data) + _PART_BYTES + self._acl_bytes(op) for op in ops)
+        if size_bytes > TRANSACTION_BYTES_MAX:
+            raise ConfigError(
+                f"{self._what}: a transaction of {len(ops)} parts has {size_bytes} bytes, ZooKeeper takes"
+                f" {TRANSACTION_BYTES_MAX}: change less at once"
+            )
+
+    def _acl_bytes(self, op: Op) -> int:
+        acl = self.session.acl_of(op.path) if op.kind == "create" else None
+        return sum(16 + len(one.id.scheme) + len(one.id.id) for one in acl or ())
 
     def _transaction(self, zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no types
         transaction = zk.transaction()
