@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import zlib
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -27,6 +27,12 @@ ATTACHMENTS_MAX = 256
 ONCE = "once/"
 """How keys begin that are used for one attachment, and asked for until its answer has come: few of them are kept."""
 ONCE_MAX = 16
+LISTED_ROWS_MAX = 8192
+"""Rows that a record may list: more than any writer makes (`ROWS_MAX`, and those of one attachment)."""
+LISTED_PAGES_MAX = 65_536
+LISTED_MAX = 1024
+"""Of what else a chain lists. A record may come from anybody who may write to its stream, packed by a thousand: whoever
+reads it, a gateway or a janitor for all streams, must not be held up by it."""
 
 
 class SegmentState(enum.IntEnum):
@@ -118,8 +124,8 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     head_seq: int = 0
     """Of the first record of segment `head`."""
     next_page: int = 0
-    pages: tuple[PageRef, ...] = ()
-    rows: tuple[Segment, ...] = ()
+    pages: Annotated[tuple[PageRef, ...], msgspec.Meta(max_length=LISTED_PAGES_MAX)] = ()
+    rows: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=LISTED_ROWS_MAX)] = ()
     """Those that are in no page, ascending; the last ones may be open."""
     next_number: int = 1
     """The number of the next segment."""
@@ -131,9 +137,9 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     last_time_us: int = NONE
     reserved: int = NONE
     """A ledger id that the writer of this epoch is about to create a ledger with (INV-S8)."""
-    doomed: tuple[int, ...] = ()
+    doomed: Annotated[tuple[int, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
     """Ledgers to be deleted that are in no row."""
-    attachments: tuple[Attachment, ...] = ()
+    attachments: Annotated[tuple[Attachment, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
 
     @property
     def first_row(self) -> int:
@@ -202,13 +208,13 @@ T = TypeVar("T")
 VERSION = 1
 _CHAIN_MARK, _PAGE_MARK = b"FBKC", b"FBKP"
 _LEVEL = 1
-RAW_BYTES_MAX = 64 * 1024 * 1024
+RAW_BYTES_MAX = 16 * 1024 * 1024
 ROWS_MAX = 1280
 """Rows beside the pages; with more, the oldest ones go to a page. A record of metadata has 1 MiB at most."""
 PAGE_ROWS = 1024
 
 _chains = msgspec.msgpack.Decoder(Chain)
-_pages = msgspec.msgpack.Decoder(tuple[Segment, ...])
+_pages = msgspec.msgpack.Decoder(Annotated[tuple[Segment, ...], msgspec.Meta(max_length=LISTED_ROWS_MAX)])
 
 
 def put_chain(chain: Chain) -> bytes:
