@@ -45,7 +45,6 @@ LEFT_OUT = (
     "test_a_registration_says_that_an_endpoint_has_tls",
     "test_the_same_data_takes_its_registration_over_and_other_data_does_not",
     "test_a_lease_that_is_not_renewed_runs_out",
-    "test_identities_are_kept_by_compare_and_set",
     "test_a_closed_store_says_so",
     "test_a_forked_child_is_told_to_open_its_own",
     "test_a_uri_that_cannot_be_served_says_why",
