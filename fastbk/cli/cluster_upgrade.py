@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from fastbk.upgrade.roll_plan import RollBookie, Step
 
 CHECKS = ("all", "marks")
+TIMEOUTS = (
+    ("command", "5min", "one run of COMMAND may take"),
+    ("ready", "10min", "a restarted bookie may take until it serves"),
+    ("whole", "30min", "missing copies may take to come back, after each step"),
+)
+"""The options --NAME-timeout of a roll: name, default, what they bound."""
 
 
 def add_finalize_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +109,7 @@ def add_roll_arguments(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="what finds missing copies: all bookies are asked (default), or marks alone",
     )
-    for name, default, text in (
-        ("command", "5min", "one run of COMMAND may take"),
-        ("ready", "10min", "a restarted bookie may take until it serves"),
-        ("whole", "30min", "missing copies may take to come back, after each step"),
-    ):
+    for name, default, text in TIMEOUTS:
         parser.add_argument(
             f"--{name}-timeout", default=default, metavar="TIME", help=f"how long {text} ({default})"
         )
@@ -141,12 +144,19 @@ async def _roll(options: argparse.Namespace) -> int:
             at_once=options.at_once,
             start_from=options.start_from,
         )
+        rolling = Roll(steps, limits, options.to)
         if options.dry_run:
             facts = {"dry_run": True, "steps": [asdict(one) for one in steps]}
+            if away := rolling.away_before(bookies):
+                note(f"the roll would stop before its first step: {away}")
             return print_answer(options, facts, *_plan_lines(steps, bookies.values()))
         for line in _plan_lines(steps, bookies.values()):
             note(line)
-        report = await run_roll(client, Roll(steps, limits, options.to), chosen, note)
+        try:
+            report = await run_roll(client, rolling, chosen, note)
+        except asyncio.CancelledError:
+            _print_next(options, "stopped: the roll was interrupted", rolling.next_from)
+            raise
     return _print_report(options, report, len(steps))
 
 
@@ -191,9 +201,29 @@ def _print_report(options: argparse.Namespace, report: RollReport, steps: int) -
         lines.append(f"done: {restarted} restarted in {format_count(steps, 'step')}")
         return print_answer(options, facts, *lines)
     print_answer(options, facts, *lines)
-    note(f"fastbk: stopped: {report.stopped}. No further bookie is restarted.")
-    if report.next_from:
-        again = f"fastbk cluster roll --restart {shlex.quote(options.restart)} --from {report.next_from}"
-        again += f" --to {options.to}" if options.to else ""
-        note(f"When that is clear, go on: {again}")
+    _print_next(options, f"stopped: {report.stopped}", report.next_from)
     return FAILED
+
+
+def _print_next(options: argparse.Namespace, reason: str, next_from: str) -> None:
+    """Print why the roll ends, and the command that goes on from there. It is an error: --quiet leaves it."""
+    print(f"fastbk: {reason}. No further bookie is restarted.", file=sys.stderr)
+    if next_from:
+        again = shlex.join(("fastbk", "cluster", "roll", *_words_again(options), "--from", next_from))
+        print(f"When that is clear, go on: {again}", file=sys.stderr)
+
+
+def _words_again(options: argparse.Namespace) -> list[str]:
+    """Return the options of this roll that the next one needs, too: above all those that name the cluster."""
+    given = {
+        "--metadata": options.metadata,
+        "--context": options.context,
+        "--restart": options.restart,
+        "--to": options.to,
+        "--at-once": "" if options.at_once == 1 else str(options.at_once),
+        "--check": "" if options.check == CHECKS[0] else options.check,
+    }
+    for name, default, _ in TIMEOUTS:
+        text = getattr(options, f"{name}_timeout")
+        given[f"--{name}-timeout"] = "" if text == default else text
+    return [word for name, text in given.items() if text for word in (name, text)]

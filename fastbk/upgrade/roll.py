@@ -217,19 +217,34 @@ class _Runner:
                 stderr=descriptor,
                 start_new_session=True,
             )  # fmt: skip
-            try:
-                async with asyncio.timeout(self._options.command_s):
-                    await process.wait()
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            if not await self._has_ended(process, bookie_id):
                 limit = f"{self._options.command_s:g} s"
                 return f"the restart command of {bookie_id} did not end within {limit}: {command}"
         if process.returncode == 0:
             return ""
         said = " ".join(bytes(output).decode(errors="replace").split()) or "it printed nothing"
         return f"the restart command of {bookie_id} ended with {process.returncode}: {said}"
+
+    async def _has_ended(self, process: asyncio.subprocess.Process, bookie_id: BookieId) -> bool:
+        """Wait for the command's end, and kill it after its time; return whether it ended by itself.
+
+        A roll that is interrupted waits, too: half of a restart leaves a bookie stopped. The second interruption kills.
+        """
+        end = asyncio.create_task(process.wait())
+        try:
+            try:
+                await asyncio.wait((end,), timeout=self._options.command_s)
+            except asyncio.CancelledError:
+                if not end.done():
+                    self._say(f"waiting for the restart command of {bookie_id} to end; Ctrl-C again kills it")
+                await asyncio.wait((end,), timeout=self._options.command_s)
+                raise
+            return end.done()
+        finally:
+            if not end.done():
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await end
 
 
 @asynccontextmanager

@@ -175,6 +175,17 @@ class Roll:
         """Return how many steps are done."""
         return self._at
 
+    @property
+    def next_from(self) -> BookieId:
+        """Return the bookie with which a roll that ends now is continued; "": none is left."""
+        has_served = self._phase is _Phase.WHOLE
+        left = _bookies_of(self.steps[self._at + has_served :])
+        return left[0] if left else BookieId("")
+
+    def away_before(self, bookies: Mapping[BookieId, RollBookie]) -> str:
+        """Return which bookies keep the first step from beginning, as they are not up; "": none, or no step."""
+        return self._others_away(Observation(bookies)) if self.steps else ""
+
     def decide(self, seen: Observation, now_s: float) -> Action:
         """Return what to do now. `now_s`: by a clock that never goes back."""
         if self._at >= len(self.steps) and self._phase is _Phase.BEFORE:
@@ -226,13 +237,14 @@ class Roll:
         return Restart(step.bookies)
 
     def _serving(self, seen: Observation, now_s: float) -> Action:
-        waits = []
+        waits, hint = [], ""
         for one in self.steps[self._at].bookies:
             bookie = seen.bookies.get(one)
             if bookie is None or bookie.starts is None:
                 return self._stop(f"bookie {one} is not known any more")
             if bookie.starts <= self._starts[one]:
-                waits.append(f"metadata has counted no new start of bookie {one}: did the command restart it?")
+                waits.append(f"metadata has counted no new start of bookie {one}")
+                hint = ": did the command restart it?"
             elif bookie.state != "up":
                 waits.append(f"bookie {one} is {bookie.state}: {bookie.reason or 'not registered'}")
             elif self.to_version and bookie.version != self.to_version:
@@ -242,7 +254,7 @@ class Roll:
                 self._starts[one] = seen.bookies[one].starts or 0
             self._go(_Phase.WHOLE, now_s)
             return Wait("the restarted bookies serve: checking for missing copies")
-        return self._wait_until(self.limits.ready_s, "; ".join(waits), now_s)
+        return self._wait_until(self.limits.ready_s, "; ".join(waits), now_s, hint)
 
     def _whole(self, seen: Observation, now_s: float) -> Action:
         for one in self.steps[self._at].bookies:
@@ -277,16 +289,15 @@ class Roll:
     def _go(self, phase: _Phase, now_s: float) -> None:
         self._phase, self._since_s, self._away_since_s = phase, now_s, None
 
-    def _wait_until(self, limit_s: float, reason: str, now_s: float) -> Action:
+    def _wait_until(self, limit_s: float, reason: str, now_s: float, hint: str = "") -> Action:
+        """Return Wait, or Stop once this phase has taken `limit_s`. `hint`: for Stop alone."""
         assert self._since_s is not None, "`decide` has set it"
         if now_s - self._since_s >= limit_s:
-            return self._stop(f"{reason} (for {limit_s:g} s)")
+            return self._stop(f"{reason} (for {limit_s:g} s){hint}")
         return Wait(reason)
 
     def _stop(self, reason: str) -> Stop:
-        has_served = self._phase is _Phase.WHOLE
-        left = _bookies_of(self.steps[self._at + has_served :])
-        return Stop(reason, left[0] if left else BookieId(""))
+        return Stop(reason, self.next_from)
 
 
 def _bookies_of(steps: Iterable[Step]) -> list[BookieId]:

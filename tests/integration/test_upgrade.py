@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import fastbk
 import fastbk.sync
 from fastbk.devcluster import DevCluster
 from fastbk.errors import StorageError
-from fastbk.exit_codes import FAILED, REFUSED, USAGE
+from fastbk.exit_codes import FAILED, INTERRUPTED, REFUSED, USAGE
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX
 from fastbk.meta import open_store
 from fastbk.meta.format_level import raise_level
@@ -22,11 +24,17 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.pages import page
 from tests.fixtures.released import ReleasedCluster, released_tree
 from tests.fixtures.restart_server import restart_server, restarts_into
-from tests.fixtures.wait import wait_until_async
+from tests.fixtures.wait import wait_until, wait_until_async
 
 __all__ = ["released_tree"]
 
 ENTRIES = 60
+
+
+def has_hold(uri: str) -> bool:
+    """Return whether healing is held."""
+    _, state, _ = Cli(uri).answer("cluster", "heal", "status")
+    return bool(state["hold"]["until_ms"])
 
 
 def data_of(ledger_id: int, entry_id: int) -> bytes:
@@ -150,11 +158,29 @@ async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_dow
         code, done, _ = await cli.answer_async(*words)
         assert code == FAILED and "no new start of bookie bookie-1" in done["stopped"]
         await cluster.stop_bookie_async(2)
+        _, _, said = await cli.answer_async(*words, "--dry-run")
+        assert "would stop before its first step: bookie bookie-3 is down" in said
         code, done, _ = await cli.answer_async(*words)
         assert (code, done["restarted"]) == (FAILED, [])
         assert "bookie bookie-3 is down" in done["stopped"]
         said = await asyncio.to_thread(cli.fails, "cluster", "roll", "--restart", "true", code=USAGE)
         assert "write {bookie} where the bookie's id belongs" in said
+
+
+def test_an_interrupted_roll_prints_the_command_that_goes_on(fastbk_cluster: LocalCluster) -> None:
+    """With the cluster that was named: another one may be in use."""
+    cli = Cli("sqlite:/not/this/one")
+    uri, command = fastbk_cluster.metadata_uri, "sleep 1 # {bookie}"
+    process = cli.start("cluster", "roll", "--metadata", uri, "--restart", command, "--check", "marks", "-q")
+    try:
+        wait_until(lambda: has_hold(uri), "the roll has begun")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        cli.end()
+    again = f"fastbk cluster roll --metadata {uri} --restart {shlex.quote(command)} --check marks --from bookie-1"
+    assert process.returncode == INTERRUPTED and again in said, said
+    assert not has_hold(uri)
 
 
 # --- both versions --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,33 @@ async def test_one_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     assert said.startswith("the restart command of b1 did not end within 1 s")
     pid = int((tmp_path / "pid").read_text())
     await wait_until_async(lambda: not _is_running(pid), "its child is gone")
+
+
+async def test_an_interrupted_roll_waits_for_the_command_that_runs(tmp_path: Path) -> None:
+    """Half of a restart would leave the bookie stopped."""
+    command = f"touch {tmp_path}/stopped; read line < {tmp_path}/go; touch {tmp_path}/started # {{bookie}}"
+    os.mkfifo(tmp_path / "go")
+    task = asyncio.create_task(restart(command, "b1"))
+    await wait_until_async((tmp_path / "stopped").exists, "the command runs")
+    task.cancel()
+    done, _ = await asyncio.wait((task,), timeout=0.1)
+    assert not done
+    await asyncio.to_thread((tmp_path / "go").write_text, "go\n")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (tmp_path / "started").exists()
+
+
+async def test_the_second_interruption_kills_the_command(tmp_path: Path) -> None:
+    task = asyncio.create_task(restart(f"echo $$ > {tmp_path}/pid; sleep 100 # {{bookie}}", "b1"))
+    await wait_until_async(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "its pid")
+    for _ in range(2):
+        task.cancel()
+        await asyncio.wait((task,), timeout=0.1)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    pid = int((tmp_path / "pid").read_text())
+    await wait_until_async(lambda: not _is_running(pid), "the command is gone")
 
 
 async def test_what_it_leaves_running_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -165,7 +165,15 @@ def test_a_command_that_restarted_nothing_stops_it() -> None:
     cluster.roll.restarted(cluster.now_s)
     stop = cluster.until(Restart, Stop, Done)
     assert isinstance(stop, Stop) and "no new start of bookie b0" in stop.reason
+    assert stop.reason.endswith(": did the command restart it?")
     assert stop.next_from == "b0"
+
+
+def test_waiting_for_a_restarted_bookie_does_not_doubt_the_command() -> None:
+    cluster = Cluster()
+    cluster.until(Restart)
+    cluster.roll.restarted(cluster.now_s)
+    assert cluster.look() == Wait("metadata has counted no new start of bookie b0")
 
 
 def test_a_bookie_that_does_not_serve_stops_it() -> None:
