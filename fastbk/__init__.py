@@ -7,6 +7,7 @@ the client, the errors and the values of streams come with their first use.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fastbk import sync as sync
     from fastbk.auth.credentials import Credentials
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.entries import Batch, Entry, LedgerInfo
@@ -188,12 +189,17 @@ _HOMES = {
 }
 """Modules of fastbk, and the names that live there; all others are in `fastbk.errors`."""
 
+_MODULES = ("sync", "testing")
+"""Public modules that `import fastbk` is enough for."""
+
 
 def __getattr__(name: str) -> object:
-    """Return a public name from the module it lives in, imported at its first use."""
-    if name in __all__:
-        from importlib import import_module
+    """Return a public name from the module it lives in, or a public module, imported at its first use."""
+    from importlib import import_module
 
+    if name in _MODULES:
+        return import_module(f"fastbk.{name}")
+    if name in __all__:
         home = next((home for home, names in _HOMES.items() if name in names.split()), "errors")
         return getattr(import_module(f"fastbk.{home}"), name)
     raise AttributeError(f"module 'fastbk' has no attribute {name!r}")
@@ -201,4 +207,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Return all names, those too that were not used yet, for `dir` and completion."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

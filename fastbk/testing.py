@@ -27,7 +27,7 @@ from fastbk.devcluster import (
     DevTls,
     Link,
 )
-from fastbk.errors import Error, StorageError
+from fastbk.errors import ConfigError, Error, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -186,19 +186,20 @@ class LocalCluster:
 
     def kill(self, bookie: int, process: str = "supervisor") -> None:
         """SIGKILL one process; the rest of that bookie ends with a supervisor, and restarts with a child."""
-        self._injected.thaw(bookie)
-        self._running.bookies[bookie].kill(process)
+        self._injected.kill(bookie, process)
 
     def stop_bookie(self, bookie: int, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Drain one bookie and wait; return its exit code."""
         self._injected.thaw(bookie)
-        stopped = self._running.bookies[bookie]
+        stopped = self._injected.bookie(bookie)
         stopped.request_stop()
         return stopped.wait_gone(timeout_s)
 
     def start_bookie(self, bookie: int) -> None:
         """Start a stopped or killed bookie and wait until it takes writes."""
-        started = self._running.bookies[bookie]
+        started = self._injected.bookie(bookie)
+        if started.is_running:
+            raise ConfigError(f"{started.name} runs already: `kill({bookie})` or `stop_bookie({bookie})` first")
         boots = started.boots
         started.spawn()
         self._running.wait_ready([started], self._start_timeout_s, boots + 1)
@@ -211,7 +212,7 @@ class LocalCluster:
 
     def wait_ready(self, bookie: int | None = None, boots_min: int = 1) -> None:
         """Wait until this bookie (all) takes writes, for at least the `boots_min`-th time."""
-        wanted = None if bookie is None else [self._running.bookies[bookie]]
+        wanted = None if bookie is None else [self._injected.bookie(bookie)]
         self._running.wait_ready(wanted, self._start_timeout_s, boots_min)
 
     def log_tails(self, lines: int = 5) -> str:

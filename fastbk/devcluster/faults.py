@@ -83,12 +83,26 @@ class ClusterFaults:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
+    def bookie(self, number: int) -> Bookie:
+        """Return a bookie, running or not. Raises ConfigError."""
+        try:
+            return self._bookies[number]
+        except IndexError:
+            last = len(self._bookies) - 1
+            raise ConfigError(f"there is no bookie {number}: they count from 0, and the last one is {last}") from None
+
+    def kill(self, number: int, process: str) -> None:
+        """SIGKILL one process of a bookie, frozen or not. Raises ConfigError."""
+        self.thaw(number)
+        bookie = self._running(number)
+        _check_process(bookie, process)
+        bookie.kill(process)
+
     def freeze(self, number: int, process: str | None = None) -> None:
         """SIGSTOP all processes of a bookie, or one; return when they stand still. Raises ConfigError, TimeoutError."""
         bookie = self._running(number, may_be_frozen=True)
-        if process is not None and process not in bookie.pids:
-            names = ", ".join(bookie.pids)
-            raise ConfigError(f"{bookie.name} has no process {process!r}: it has {names}")
+        if process is not None:
+            _check_process(bookie, process)
         pids = set(bookie.pids.values()) if process is None else {bookie.pids[process]}
         self._frozen.setdefault(number, set()).update(pids)
         _signal(pids, signal.SIGSTOP)
@@ -109,7 +123,7 @@ class ClusterFaults:
         """
         if commit_delay_ms is not None and not 0 <= commit_delay_ms <= DELAY_MS_MAX:
             raise ConfigError(f"journal_ms={commit_delay_ms!r}: must be 0 to {DELAY_MS_MAX}")
-        if not commit_delay_ms and not is_full and not self._bookies[number].is_running:
+        if not commit_delay_ms and not is_full and not self.bookie(number).is_running:
             return
         bookie = self._running(number)
         before = bookie.faults
@@ -147,7 +161,7 @@ class ClusterFaults:
         """End what `cut_off` did to a bookie; nothing happens to one that is not cut off."""
         if not self._networks:
             return
-        network = self._networks[number]
+        network = self._network(number)
         network.is_cut = False
         for proxy in (*self._proxies(network, "clients"), *network.metadata):
             proxy.resume()
@@ -171,7 +185,7 @@ class ClusterFaults:
                 proxy.close()
 
     def _running(self, number: int, *, may_be_frozen: bool = False) -> Bookie:
-        bookie = self._bookies[number]
+        bookie = self.bookie(number)
         bookie.refresh()
         if not bookie.is_running:
             raise ConfigError(f"{bookie.name} does not run: start it first, with `start_bookie({number})`")
@@ -184,6 +198,7 @@ class ClusterFaults:
             raise ConfigError(
                 "this cluster has no proxies, which cut and slow down its network: use LocalCluster(..., proxies=True)"
             )
+        self.bookie(number)
         return self._networks[number]
 
     @staticmethod
@@ -191,6 +206,11 @@ class ClusterFaults:
         if of == "metadata":
             return network.metadata
         return [] if network.clients is None else [network.clients]
+
+
+def _check_process(bookie: Bookie, process: str) -> None:
+    if process not in bookie.pids:
+        raise ConfigError(f"{bookie.name} has no process {process!r}: it has {', '.join(bookie.pids)}")
 
 
 def _signal(pids: set[int] | tuple[()], number: signal.Signals) -> None:

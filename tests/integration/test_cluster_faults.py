@@ -224,10 +224,17 @@ def test_faults_that_cannot_be_say_why() -> None:
             cluster.delay(0, journal_ms=10_001)
         with pytest.raises(ConfigError, match="it has supervisor"):
             cluster.freeze(0, "journals")
+        with pytest.raises(ConfigError, match="it has supervisor"):
+            cluster.kill(0, "journals")
+        for wrong in (cluster.kill, cluster.start_bookie, cluster.stop_bookie, cluster.fill, cluster.freeze):
+            with pytest.raises(ConfigError, match="there is no bookie 1: they count from 0, and the last one is 0"):
+                wrong(1)
+        with pytest.raises(ConfigError, match="bookie-1 runs already"):
+            cluster.start_bookie(0)
         with cluster.frozen(0), pytest.raises(ConfigError, match=r"`thaw\(0\)`"):
             cluster.fill(0)
         cluster.kill(0)
-        for fault in (cluster.fill, cluster.freeze):
+        for fault in (cluster.fill, cluster.freeze, cluster.kill):
             with pytest.raises(ConfigError, match=r"`start_bookie\(0\)`"):
                 fault(0)
         for end in (cluster.unfill, cluster.thaw, cluster.rejoin):

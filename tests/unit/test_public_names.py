@@ -63,3 +63,9 @@ def test_names_without_await_are_the_same_where_both_have_them() -> None:
     assert all(getattr(fastbk.sync, name) is not getattr(fastbk, name) for name in both)
     with pytest.raises(AttributeError):
         _ = fastbk.sync.Streams  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["sync.connect", "testing.LocalCluster"])
+def test_public_modules_need_no_import_of_their_own(name: str) -> None:
+    code = f"import fastbk; assert callable(fastbk.{name}); assert '{name}'.split('.')[0] in dir(fastbk)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
