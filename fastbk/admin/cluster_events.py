@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 5.0
 PAGES_AT_ONCE = 32
 PATH = "/events"
+DOWN = "it is not registered: it is down; events.jsonl in its first ledger directory has them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,17 @@ def event_pages(
         try:
             client = client_of(registered[bookie_id], uri, timeout_s)
         except KeyError:
-            sources.append(EventSource(bookie_id, None, "it is not registered: it is down"))
+            sources.append(EventSource(bookie_id, None, DOWN))
         except ConfigError as error:
             sources.append(EventSource(bookie_id, None, str(error)))
         else:
             sources.append(EventSource(bookie_id, client))
-    return sources + [EventSource(one, client_at(one, "--page", timeout_s)) for one in more]
+    return sources + further_pages(more, timeout_s)
+
+
+def further_pages(addresses: Iterable[str], timeout_s: float = TIMEOUT_S) -> list[EventSource]:
+    """Return where the events of these pages are (`more` of `event_pages`); no metadata is read. Raises ConfigError."""
+    return [EventSource(one, client_at(one, "--page", timeout_s)) for one in addresses]
 
 
 def read_cluster_events(

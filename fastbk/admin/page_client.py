@@ -94,15 +94,15 @@ class AdminClient:
             return answer.status, answer.read(ANSWER_BYTES_MAX)
         except ssl.SSLCertVerificationError as error:
             raise BookieSilent(
-                f"the bookie's HTTP page at {self.host}:{self.port} has a certificate that is not good:"
+                f"the HTTP page at {self.host}:{self.port} has a certificate that is not good:"
                 f" {error.verify_message}; is FASTBK_TLS_CA_FILE the one that signed it?"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             # A page that requires a certificate ends the connection behind the handshake.
             shown = "" if self._tls is None else ", and does it accept this client's FASTBK_TLS_CERTIFICATE_FILE"
             raise BookieSilent(
-                f"the bookie's HTTP page at {self.host}:{self.port} does not answer: {error}; is it up, is this"
-                f" its [http] listen (see bookie.started in its log){shown}?"
+                f"the HTTP page at {self.host}:{self.port} does not answer: {error}; is the process up, is this"
+                f" its [http] listen or --http (see bookie.started in the log of a bookie){shown}?"
             ) from error
         finally:
             connection.close()

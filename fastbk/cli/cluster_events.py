@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.cli.options import metadata_uri, note, opened_store, print_json
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.observe.event_kinds import KINDS
 from fastbk.observe.event_record import LIMIT_MAX, Query, kinds_of, moments
@@ -46,7 +46,8 @@ def add_event_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HOST:PORT",
-        help="also of the janitor or healer whose --http this is; https://HOST:PORT with TLS; may be repeated",
+        help="also of the janitor or healer whose --http this is; https://HOST:PORT with TLS; may be repeated; of a"
+        " bookie, too, which helps while metadata is away",
     )
     parser.add_argument(
         "--kind",
@@ -75,11 +76,15 @@ def events(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return DONE
     reading.end()
-    return FAILED if found.silent else DONE
+    return FAILED if found.silent or reading.metadata_problem else DONE
 
 
 class _Reading:
-    """Prints events as they are read, and whose could not be read."""
+    """Prints events as they are read, and whose could not be read.
+
+    Attributes:
+        metadata_problem: why metadata could not be read the last time; "": it could.
+    """
 
     def __init__(self, options: argparse.Namespace, query: Query) -> None:
         self._options = options
@@ -89,6 +94,7 @@ class _Reading:
         self._after: Mapping[str, int] = {}
         self._silent: dict[str, str] = {}
         self._count = self._dropped = 0
+        self.metadata_problem = ""
 
     def rest(self) -> ClusterEvents:
         """Print everything that is there and was not printed yet."""
@@ -114,18 +120,38 @@ class _Reading:
                 note(f"{self._dropped} events are missing, as too many came at once (docs/events.md#bounds)")
 
     def _find_sources(self) -> None:
+        """Find the pages by metadata; without it go on with those that are known. Raises Error if there are none."""
+        from fastbk.admin.cluster_events import further_pages
+
+        try:
+            self._sources = self._sources_of_metadata()
+        except ConfigError:
+            raise
+        except Error as error:
+            if not (self._sources or self._options.page):
+                note("without metadata, --page HOST:PORT reads the events of a process whose HTTP page this is")
+                raise
+            if not self.metadata_problem:
+                known = "those known before" if self._sources else "the pages of --page"
+                note(f"metadata cannot be read, events are of {known} only: {error}")
+            self.metadata_problem = str(error)
+            self._sources = self._sources or further_pages(self._options.page, self._options.timeout)
+        else:
+            self.metadata_problem = ""
+        self._sources_s = time.monotonic()
+
+    def _sources_of_metadata(self) -> list[EventSource]:
         from fastbk.admin.cluster_events import event_pages
 
         uri = metadata_uri(self._options)
         with opened_store(uri) as store:
-            self._sources = event_pages(
+            return event_pages(
                 store,
                 uri,
                 bookie_ids=self._options.bookie,
                 more=self._options.page,
                 timeout_s=self._options.timeout,
             )
-        self._sources_s = time.monotonic()
 
     def _print(self, shown: Sequence[Event]) -> None:
         self._count += len(shown)

@@ -20,7 +20,7 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster import Bookie
 from fastbk.devcluster.service import DevService
-from fastbk.exit_codes import FAILED
+from fastbk.exit_codes import FAILED, UNREACHABLE
 from fastbk.observe.event_file import read_events
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import json_page, page
@@ -214,6 +214,19 @@ def test_a_janitor_and_a_healer_have_pages_and_files_of_events(
     for name in ("janitor", "autorecovery"):
         kinds = [one.kind for one in read_events(tmp_path / name / "events.jsonl")]
         assert (kinds[0], kinds[-1]) == ("start", "stop")
+
+
+def test_without_metadata_the_events_of_named_pages_are_shown(
+    fastbk_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When metadata is away, one wants to know since when."""
+    words = ["cluster", "events", "--metadata", "zk+hierarchical://127.0.0.1:1/ledgers", "--since", "-10m"]
+    assert main(words) == UNREACHABLE
+    assert "without metadata, --page HOST:PORT reads the events" in capsys.readouterr().err
+    assert main([*words, "--page", f"127.0.0.1:{fastbk_cluster.bookies[0].http_port}"]) == FAILED
+    shown = capsys.readouterr()
+    assert "bookie.started" in shown.out
+    assert "metadata cannot be read, events are of the pages of --page only: ZooKeeper 127.0.0.1:1" in shown.err
 
 
 def test_following_shows_what_happens_next_until_ctrl_c(fastbk_cluster: LocalCluster) -> None:

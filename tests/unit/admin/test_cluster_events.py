@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.cluster_events import EventSource, event_pages, read_cluster_events
+from fastbk.admin.cluster_events import DOWN, EventSource, event_pages, read_cluster_events
 from fastbk.admin.page_client import AdminClient
 from fastbk.errors import ConfigError
 from fastbk.meta import open_store
@@ -121,7 +121,7 @@ def test_those_that_do_not_answer_are_named_and_delay_nobody_for_long(pages: Pag
     sources = [
         *pages.sources,
         EventSource("b-3", AdminClient("127.0.0.1", 9, timeout_s=1.0)),
-        EventSource("b-4", None, "it is not registered: it is down"),
+        EventSource("b-4", None, DOWN),
     ]
     began_s = time.monotonic()
     found = read_cluster_events(sources, Query(), timeout_s=1.0)
