@@ -21,7 +21,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import fastbk
-from fastbk.admin.page_client import client_of
+from fastbk.admin.page_client import BookieSilent, client_at, client_of
 from fastbk.admin.redaction import REMOVED, allowed_setting
 from fastbk.durable_files import replaced
 from fastbk.errors import Error, StorageError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fastbk.admin.page_client import AdminClient
     from fastbk.admin.redaction import Redactor
     from fastbk.meta.api import BookieRegistration
+    from fastbk.model.ids import BookieId
 
 SIZE_BYTES_MAX = 64 << 20
 """Of all parts, before compression."""
@@ -122,8 +123,17 @@ class SupportBundle:
         """Add what a command of fastbk prints."""
         self.add_command(name, [sys.executable, "-P", "-m", "fastbk.cli", *words])
 
-    def add_bookies(self, registrations: Sequence[BookieRegistration], uri: str) -> None:
-        """Add what each bookie that is registered says of itself, several at a time."""
+    def add_bookies(
+        self, registrations: Sequence[BookieRegistration], uri: str, known: Collection[BookieId] = ()
+    ) -> None:
+        """Add what each bookie that is registered says of itself, several at a time.
+
+        Those of `known` that are not registered are missing.
+        """
+        for bookie_id in sorted(set(known) - {one.service.bookie_id for one in registrations}):
+            self.missing[_folder(bookie_id)] = (
+                "it is not registered: it is down; on its machine, --config FILE adds its settings, events and doctor"
+            )
         pool = ThreadPoolExecutor(PAGES_AT_ONCE, thread_name_prefix="support-bundle")
         started = {}
         for one in registrations[:BOOKIES_MAX]:
@@ -189,32 +199,51 @@ class SupportBundle:
         except Error as error:
             self.missing[folder] = str(error)
             return
-        parts: dict[str, Callable[[], None]] = {
-            f"{folder}{page}.json": lambda page=page, name=f"{folder}{page}.json": self.add_json(  # type: ignore[misc]
-                name, client.state(page) if page == "/readyz" else client.get(page)
+        def page_part(page: str) -> Callable[[], None]:
+            return lambda: self.add_json(
+                f"{folder}{page}.json", client.state(page) if page == "/readyz" else client.get(page)
             )
-            for page in PAGES
-        }
+
+        parts = {f"{folder}{page}.json": page_part(page) for page in PAGES}
         parts[f"{folder}/settings.json"] = lambda: self.add_json(f"{folder}/settings.json", _settings(client))
-        parts[f"{folder}/metrics.txt"] = lambda: self.add_text(f"{folder}/metrics.txt", client.text("/metrics"))
-        parts[f"{folder}/events.jsonl"] = lambda: self._add_events(f"{folder}/events.jsonl", client)
-        for name, add in parts.items():
+        self._add_parts(folder, {**parts, **self._common_parts(folder, client)})
+
+    def add_service(self, address: str) -> None:
+        """Add what a janitor or healer says of itself; `address`: HOST:PORT of its page. Raises ConfigError."""
+        client = client_at(address, "--page", PAGE_TIMEOUT_S)
+        folder = _folder(address.rpartition("//")[2], "services")
+        self._add_parts(folder, self._common_parts(folder, client))
+
+    def _common_parts(self, folder: str, client: AdminClient) -> dict[str, Callable[[], None]]:
+        """Return the parts that each process with a page has."""
+        return {
+            f"{folder}/metrics.txt": lambda: self.add_text(f"{folder}/metrics.txt", client.text("/metrics")),
+            f"{folder}/events.jsonl": lambda: self._add_events(f"{folder}/events.jsonl", client),
+        }
+
+    def _add_parts(self, folder: str, parts: Mapping[str, Callable[[], None]]) -> None:
+        """Add parts of one process. One that does not answer at first is not requested for the others."""
+        for number, (name, add) in enumerate(parts.items()):
             if not self.left_s:
                 self.missing[name] = "the time of the bundle was over"
                 continue
             try:
                 add()
             except (Error, OSError) as error:
-                self.missing[name] = " ".join(str(error).split())
+                reason = " ".join(str(error).split())
+                if number == 0 and isinstance(error, BookieSilent):
+                    self.missing[folder] = reason
+                    return
+                self.missing[name] = reason
 
     def _add_events(self, name: str, client: AdminClient) -> None:
         page = client.get("/events", Query(limit=LIMIT_MAX, is_newest=True).parameters())
         self.add_text(name, "\n".join(json.dumps(one) for one in page.get("events", ())))
 
 
-def _folder(bookie_id: str) -> str:
-    """Return a bookie's folder in the bundle, whose name no id can lead out of it."""
-    return "bookies/" + "".join(one if one.isalnum() or one in "-_." else "_" for one in bookie_id).lstrip(".")
+def _folder(name: str, kind: str = "bookies") -> str:
+    """Return the folder of a bookie or service in the bundle, which no name can lead out of."""
+    return f"{kind}/" + "".join(one if one.isalnum() or one in "-_." else "_" for one in name).lstrip(".")
 
 
 def _settings(client: AdminClient) -> dict[str, object]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CLUSTER_COMMANDS = {
     "cluster/status.json": ("cluster", "status", "--json"),
     "cluster/bookies.json": ("cluster", "bookies", "--json"),
+    "cluster/under-replicated.json": ("cluster", "under-replicated", "--json"),
     "cluster/heal.json": ("cluster", "heal", "--json"),
     "cluster/metadata.json": ("metadata", "show", "--json"),
     "cluster/hold.json": ("metadata", "status", "--json"),
@@ -49,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log", type=Path, action="append", default=[], metavar="FILE", help="a log whose end goes in; again for each"
     )
     parser.add_argument(
+        "--page", action="append", default=[], metavar="HOST:PORT",
+        help="also of the janitor or healer whose --http this is; https://HOST:PORT with TLS; again for each",
+    )  # fmt: skip
+    parser.add_argument(
         "--patience", type=seconds, default=120.0, metavar="SECONDS", help="longest time to collect (120)"
     )
     add_metadata(parser)
@@ -75,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
         bundle.add_file(f"logs/{number}-{path.name}", path)
     journal = ("journalctl", "--no-pager", "-q", "-o", "cat", "-n", str(JOURNAL_LINES), "-u", "fastbk-*")
     bundle.add_command("logs/systemd.log", journal)
+    for address in options.page:
+        bundle.add_service(address)
     _add_cluster(bundle, options)
     size_bytes = bundle.write(options.output)
     for name, why in bundle.missing.items():
@@ -137,7 +144,8 @@ def _add_cluster(bundle: SupportBundle, options: argparse.Namespace) -> None:
     try:
         with opened_store(uri) as store:
             registrations = store.list_bookies()
+            known = [one.bookie_id for one in store.list_identities()]
     except (Error, OSError) as error:
         bundle.missing["bookies"] = " ".join(str(error).split())
         return
-    bundle.add_bookies(registrations, uri)
+    bundle.add_bookies(registrations, uri, known)

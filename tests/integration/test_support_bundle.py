@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 import fastbk.sync
+from fastbk.admin.page_client import AdminClient, BookieSilent, client_at
 from fastbk.admin.redaction import Redactor
 from fastbk.admin.support_bundle import PART_BYTES_MAX, SupportBundle
 from fastbk.auth.tokens import TokenKey
+from fastbk.devcluster.service import DevService
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until
 
 PLANTED = "pl4nted"
 """Part of every secret here, so that one search finds all of them."""
@@ -51,6 +54,14 @@ def secret(path: Path, text: str) -> str:
     return str(path)
 
 
+def has_started(page: AdminClient) -> bool:
+    """Return whether the event of its start is on a janitor's page."""
+    try:
+        return any(one["event"] == "janitor.started" for one in page.get("/events")["events"])
+    except BookieSilent:
+        return False
+
+
 def test_it_has_what_helps_and_names_what_is_missing(cluster: LocalCluster, cli: Cli, tmp_path: Path) -> None:
     out, folder = tmp_path / "a.tar.gz", cluster.data / "bookie-2"
     cluster.stop_bookie(1)
@@ -72,12 +83,38 @@ def test_it_has_what_helps_and_names_what_is_missing(cluster: LocalCluster, cli:
     assert '"status":"ok"' in parts["here/1/doctor.jsonl"]
     assert "bookie.draining" in parts["logs/1-bookie.log"]
     assert json.loads(parts["versions.json"])["fastbk"] == fastbk.__version__
+    assert json.loads(parts["cluster/under-replicated.json"].splitlines()[-1])["missing"] == []
     manifest = json.loads(parts["manifest.json"])
+    assert manifest["missing"]["bookies/bookie-2"].startswith("it is not registered: it is down; on its machine")
     assert manifest["missing"]["logs/2-nowhere.log"] == "/nowhere.log: No such file or directory"
     assert set(manifest["parts"]) == set(parts) - {"manifest.json"}
     assert "exists: choose another name" in cli.fails("support-bundle", "-o", str(out), code=2)
     cluster.start_bookie(1)
     cluster.wait_ready(1)
+
+
+def test_services_are_in_it_and_a_process_that_does_not_answer_is_missing_once(
+    cluster: LocalCluster, cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "services.tar.gz"
+    janitor = DevService("janitor", tmp_path, cluster.metadata_uri)
+    janitor.start()
+    try:
+        page = client_at(f"127.0.0.1:{janitor.http_port}", "--page")
+        wait_until(lambda: has_started(page), "the janitor has started")
+        words = ("--page", f"127.0.0.1:{janitor.http_port}", "--page", "127.0.0.1:1")
+        with cluster.frozen(1, "supervisor"):
+            cli("support-bundle", "-o", str(out), *words)
+    finally:
+        janitor.stop()
+    parts = parts_of(out)
+    assert '"janitor.started"' in parts[f"services/127.0.0.1_{janitor.http_port}/events.jsonl"]
+    missing = json.loads(parts["manifest.json"])["missing"]
+    assert {name for name in missing if "/" in name} - {"logs/systemd.log"} == {
+        "bookies/bookie-2",
+        "services/127.0.0.1_1",
+    }
+    assert "127.0.0.1:1 does not answer" in missing["services/127.0.0.1_1"]
 
 
 def test_no_secret_of_any_place_is_in_it(
