@@ -87,6 +87,8 @@ class TopApp(App[int]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
+        # Textual's own answer to Ctrl-C is a note that another key quits. An input has the key for copying.
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("s", "sort", "Sort"),
         Binding("S", "sort_back", "Sort back", show=False),

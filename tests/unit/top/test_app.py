@@ -179,6 +179,15 @@ async def test_help_and_quit() -> None:
     assert app.return_code == 0
 
 
+@pytest.mark.parametrize("before", ["", "question_mark", "slash"])
+async def test_ctrl_c_quits_from_everywhere(before: str) -> None:
+    app = app_of(Feed(overview()))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press(*filter(None, (before, "ctrl+c")))
+        await shown(pilot, lambda: not app.is_running, "the end")
+    assert app.return_code == 0
+
+
 async def test_a_wider_screen_shows_more_columns() -> None:
     app = app_of(Feed(overview()))
     async with app.run_test(size=SIZE) as pilot:
