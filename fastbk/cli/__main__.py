@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -156,7 +156,20 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
 
 
 class CommandParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` that names the nearest verb. Its subparsers are of this class, too."""
+    """`argparse.ArgumentParser` that names the nearest verb or option. Its subparsers are of this class, too."""
+
+    # argparse calls it for the parser of a verb, too, and hands unknown words up to a parser without its options.
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Do the same, but refuse words that are not known; exits with code 2."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [one for one in self._option_string_actions if one.startswith("--")]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists the options"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}: {hint}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end with code 2."""

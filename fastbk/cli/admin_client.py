@@ -61,4 +61,4 @@ def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> B
     for one in listed:
         if one.service.bookie_id == wanted:
             return one
-    raise Error(f"{uri} lists no bookie {wanted} that is up; up are: {ids}")
+    raise Error(f"{uri} lists no bookie {wanted} that is up; up are: {ids}. If it is down, its own log says why")

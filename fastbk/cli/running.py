@@ -137,8 +137,10 @@ def _show(text: str, problem: str, interval_s: float) -> None:
     import shutil  # 2 ms that --help need not take
 
     columns, rows = shutil.get_terminal_size()
-    head = f"every {interval_s:g} s, now {time.strftime('%H:%M:%S')}; Ctrl-C ends"
-    lines = fitting([head, "", *(text + terminal.painted(problem, "error")).splitlines()], columns, rows)
+    # In UTC as all times that fastbk prints.
+    head = f"every {interval_s:g} s, now {time.strftime('%H:%M:%SZ', time.gmtime())}; Ctrl-C ends"
+    painted = [terminal.painted(line, "error") for line in problem.splitlines()]
+    lines = fitting([head, "", *text.splitlines(), *painted], columns, rows)
     # Home and erase line by line: clearing the whole screen first would flicker.
     body = "".join(f"{line}\x1b[K\r\n" for line in lines)
     sys.stdout.write(f"\x1b[H{body}\x1b[J")

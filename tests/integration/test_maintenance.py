@@ -57,6 +57,10 @@ def test_a_bookie_in_maintenance_is_read_only_and_its_loss_is_held(cluster: Loca
         assert waits_of(cli) == ([], {"bookie-2": "it is in maintenance: a new disk"})
     assert cli("bookie", "maintenance", "bookie-2", "--end") == "maintenance of bookie-2 has ended\n"
     assert "could not be made to take adds" in cli.err  # it is down
+    assert "If it is down, its own log says why" in cli.err
+    text = cli("bookie", "maintenance", "bookie-2", "--for", "10min")
+    assert "it takes adds whenever it is up, and its ledgers are not copied" in text
+    cli("bookie", "maintenance", "bookie-2", "--end")
     wait_until(lambda: waits_of(cli) == (["bookie-2"], {}), "it is due without maintenance")
     cluster.start_bookie(1)
     cluster.wait_ready(1)

@@ -61,7 +61,10 @@ def run(options: argparse.Namespace) -> int:
     # The hold first: writers that leave the bookie, and its stop, must not set off copying.
     asyncio.run(_change(uri, options.bookie_id, hold))
     is_read_only = not options.keep_writable and _set_read_only(uri, options.bookie_id, read_only=True)
-    said = "it refuses normal adds" if is_read_only else "it takes adds as before"
+    if is_read_only:
+        said = "it refuses normal adds"
+    else:
+        said = "it takes adds as before" if options.keep_writable else "it takes adds whenever it is up"
     lines = (
         f"{options.bookie_id} is in maintenance until {format_utc_ms(hold.until_ms)}:",
         f"{said}, and its ledgers are not copied",

@@ -97,6 +97,24 @@ def test_help_is_quick() -> None:
     assert min(spent) < 0.150
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("cluster", "roll", "--restart", "x {bookie}", "--yes"), "`fastbk cluster roll --help` lists the options"),
+        (("stream", "create", "a/b", "--qiet"), "did you mean --quiet?"),
+        (("doctor", "--problms"), "did you mean --problems?"),
+        (("bookie", "gc", "run", "x", "y", "z"), "`fastbk bookie gc run --help` lists the options"),
+    ],
+)
+def test_an_unknown_option_names_the_verb_and_the_nearest_option(
+    words: tuple[str, ...], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(hint)
+
+
 def test_a_configuration_file_can_be_checked_without_a_bookie(tmp_path: Path) -> None:
     path = tmp_path / "bookie.toml"
     path.write_text("[bookie]\nlisten = '127.0.0.1:1'\n[jornal]\n")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pty
+import re
 import socket
 import subprocess
 import sys
@@ -115,6 +116,8 @@ def test_on_a_terminal_a_watched_answer_takes_the_place_of_the_one_before(tmp_pa
     screens = shown.split("\x1b[H")[1:]
     assert len(screens) > 2
     assert "every 0.2 s, now " in screens[0] and "bookies: none" in screens[1]
+    assert re.search(r"now \d\d:\d\d:\d\dZ;", screens[0])
+    assert "\x1b[31m\x1b[0m" not in "".join(screens), "no line for an error that there is not"
 
 
 def test_a_screen_that_is_too_small_says_what_it_leaves_out() -> None:
