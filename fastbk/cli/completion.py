@@ -5,12 +5,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from fastbk.cli.running import add_run_options
+
+STORED = tuple(f"fastbk context {verb}" for verb in ("use", "show", "remove"))
+"""Verbs whose NAME is a context that there is."""
 SHELLS = ("bash", "zsh", "tcsh")
 EPILOG = """\
 bash: fastbk completion bash > ~/.local/share/bash-completion/completions/fastbk
 zsh:  fastbk completion zsh > "${fpath[1]}/_fastbk"
 tcsh: fastbk completion tcsh > ~/.fastbk.completion.csh, then source that file in ~/.tcshrc
 """
+
+_NAMES = "fastbk context list --json 2>/dev/null | grep -o '\"name\": \"[^\"]*\"' | cut -d '\"' -f 4"
+_CONTEXTS = {
+    "bash": "_fastbk_contexts",
+    "zsh": "_fastbk_contexts",
+    "preamble": {
+        "bash": f'_fastbk_contexts() {{ compgen -W "$({_NAMES})" -- "$1"; }}',
+        "zsh": f'_fastbk_contexts() {{ local -a names; names=("${{(@f)$({_NAMES})}}"); compadd -- $names }}',
+    },
+}
+"""How a shell completes the name of a context that there is."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +40,13 @@ def run(options: argparse.Namespace) -> int:
     import shtab
 
     parser = whole_parser()
-    for one, _ in parsers_below(parser):
+    # Those that may stand before the command, too.
+    parser.add_argument("--context", metavar="NAME", help="a cluster by its name")
+    add_run_options(parser)
+    for one in (parser, *(verb for verb, _ in parsers_below(parser))):
         for action in one._actions:
+            if action.dest == "context" or (action.dest == "name" and one.prog in STORED):
+                action.complete = _CONTEXTS  # type: ignore[attr-defined]
             if kind := {"FILE": shtab.FILE, "PATH": shtab.FILE, "DIR": shtab.DIRECTORY}.get(str(action.metavar)):
                 action.complete = kind  # type: ignore[attr-defined]
     print(shtab.complete(parser, options.shell))

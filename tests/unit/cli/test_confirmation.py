@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import fastbk
 from fastbk.cli import __main__ as cli
 from fastbk.cli.completion import whole_parser
 from fastbk.cli.options import add_confirmation, add_json, exit_without_consent
@@ -134,11 +136,27 @@ def test_a_completion_script_is_printed(shell: str, capsys: pytest.CaptureFixtur
         ("cluster status --wa", "--watch"),
         ("bookie check --config bo", "bookie.toml"),
         ("inspect journal jo", "journal"),
+        ("context use prod", "production"),
+        ("cluster status --context prod", "production"),
+        ("--context prod", "production"),
     ],
 )
 def test_bash_completes_with_the_script(
-    words: str, completed: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: str,
+    completed: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert cli.main(["context", "add", "production", "--metadata", "sqlite:/x"]) == 0
+    command = tmp_path / "bin" / "fastbk"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m fastbk.cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(fastbk.__file__).parents[1]))
+    capsys.readouterr()
     (tmp_path / "bookie.toml").touch()
     (tmp_path / "journal").touch()
     assert cli.main(["completion", "bash"]) == 0
