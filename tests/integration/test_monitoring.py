@@ -34,7 +34,15 @@ from fastbk.tls.authority import Authority
 from fastbk.units import MIB
 from tests.fixtures.cli import Cli
 from tests.fixtures.exposition import parsed, scraped_at
-from tests.fixtures.monitoring import DASHBOARDS, FOLDER, RULES, alerts, metrics_used, queries
+from tests.fixtures.monitoring import (
+    DASHBOARDS,
+    FOLDER,
+    RULES,
+    alerts,
+    metrics_used,
+    queries,
+    scrape_config,
+)
 from tests.fixtures.mounts import SmallDisk, run, small_disk
 from tests.fixtures.pages import page_at
 from tests.fixtures.prometheus import Prometheus, faster, program
@@ -176,7 +184,6 @@ class World:
 
     def _scrapes(self) -> str:
         """Return the example of a configuration, with our targets, at once, over TLS."""
-        text = (FOLDER / "prometheus" / "prometheus.yml").read_text()
         options = self.tls.options
         secure = (
             "    scheme: https\n"
@@ -184,11 +191,8 @@ class World:
             f" key_file: {options.key_file}}}\n"
         )
         listened = [str(one.sections["http"]["listen"]) for one in self.cluster.bookies]
-        services = [f"127.0.0.1:{one.http_port}" for one in (self.healer, self.janitor)]
-        for targets in (listened, services[:1], services[1:]):
-            text = re.sub(r"targets: \[.*-1:.*\]", f"targets: {json.dumps(targets)}", text, count=1)
-        text = re.sub(r"( +)(static_configs:\n)", rf"{secure}\1\2", text)
-        return text.replace("interval: 15s", "interval: 1s")
+        healer, janitor = (f"127.0.0.1:{one.http_port}" for one in (self.healer, self.janitor))
+        return scrape_config(listened, [healer], [janitor], secure)
 
     def connect(self) -> fastbk.client.Client:
         return fastbk.connect(self.cluster.metadata_uri, tls=self.tls.options, append_timeout=5.0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import fastbk
 from fastbk.testing import LocalCluster
+from tests.fixtures.appending import appending
 from tests.fixtures.cli import Cli
 from tests.fixtures.wait import crowd, wait_until
 
@@ -74,28 +72,6 @@ def top(cluster: LocalCluster, folder: Path, *options: str, **variables: str) ->
         pane.close()
 
 
-@contextmanager
-def writing(cluster: LocalCluster) -> Iterator[None]:
-    """Append to a ledger on all bookies until the end."""
-    is_over = threading.Event()
-
-    async def write() -> None:
-        async with (
-            fastbk.connect(cluster.metadata_uri) as client,
-            await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2) as writer,
-        ):
-            while not is_over.is_set():
-                await asyncio.gather(*(writer.append(b"x" * 500) for _ in range(20)))
-
-    thread = threading.Thread(target=lambda: asyncio.run(write()))
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
 def rows(text: str) -> list[str]:
     """Return the lines of bookies."""
     lines = text.splitlines()
@@ -114,7 +90,7 @@ def is_first(pane: Pane, *texts: str) -> Callable[[], bool]:
 def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(
     fastbk_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    with writing(fastbk_cluster), top(fastbk_cluster, tmp_path) as pane:
+    with appending(fastbk_cluster), top(fastbk_cluster, tmp_path) as pane:
         wait_until(
             lambda: all("ms" in row for row in rows(pane.text()) or [""]), "figures of all bookies"
         )
@@ -166,7 +142,7 @@ def test_no_color_leaves_the_marks(fastbk_cluster: LocalCluster, tmp_path: Path)
 
 def test_once_prints_tables_and_json_the_same_values(fastbk_cluster: LocalCluster) -> None:
     cli = Cli(fastbk_cluster.metadata_uri)
-    with writing(fastbk_cluster):
+    with appending(fastbk_cluster):
         code, raw = cli.run("top", "--once", "--interval", "1")
         text = raw.decode()
         assert code == 0
