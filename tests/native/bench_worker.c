@@ -1,6 +1,6 @@
 /* What an add costs the worker's C: in fbk_worker_receive, and its ack in fbk_worker_collect (the send included).
- * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL [DIGEST]]]]; 0 = ours, 2 and 3 = Apache's;
- * the type of the digest as metadata tells it for these, 0 = it names none, 3 = the right one. */
+ * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL [DIGEST [ADDS]]]]]; 0 = ours, 2 and 3 =
+ * Apache's; the type of the digest as metadata tells it for these, 0 = it names none, 3 = the right one; adds a receive. */
 #include "check.h"
 #include "worker_harness.c"
 
@@ -63,10 +63,11 @@ int
 main(int argc, char **argv)
 {
     uint32_t data_bytes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1024;
-    uint64_t run_ns = (argc > 2 ? strtoull(argv[2], NULL, 10) : 2) * 1000000000ull;
+    uint64_t run_ns = (uint64_t)((argc > 2 ? strtod(argv[2], NULL) : 2.0) * 1e9);
     uint32_t protocol = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
     const uint8_t digest_type = argc > 4 ? (uint8_t)atoi(argv[4]) : FBK_DIGEST_CRC32C;
-    CHECK(data_bytes <= 1 << 20);
+    const uint32_t adds_max = argc > 5 ? (uint32_t)atoi(argv[5]) : 1000;
+    CHECK(data_bytes <= 1 << 20 && adds_max > 0);
     struct worker_harness *s = worker_harness_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
     struct fbk_worker_options options = {
         .epoch = 1, .pair_count = 1, .pairs = {worker_harness_pair(s)}, .bell_fd = s->worker_bell,
@@ -89,7 +90,7 @@ main(int argc, char **argv)
 
     uint8_t *stream = malloc(room);
     uint32_t used = 0, count = 0;
-    for (uint32_t more = 1; count < 1000 && more != 0; used += more, count += more != 0)
+    for (uint32_t more = 1; count < adds_max && more != 0; used += more, count += more != 0)
         more = put_add(stream + used, room - used, protocol, count, data_bytes);
     uint64_t adds = 0, receive_ns = 0, collect_ns = 0, began = fbk_now_ns();
     static uint8_t answers[1 << 20];
