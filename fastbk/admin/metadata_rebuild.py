@@ -15,8 +15,9 @@ import msgspec
 from fastbk.admin.bookie_collection import EMPTY_KEY, CollectedLedger, Collection
 from fastbk.admin.metadata_archive import Ledger, Ledgers, items_of
 from fastbk.admin.metadata_restore import raise_if_half_restored
+from fastbk.admin.unlisted_segments import unlisted_segments
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ids, all_ledgers
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ids
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
 from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
@@ -26,7 +27,6 @@ from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.ledger_state import HAS_KEY, LIMBO
 from fastbk.replication.metadata_merge import Held, Merged, merge_ledger
-from fastbk.stream.paths import STREAMS, part_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from fastbk.meta.api import MetadataStore
 
-STREAM_KEY = "fastbk.stream"
-"""Of a segment's custom metadata."""
 HOLD_REASON = "metadata was rebuilt from bookies"
 
 
@@ -48,6 +46,7 @@ class Rebuilt:
         kept_deleted: those that bookies hold, and that were deleted.
         guessed: of the ledgers, those whose quorums are not what they once were.
         notes: by ledger, what could not be reconstructed. streams: segments by stream whose record is not there.
+        unlisted: segments by path of a stream whose record is there, and does not name them.
         absent_bookies: named by ledgers, and not collected. damage: by bookie.
         highest_id: no ledger gets this id or a lower one.
     """
@@ -61,6 +60,7 @@ class Rebuilt:
     guessed: list[int] = field(default_factory=list)
     notes: dict[int, tuple[str, ...]] = field(default_factory=dict)
     streams: dict[str, list[int]] = field(default_factory=dict)
+    unlisted: dict[str, list[int]] = field(default_factory=dict)
     bookies: list[str] = field(default_factory=list)
     absent_bookies: list[str] = field(default_factory=list)
     damage: dict[str, list[str]] = field(default_factory=dict)
@@ -123,7 +123,9 @@ def rebuild(
             deleted.add(first, last)
     _write_ledgers(store, collections, deleted, _Versions(backup), out)
     _write_identities(store, collections, out)
-    _list_streams(store, out)
+    # What order segments have, and cursors, is in no bookie.
+    found = unlisted_segments(store)
+    out.streams, out.unlisted = found.gone, found.unlisted
     _delete(store, deleted, out)
     return out
 
@@ -248,21 +250,6 @@ def _write_identities(
             )
         elif read is None or read.identity.starts < identity.starts:
             store.write_identity(identity, None if read is None else read.version)
-
-
-def _list_streams(store: MetadataStore, out: Rebuilt) -> None:
-    """List segments of streams whose record is gone: what order they have, and cursors, is in no bookie."""
-    found: dict[str, list[int]] = {}
-    for ledger_id, read in all_ledgers(store):
-        stream = read.metadata.custom.get(STREAM_KEY)
-        if stream is not None:
-            found.setdefault(stream.decode("utf-8", "replace"), []).append(ledger_id)
-    known = {one for shard in store.records.children(STREAMS) for one in _streams(store, shard)}
-    out.streams = {name: ids for name, ids in found.items() if name not in known}
-
-
-def _streams(store: MetadataStore, shard: str) -> list[str]:
-    return store.records.children(part_path(STREAMS, shard))
 
 
 def _delete(store: MetadataStore, deleted: IdRanges, out: Rebuilt) -> None:

@@ -16,6 +16,7 @@ from fastbk.cli.options import (
     print_answer,
 )
 from fastbk.exit_codes import DONE
+from fastbk.units import format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -111,4 +112,10 @@ def _lines(done: Rebuilt) -> list[str]:
     for name, ids in list(done.streams.items())[:NAMED_MAX]:
         some = ", ".join(map(str, ids[:NAMED_MAX]))
         lines.append(f"stream {name}: its record and cursors are gone, its {len(ids)} ledgers are there: {some}")
+    for path, ids in list(done.unlisted.items())[:NAMED_MAX]:
+        some = " ".join(map(str, ids[:NAMED_MAX])) + (" ... (--json lists all)" if len(ids) > NAMED_MAX else "")
+        lines += [
+            f"stream {path}: its record is older than {format_count(len(ids), 'segment')} of it. Before anybody writes",
+            f"to it, with all bookies up: fastbk stream attach {path} {some}",
+        ]
     return lines

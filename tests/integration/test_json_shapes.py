@@ -97,6 +97,12 @@ def use_streams(run: Recorder, folder: Path) -> None:
     run("stream set", "shop/orders", "--set", "roll_bytes=1MiB")
     run("stream truncate", "shop/orders", "--before", "seq:1", "--dry-run")
     run("stream truncate", "shop/orders", "--before", "seq:1", "--yes")
+    with fastbk.sync.connect(run._cli._environment["FASTBK_METADATA"]) as client:
+        *_, segment = run._cli("ledger", "list").split()
+        with client.create_ledger(1, 1, 1) as copy:
+            for entry in client.open_ledger(int(segment)).read():
+                copy.append(bytes(entry.data))
+    run("stream attach", "shop/old", str(copy.ledger_id))
     run("stream rename", "shop/old", "older")
     run("stream seal", "shop/older", "--yes")
     run("stream tail", "shop/older", "--timeout", "5", codes=(0, 75))

@@ -187,7 +187,7 @@ def keep_deletions(directory: Path, ranges: list[tuple[int, int]]) -> None:
 
 
 def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Path) -> None:
-    """Streams come from the backup, ledgers that are newer from the bookies."""
+    """Streams come from the backup, ledgers that are newer from the bookies; newer segments are attached by hand."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
     with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
@@ -205,25 +205,31 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
         assert json.loads(cli("metadata", "check", backup, "--json")) == taken
         asyncio.run(world.write(2))
         asyncio.run(world.delete(deleted))
+        cli("stream", "append", "shop/orders", stdin=b"three\n")
+        newer = max(map(int, cli("ledger", "list").split()))
         changed = json.loads(cli("metadata", "diff", backup, "--json", code=1))["differences"]
         assert {(one["kind"], one["change"]) for one in changed} >= {
             ("ledger", "added"),
             ("ledger", "deleted"),
         }
-        wait_until(lambda: world.seen_by_all(set(world.acked) - {deleted}), "new ones", WAIT_S)
+        wait_until(lambda: world.seen_by_all({newer} | set(world.acked) - {deleted}), "new ones", WAIT_S)
         wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
         world.kill()
         lose(path)
         rebuild = ("metadata", "rebuild", *world.collect(tmp_path, cli), "--backup", backup, "--json")
         done = json.loads(cli(*rebuild))
-        assert (done["created"], done["deleted"]) == (2, 1)
+        assert (done["created"], done["deleted"]) == (3, 1)
         assert done["streams"] == {}, "the backup has its record"
+        assert done["unlisted"] == {"shop/orders": [newer]}, "its record is older than its last segment"
         again = json.loads(cli(*rebuild))
         assert (again["created"], again["updated"], again["deleted"]) == (0, 0, 0)
         assert cli.json("metadata", "show")["instance_id"] == taken["instance_id"]
         world.start()
         asyncio.run(world.compare(deleted))
         assert cli.raw("stream", "read", "shop/orders") == b"1.0.0\tone\n1.0.1\ttwo\n"
+        for _ in range(2):
+            assert cli("stream", "attach", "shop/orders", str(newer)) == "2.0.0\n"
+        assert cli.raw("stream", "read", "shop/orders") == b"1.0.0\tone\n1.0.1\ttwo\n2.0.0\tthree\n"
         cli("metadata", "confirm", "--yes")
 
 

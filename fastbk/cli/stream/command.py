@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import zlib
 from typing import TYPE_CHECKING
 
 from fastbk.cli import export
@@ -87,6 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cursors = add_verb_of_one(verbs, "cursors", _cursors, "print a stream's durable cursors")
     cursors.add_argument("--delete", metavar="CURSOR", help="delete this one instead")
     add_watch(cursors)
+    text = "put closed ledgers with records of this stream behind all that it has; again: changes nothing"
+    attach = add_verb_of_one(verbs, "attach", _attach, text)
+    attach.add_argument("ledgers", nargs="+", type=int, metavar="LEDGER", help="in the order of their records")
     text = "end a stream for good: it can be read, not written any more"
     seal = add_verb_of_one(verbs, "seal", _seal, text)
     text = "delete streams for good, data, cursors and all"
@@ -203,6 +207,16 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
     namespace, name = split_stream_path(options.stream)
     renamed = await client.namespace(namespace).rename_stream(name, options.name)
     return print_answer(options, {"stream": renamed.path})
+
+
+async def _attach(client: Client, options: argparse.Namespace) -> int:
+    stream = stream_of(client, options.stream)
+    # The key stands for these ledgers, so that a repeat of the command is known as one.
+    key = f"by-hand-{zlib.crc32(repr(options.ledgers).encode()):08x}"
+    last = await stream.attach(options.ledgers, key, 0)
+    dlsn = None if last is None else str(last)
+    found = {"stream": options.stream, "attached": options.ledgers, "last_dlsn": dlsn}
+    return print_answer(options, found, *([dlsn] if dlsn else ()))
 
 
 async def _cursors(client: Client, options: argparse.Namespace) -> int:

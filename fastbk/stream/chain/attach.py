@@ -143,7 +143,9 @@ async def _check_new(context: StreamContext, chain: Chain, ledger_ids: Sequence[
 async def _contents(context: StreamContext, ledger_id: int) -> Contents:
     async with await context.client.open_ledger(ledger_id, recovery=False) as reader:
         if not reader.metadata.is_closed:
-            raise ConfigError(f"ledger {ledger_id} is open: close it before it is attached")
+            raise ConfigError(
+                f"ledger {ledger_id} is open: close it by `fastbk ledger recover {ledger_id}` before it is attached"
+            )
         await _claim(context, reader)
         contents = await contents_of(reader, 0)
     if contents.records == 0:
