@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import metadata_uri, note, print_answer
 from fastbk.cli.running import add_watch
 from fastbk.units import format_count, format_entries
+from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +45,13 @@ async def _run(options: argparse.Namespace) -> int:
     async with fastbk.connect(metadata_uri(options)) as client:
         if options.verify:
             unlisted: set[str] = set()
-            missing = await _print(options, under_replicated(client, unlisted=unlisted))
+            doubtful: set[str] = set()
+            missing = await _print(options, under_replicated(client, unlisted=unlisted), doubtful)
+            for one in sorted(doubtful):
+                note(
+                    f"{one} may have lost entries of ledgers (limbo): run `fastbk bookie repair {one}`. A repaired"
+                    " ledger leaves limbo with the bookie's next flush and pass of gc: within two minutes by default"
+                )
             if unlisted:
                 note(
                     f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last"
@@ -61,11 +68,16 @@ async def _run(options: argparse.Namespace) -> int:
 
 
 async def _print(
-    options: argparse.Namespace, copies: AsyncIterator[MissingCopies]
+    options: argparse.Namespace, copies: AsyncIterator[MissingCopies], doubtful: set[str] | None = None
 ) -> list[dict[str, object]]:
-    """Print each at once; return them all for JSON, else a row of empty ones."""
+    """Print each at once; return them all for JSON, else a row of empty ones.
+
+    `doubtful` gets the bookies that cannot tell what they hold.
+    """
     found: list[dict[str, object]] = []
     async for one in copies:
+        if doubtful is not None and status_name(Status.CANNOT_TELL) in one.reason:
+            doubtful.add(one.bookie_id)
         found.append(asdict(one) if options.json else {})
         if not options.json:
             count = one.count

@@ -130,7 +130,8 @@ def log_replacements(
             "cause": cause,
             "client": client_name(),
         }
-        _log.warning(REPLACED, **fields)
+        # An operator who recovers a bookie wants to know of the progress, not of each of its ledgers.
+        (_log.info if cause == "repair" else _log.warning)(REPLACED, **fields)
         send_report(pool, one.replacement, REPLACED, fields)
 
 

@@ -38,6 +38,11 @@ READS_ONLY_PROPERTY = "reads_only"
 """The property of a registration that says why the bookie takes no adds."""
 REASON_CHARACTERS_MAX = 500
 """Longest such reason."""
+NO_CLUSTER_REMEDY = (
+    "A new cluster is made by `fastbk metadata init` (or `fastbk dev`). If there was one and its metadata is lost, make"
+    " none, and start no bookie: stop them all, and run `fastbk metadata collect` and `fastbk metadata rebuild`"
+)
+"""Of the error where a URI leads to no cluster: an empty new one would hide a lost one."""
 LIST_PAGE_COUNT = 1000
 
 

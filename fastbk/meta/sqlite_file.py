@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, StorageError
+from fastbk.meta.api import NO_CLUSTER_REMEDY
 from fastbk.private_files import FILE_MODE, tighten
 
 FORMAT = 3
@@ -161,8 +162,7 @@ class SqliteFile:
 
     def _no_cluster(self, why: str) -> ConfigError:
         return ConfigError(
-            f"there is no cluster at sqlite:{self._path}: {why}; is the path right?"
-            " `fastbk dev` and `fastbk metadata init` make a cluster"
+            f"there is no cluster at sqlite:{self._path}: {why}; is the path right? {NO_CLUSTER_REMEDY}"
         )
 
     def _open_connection(self) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from fastbk.errors import ConfigError
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
+    NO_CLUSTER_REMEDY,
     BookieIdentity,
     BookieRegistration,
     BookieService,
@@ -185,8 +186,7 @@ def read_layout(call: Call, location: ZooKeeperLocation) -> Layout:
         node = call.get(paths.layout)
     if node is None:
         raise ConfigError(
-            f"there is no cluster at {location.uri}: check the path, or make one by"
-            " `fastbk metadata init --metadata URI`"
+            f"there is no cluster at {location.uri}: check the path. {NO_CLUSTER_REMEDY}"
         )
     try:
         layout = parse_layout(node.data)
