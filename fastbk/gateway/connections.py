@@ -7,6 +7,7 @@ or sends a large body slowly, costs only others of its kind: where there is no r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
@@ -19,11 +20,13 @@ from fastbk.meta.gateway_messages import (
     failure_of,
 )
 from fastbk.observe.logs import LimitLog
-from fastbk.server.admin.http import parsed_head
 from fastbk.server.admin.http_guard import Places
+from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.network.admission import Client
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fastbk.gateway.service import Answer, Service
     from fastbk.server.admin.listener import HttpListener
     from fastbk.server.network.admission import Admission
@@ -33,8 +36,12 @@ IDLE_MAX = 2000
 IDLE_TIMEOUT_S = 60.0
 """Clients close theirs after half of it (`fastbk.meta.gateway_calls`)."""
 LARGE_BYTES = 64 * 1024
-LARGE_MAX = 32
-"""Bodies above LARGE_BYTES that are on their way; beyond it the oldest sender is cut off."""
+LARGE_MAX, SMALL_MAX = 32, 512
+"""Bodies above LARGE_BYTES, and others, that are on their way; beyond it the oldest sender is cut off."""
+LARGE_ANSWERS_MAX = 16
+"""The same of answers, and who reads them slowly: one has 16 MiB at most."""
+CHUNK_BYTES = 256 * 1024
+"""What is encrypted at once: the transport keeps a copy of all that it was given."""
 BODY_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
@@ -50,7 +57,9 @@ class Connections:
         self._service = service
         self._admission = admission
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle, self._large = Places(IDLE_MAX), Places(LARGE_MAX)
+        self._idle = Places(IDLE_MAX)
+        self._bodies = Places(SMALL_MAX), Places(LARGE_MAX)
+        self._answers = Places(SMALL_MAX), Places(LARGE_ANSWERS_MAX)
         self.limits = LimitLog("gateway.limit_reached")
 
     def __len__(self) -> int:
@@ -104,8 +113,9 @@ class Connections:
         authorization = headers.get("authorization", "")
         token = authorization[len(_BEARER) :].encode() if authorization.lower().startswith(_BEARER) else b""
         answer = await self._service.answer(peer, target.removeprefix(PATH), token, body)
-        await self._send(writer, answer, is_last=False)
-        return True
+        is_last = answer[0] == 401  # a stranger does not stay
+        await self._send(writer, answer, is_last=is_last)
+        return not is_last
 
     async def _head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         if self._idle.enter(writer.transport):
@@ -117,15 +127,9 @@ class Connections:
             self._idle.leave(writer.transport)
 
     async def _body(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size_bytes: int) -> bytes:
-        is_large = size_bytes > LARGE_BYTES
-        if is_large and self._large.enter(writer.transport):
-            self.limits.note("large_bodies")
-        try:
+        with self._place(self._bodies, "bodies", writer, size_bytes):
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 return await reader.readexactly(size_bytes)
-        finally:
-            if is_large:
-                self._large.leave(writer.transport)
 
     async def _send(self, writer: asyncio.StreamWriter, answer: Answer, *, is_last: bool) -> None:
         status, body = answer
@@ -134,9 +138,27 @@ class Connections:
             f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: {CONTENT_TYPE}\r\n"
             f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n{end}\r\n"
         )
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            writer.write(head.encode() + body)
-            await writer.drain()
+        with self._place(self._answers, "answers", writer, len(body)):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                writer.write(head.encode() + body[:CHUNK_BYTES])
+                await writer.drain()
+                for at in range(CHUNK_BYTES, len(body), CHUNK_BYTES):
+                    writer.write(body[at : at + CHUNK_BYTES])
+                    await writer.drain()
+
+    @contextlib.contextmanager
+    def _place(
+        self, places: tuple[Places, Places], limit: str, writer: asyncio.StreamWriter, size_bytes: int
+    ) -> Iterator[None]:
+        """Have a place for what is sent or received, among those of its size."""
+        is_large = size_bytes > LARGE_BYTES
+        place = places[is_large]
+        if place.enter(writer.transport):
+            self.limits.note(f"large_{limit}" if is_large else limit)
+        try:
+            yield
+        finally:
+            place.leave(writer.transport)
 
 
 def _refusal(method: str, target: str, headers: dict[str, str]) -> tuple[Answer | None, int]:

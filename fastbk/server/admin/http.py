@@ -25,6 +25,7 @@ from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
 from fastbk.server.admin.http_guard import Places, SiteGuard
+from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.admin.listener import HttpListener
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.admin.page_rights import PageRights
@@ -357,21 +358,6 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
 
 def _failed(status: int, text: str) -> Response:
     return status, JSON, msgspec.json.encode({"error": text}) + b"\n"
-
-
-def parsed_head(head: bytes) -> tuple[str, str, dict[str, str] | None]:
-    """Return method, target and headers by their lower-case names; None for what is no HTTP/1 request."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return "", "", None
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        name = name.strip().lower()
-        # Two hosts are nobody's: joined as lists are, they name no server.
-        headers[name] = f"{headers[name]}, {value.strip()}" if name in headers else value.strip()
-    return words[0], words[1], headers
 
 
 def _body(method: str, headers: dict[str, str], *, takes_any: bool) -> tuple[Response | None, int]:
