@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastbk.auth.rights import Principal, names_of
-from fastbk.errors import StreamNotFound, Unauthorized
+from fastbk.errors import MetadataUnavailable, StreamNotFound, Unauthorized
 from fastbk.gateway.namespace_tree import NamespaceTree, is_above
 from fastbk.gateway.record_names import Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
@@ -20,9 +22,16 @@ if TYPE_CHECKING:
 class Access:
     """One client's, for one request. What it checks raises Unauthorized."""
 
-    def __init__(self, principal: Principal, tree: NamespaceTree) -> None:
+    def __init__(self, principal: Principal, tree: NamespaceTree, end_s: float = math.inf) -> None:
+        """`end_s`: when nobody waits for the answer any more, by the monotonic clock."""
         self.principal = principal
         self._tree = tree
+        self._end_s = end_s
+
+    def check_time(self) -> None:
+        """Raise MetadataUnavailable where nobody waits any more: what takes many calls of the store ends then."""
+        if time.monotonic() > self._end_s:
+            raise MetadataUnavailable("the request took too long: send one for less", outcome="not_written")
 
     @property
     def is_limited(self) -> bool:
@@ -58,7 +67,8 @@ class Access:
     def check_namespace(self, path: str, what: str) -> None:
         """Refuse a client that may not work in a namespace, by path."""
         if not self.allows_namespace(path):
-            where = f"namespace {path}" if path else "no namespace"
+            # Ids can be guessed; the names of others' namespaces shall not be learned by that.
+            where = "another namespace" if path else "no namespace"
             raise Unauthorized(f"{self.principal.name} may not work with {what}, which is of {where}: its token's ns")
 
     def check_ledger(self, ledger_id: int, metadata: LedgerMetadata) -> None:

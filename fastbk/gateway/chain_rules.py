@@ -2,8 +2,8 @@
 
 INV-W3: what readers of a stream could read, a change without `truncate` leaves in the chain: closed segments stay as
 they are, and the trim point and the head stay where they are.
-INV-W4: a record names a ledger for deletion only if the record named the ledger before it existed. The janitor deletes
-what records name, so a record that names another's ledger would delete it.
+INV-W4: a record names a ledger for deletion only if it named the ledger after its id was drawn, and before it existed.
+The janitor deletes what records name, so a record that names another's ledger would delete it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Change:
         forgotten: ledgers that it names no more: they must be gone.
         ended: ledgers of segments that end, and the last entry that the chain says they have (-1: none): metadata has
             to say the same of closed ones, else readers lose what is behind it, and that is a truncation.
+        sizes: the same ledgers, and the bytes that the chain says they have: with more than there are, what a stream
+            retains of its older segments would shrink.
         unwritten: ledgers of segments behind an empty one: closed ones among them have to be empty as well.
     """
 
@@ -46,6 +48,7 @@ class Change:
     deleted: tuple[int, ...] = ()
     forgotten: tuple[int, ...] = ()
     ended: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
     unwritten: tuple[int, ...] = ()
 
 
@@ -76,6 +79,7 @@ def change_of(stream_id: str, old: Chain | None, new: Chain | None, pages: Pages
         deleted=named,
         forgotten=tuple(one for one in old.doomed if one not in new.doomed),
         ended=tuple(rows.ended),
+        sizes=tuple(rows.sizes),
         unwritten=tuple(row.ledger_id for row in rows.dropped[1:]),
     )
 
@@ -119,6 +123,7 @@ class _Rows:
     added: list[Segment] = field(default_factory=list)
     dropped: list[Segment] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._check_pages()
@@ -159,7 +164,7 @@ class _Rows:
         elif replace(after, **{name: getattr(row, name) for name in _OPEN_MAY_CHANGE}) != row:
             raise ForbiddenChange(f"segment {row.number} stays that of its writer")
         elif not after.is_open:
-            self.ended.append(_end_of(after))
+            self._end(after)
 
     def _add(self, row: Segment) -> None:
         if row.number < self.old.next_number and not any(one.number <= row.number for one in self.dropped):
@@ -167,12 +172,12 @@ class _Rows:
         if row.is_open and row.ledger_id != self.old.reserved:
             raise ForbiddenChange(f"ledger {row.ledger_id} was not reserved for segment {row.number} (INV-S8)")
         if not row.is_open:
-            self.ended.append(_end_of(row))
+            self._end(row)
         self.added.append(row)
 
-
-def _end_of(row: Segment) -> tuple[int, int]:
-    return row.ledger_id, max(row.last_entry_id, row.index_entry_id)
+    def _end(self, row: Segment) -> None:
+        self.ended.append((row.ledger_id, max(row.last_entry_id, row.index_entry_id)))
+        self.sizes.append((row.ledger_id, row.size_bytes))
 
 
 def _named(old: Chain, new: Chain, rows: _Rows) -> tuple[int, ...]:

@@ -127,6 +127,7 @@ def read(store: MetadataStore, access: Access, request: messages.ReadLedgers) ->
     rows: list[LedgerRow | None] = []
     sizes: list[int] = []
     for at in range(0, len(request.ledger_ids), READ_AT_ONCE):
+        access.check_time()
         some = [check_ledger_id(one) for one in request.ledger_ids[at : at + READ_AT_ONCE]]
         for ledger_id, found in zip(some, store.read_ledgers(some), strict=True):
             row = None if found is None else _row(access, ledger_id, found)
@@ -161,7 +162,7 @@ def mark(store: MetadataStore, access: Access, request: messages.UpdateMark) -> 
         access.check(Need(ADD, "mark missing copies of"), f"ledger {ledger_id}")
     try:
         add, remove = from_json(request.add), from_json(request.remove)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the mark of ledger {ledger_id} is none: {error}") from None
     return to_json(store.marks.update(ledger_id, add, remove).missing)
 

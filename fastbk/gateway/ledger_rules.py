@@ -2,7 +2,8 @@
 
 INV-W1: a gateway makes no change of a ledger whose difference needs a right that the client lacks.
 INV-W2: by a gateway no closed ledger is opened or ends elsewhere, and no ledger gets another password, digest, quorum
-or creation token, whoever wants it.
+or creation token, whoever wants it. Copies of what has ended, which bookies delete where a ledger names others for
+them, are only moved by whoever has `admin`.
 """
 
 from __future__ import annotations
@@ -81,8 +82,12 @@ def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
         return []
     if new.fragments[0].first_entry_id != old.fragments[0].first_entry_id:
         raise ForbiddenChange("the first fragment of a ledger begins where it began")
-    # Once it is closed only copies move, which is a repair.
-    return [Need(RECOVER if old.is_closed else WRITE, ENSEMBLE)]
+    # Bookies delete the entries of ledgers that name others for them. What a writer or a recovery changes is where the
+    # last fragment goes on; all before that is a repair's, as is everything once the ledger is closed.
+    *earlier, last = old.fragments
+    kept, rest = list(new.fragments[: len(earlier)]), new.fragments[len(earlier) :]
+    is_of_tail = kept == earlier and all(one.first_entry_id >= last.first_entry_id for one in rest)
+    return [Need(WRITE if is_of_tail and not old.is_closed else ADMIN, ENSEMBLE)]
 
 
 def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:

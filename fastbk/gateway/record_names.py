@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import zlib
 from dataclasses import dataclass
 
+from fastbk.errors import ConfigError
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.replica_marks import path_of
-from fastbk.stream.paths import NAME_PARTS, STORED, STREAMS, decode
+from fastbk.stream.paths import STORED, STREAMS, check_name, decode, entry_path
 
 
 class Kind(enum.Enum):
@@ -81,10 +81,19 @@ def _of_namespace(owner: str, below: list[str]) -> RecordName:
         return RecordName(Kind.NAMESPACE, owner)
     if len(below) == 1:
         return RecordName(Kind.NAMES_FOLDER, owner)
-    part, name = below[0], below[-1]
-    if len(below) == 2 and part == f"{zlib.crc32(name.encode()) % NAME_PARTS:02d}":
-        return RecordName(Kind.ENTRY, owner, decode(name))
+    name = decode(below[1])
+    # A second spelling would let a name be there twice; one with a slash would be the path of another namespace.
+    if len(below) == 2 and _is_name(name) and below == entry_path(owner, name).split("/")[-2:]:
+        return RecordName(Kind.ENTRY, owner, name)
     return _OTHER
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _of_stream(owner: str, below: list[str]) -> RecordName:

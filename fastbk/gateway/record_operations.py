@@ -6,7 +6,8 @@ INV-W1). What a change says of ledgers is compared with their metadata first (IN
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, StreamNotFound, Unauthorized
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 32
 """Records of 900 kB each are 29 MB, twice what an answer has room for."""
 FOLDERS_AT_ONCE = 16
+LEDGERS_MAX = 5000
+"""Ledgers that the records of one request name anew: of an attachment there are 2,048, and their draft."""
 _AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set the")
 """How operations begin that the audit log gets."""
 
@@ -41,6 +44,7 @@ def read(store: MetadataStore, access: Access, request: messages.ReadRecords) ->
     rows: list[RecordRow | None] = []
     sizes: list[int] = []
     for at in range(0, len(request.paths), READ_AT_ONCE):
+        access.check_time()
         found = store.records.read(request.paths[at : at + READ_AT_ONCE])
         rows += [None if one is None else RecordRow(one.value, one.version) for one in found]
         sizes += [0 if one is None else len(one.value) for one in found]
@@ -57,6 +61,7 @@ def children(store: MetadataStore, access: Access, request: messages.ListChildre
     lists: list[list[str]] = []
     sizes: list[int] = []
     for at in range(0, len(request.paths), FOLDERS_AT_ONCE):
+        access.check_time()
         found = store.records.children_of(request.paths[at : at + FOLDERS_AT_ONCE])
         for name, below in zip(names[at:], found, strict=False):
             visible = access.visible_names(name.owner, below) if name.kind is Kind.NAMES_FOLDER else below
@@ -68,19 +73,20 @@ def children(store: MetadataStore, access: Access, request: messages.ListChildre
 
 
 def states(store: MetadataStore, access: Access, request: messages.ReadStates) -> list[str]:
-    """Return what watches compare: of ledgers and records their versions, of folders their names, of bookies all."""
-    found = []
-    for subject in request.subjects:
+    """Return what watches compare: versions of ledgers and records, digests of folders' names and of the bookies."""
+    found: dict[int | str | None, str] = {}
+    for subject in dict.fromkeys(request.subjects):
+        access.check_time()
         try:
-            found.append(_state(store, access, subject))
+            found[subject] = _state(store, access, subject)
         except Unauthorized:
-            found.append("forbidden")  # one that may not be watched any more does not end the watches of others
-    return found
+            found[subject] = "forbidden"  # one that may not be watched any more does not end the watches of others
+    return [found[subject] for subject in request.subjects]
 
 
 def _state(store: MetadataStore, access: Access, subject: int | str | None) -> str:
     if subject is None:
-        return str([(service_text(one.service), one.writable) for one in store.list_bookies()])
+        return _digest(service_text(one.service) + str(one.writable) for one in store.list_bookies())
     if isinstance(subject, int):
         (found,) = store.read_ledgers([subject])
         if found is not None:
@@ -93,7 +99,11 @@ def _state(store: MetadataStore, access: Access, subject: int | str | None) -> s
         (record,) = store.records.read([path])
         return "" if record is None else str(record.version)
     names = store.records.children(path)
-    return ",".join(access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names)
+    return _digest(access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names)
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
 
 
 # --- changes --------------------------------------------------------------------------------------------------------
@@ -143,6 +153,7 @@ class _Check:
         self._tree = tree
         self._access = access
         self._judged = judged
+        self._named = 0
 
     def run(self) -> list[Event]:
         """Return what the audit log gets. Raises Unauthorized."""
@@ -208,8 +219,13 @@ class _Check:
         ids = {*change.fresh, *change.attached, *change.deleted, *change.forgotten, *ended, *change.unwritten}
         if not ids:
             return
+        self._named += len(ids)
+        if self._named > LEDGERS_MAX:
+            raise ForbiddenChange(f"one request names {LEDGERS_MAX} ledgers at most: send several")
         listed = sorted(ids)
         found = dict(zip(listed, self._store.read_ledgers(listed), strict=True))
+        if change.fresh and max(change.fresh) > self._store.highest_drawn_id():
+            raise ForbiddenChange(f"ledger id {max(change.fresh)} was not drawn: a record names ids that were")
         for ledger_id in change.fresh:
             if found[ledger_id] is not None:
                 raise ForbiddenChange(f"ledger {ledger_id} is there already: a record names a ledger before it exists")
@@ -243,6 +259,10 @@ def _shortened(change: JudgedChange, found: dict[int, VersionedLedger | None]) -
                 return f"ledger {ledger_id} is not closed"
         elif ledger.metadata.last_entry_id != last:
             return f"ledger {ledger_id} ends at entry {ledger.metadata.last_entry_id}, not {last}"
+    for ledger_id, size_bytes in change.sizes:
+        ledger = found[ledger_id]
+        if ledger is not None and size_bytes > ledger.metadata.length:
+            return f"ledger {ledger_id} has {ledger.metadata.length} bytes, not {size_bytes}"
     for ledger_id in change.unwritten:
         ledger = found[ledger_id]
         if ledger is not None and ledger.metadata.is_closed and ledger.metadata.last_entry_id >= 0:

@@ -40,6 +40,12 @@ T = TypeVar("T")
 
 _RETENTION = ("retention_age_s", "retention_bytes", "hard_age_s", "hard_bytes", "hold_for_cursors")
 _QUOTAS = ("streams_max", "bytes_max")
+CHAINS_MAX = 16
+"""Chains that one request changes. Each takes a thousand times longer to judge than to send."""
+NEW_PAGES_MAX = 64
+"""Pages that one request moves rows to."""
+USAGE_BYTES_MAX = 1000
+"""Of a namespace's counts: everybody who may create something below it writes them, and all others read them."""
 
 
 class Lookup(Protocol):
@@ -98,6 +104,10 @@ class _Judge:
         self._usages: dict[str, tuple[UsageRecord, UsageRecord]] = {}
         self._removed_usages: set[str] = set()
         self._named: set[str] = set()
+        self._entries: set[str] = set()
+        self._new_pages = 0
+        if sum(one.name.kind is Kind.CHAIN for one in records) > CHAINS_MAX:
+            raise ForbiddenChange(f"one request changes {CHAINS_MAX} chains at most: send several")
         for one in records:
             if one.name.kind is Kind.ENTRY:
                 self._collect_entry(one)
@@ -117,6 +127,7 @@ class _Judge:
     def _collect_entry(self, one: RecordChange) -> None:
         before, after = _decoded(EntryRecord, one)
         owner, name = one.name.owner, one.name.name
+        self._entries.add(owner)
         for entry, sign in ((before, -1), (after, 1)):
             if entry is not None and (before is None or after is None):
                 self._names[owner] += sign
@@ -192,13 +203,16 @@ class _Judge:
 
     def usage(self, one: RecordChange) -> Change:
         """Judge what is counted of a namespace."""
+        if one.after is not None and len(one.after) > USAGE_BYTES_MAX:
+            raise ForbiddenChange(f"what is counted of a namespace has {USAGE_BYTES_MAX} bytes at most")
         before, after = _decoded(UsageRecord, one)
         if after is None:
             self._removed_usages.add(one.name.owner)
             return _change(DELETE, "delete")
         before = before or UsageRecord()
-        if after.changes < before.changes:
-            raise ForbiddenChange("the count of a namespace's changes never falls")
+        more = 1 if one.name.owner in self._entries else 0
+        if not 0 <= after.changes - before.changes <= more:
+            raise ForbiddenChange("a namespace's count of changes rises by one, and only as one of its names changes")
         self._usages[one.name.owner] = (before, after)
         return _change(READ | ADD | DELETE | TRUNCATE | ADMIN, "count")
 
@@ -237,6 +251,9 @@ class _Judge:
         before = None if one.before is None else get_chain(one.before)
         after = None if one.after is None else _check_decodes(get_chain, one.after)
         added = chain_rules.new_pages(before, after)
+        self._new_pages += len(added)
+        if self._new_pages > NEW_PAGES_MAX:
+            raise ForbiddenChange(f"one request moves rows to {NEW_PAGES_MAX} pages at most: send several")
         pages = {page: self._lookup.page(stream_id, page) for page in added}
         return chain_rules.change_of(stream_id, before, after, pages)
 

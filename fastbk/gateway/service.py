@@ -24,6 +24,7 @@ from fastbk.gateway import ledger_operations, record_operations
 from fastbk.gateway.access import Access
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.namespace_tree import NamespaceTree
+from fastbk.gateway.turns import Turns
 from fastbk.invariant import InvariantError
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.gateway_messages import decode_request, encode, failure_of
@@ -74,7 +75,7 @@ class Service:
     def __init__(self, calls: MetadataCalls, admission: Admission, audit: AuditLog) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: Counter[str] = Counter()
-        self._calls = calls
+        self._turns = Turns(calls)
         self._admission = admission
         self._audit = audit
         self._tree: NamespaceTree | None = None
@@ -120,6 +121,10 @@ class Service:
     def _authenticate(self, peer: Peer, token: bytes) -> str:
         """Return why a client is not served; "": it is."""
         before = peer.client.principal.name
+        if not token and before.startswith("token:"):
+            # Behind a proxy that shares connections it would be another client's request.
+            shown = "each request needs a token: this one has none, though its connection has shown one before"
+            return self._refuse(peer, shown, shown)
         try:
             if token and self._admission.takes("token") and token != peer.token:
                 self._admission.by_token(peer.client, token)
@@ -150,20 +155,21 @@ class Service:
     async def _result(self, peer: Peer, name: str, request: messages.Request) -> object:
         limit_s = min(STORE_TIMEOUT_S, max(0.1, request.timeout_ms / 1e3))
         end_s = time.monotonic() + limit_s
-        plan = await self._calls.call(partial(self._planned, peer.client, request), limit_s)
+        client = peer.client.principal.name
+        plan = await self._turns.call(client, partial(self._planned, peer.client, request, end_s), limit_s)
         if not isinstance(plan, Plan):
             return plan
         # The log has a change before it is made: one that is made and not logged there is none.
         for event in plan.events:
             self._note(peer, "request.allowed", request=name, **event)
-        return await self._calls.call(lambda _: plan.act(), max(0.1, end_s - time.monotonic()))
+        return await self._turns.call(client, lambda _: plan.act(), max(0.1, end_s - time.monotonic()))
 
-    def _planned(self, client: Client, request: messages.Request, store: MetadataStore) -> object:
+    def _planned(self, client: Client, request: messages.Request, end_s: float, store: MetadataStore) -> object:
         """Return the result of a request; of one that the audit log gets first, its plan. In a store's thread."""
         tree = self._tree
         if tree is None:
             tree = self._tree = NamespaceTree(store.records)
-        result = operated(store, tree, Access(client.principal, tree), request)
+        result = operated(store, tree, Access(client.principal, tree, end_s), request)
         if isinstance(result, Plan) and not (result.events and self._audit.is_on):
             return result.act()
         return result

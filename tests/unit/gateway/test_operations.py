@@ -15,13 +15,11 @@ from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, Unauthori
 from fastbk.gateway.namespace_tree import is_above
 from fastbk.meta import MetadataStore
 from fastbk.meta import gateway_messages as messages
-from fastbk.meta.gateway import GatewayStore
 from fastbk.meta.records import Change
-from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ledger import PLACEHOLDER, LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.stream.chain import changes as chains
-from fastbk.stream.chain.chain import Chain, get_chain, put_chain
+from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.namespace.tree_records import (
     ROOT_ID,
@@ -40,49 +38,27 @@ from fastbk.stream.paths import (
     usage_path,
 )
 from fastbk.stream.policy import PolicyPatch
-from tests.fixtures.gateway_store import WRITER, DirectCalls, behind_gateway, principal
+from fastbk.stream.positions import DLSN
+from tests.fixtures.gateway_store import (
+    BANK,
+    ORDERS,
+    PAYMENTS,
+    SHOP,
+    WRITER,
+    DirectCalls,
+    chain,
+    ledger,
+    of,
+    principal,
+    two_namespaces,
+    version_of,
+)
 from tests.fixtures.metadata import metadata
-
-SHOP, BANK = "aa01", "bb02"
-ORDERS, PAYMENTS = "0c0a", "0c0b"
 
 
 @pytest.fixture
 def store(tmp_path: object) -> MetadataStore:
-    """Two namespaces, shop and bank, with a stream each, orders and payments."""
-    made = MemoryStore(f"operations {tmp_path}")
-    changes = [Change(usage_path(ROOT_ID), put(UsageRecord(streams=2, names=2)))]
-    for namespace, name, stream, title in ((SHOP, "shop", ORDERS, "orders"), (BANK, "bank", PAYMENTS, "payments")):
-        changes += [
-            Change(entry_path(ROOT_ID, name), put(EntryRecord("namespace", namespace))),
-            Change(namespace_path(namespace), put(NamespaceRecord(ROOT_ID, name))),
-            Change(usage_path(namespace), put(UsageRecord(streams=1, names=1))),
-            Change(entry_path(namespace, title), put(EntryRecord("stream", stream))),
-            Change(stream_path(stream), put(StreamRecord(namespace, title))),
-            Change(chain_path(stream), put_chain(Chain(stream))),
-        ]
-    made.records.change(changes)
-    return made
-
-
-def of(store: MetadataStore, *operations: str, namespaces: tuple[str, ...] | None = None) -> GatewayStore:
-    gateway, _ = behind_gateway(store, principal(*operations, namespaces=namespaces))
-    return gateway
-
-
-def ledger(
-    store: MetadataStore, namespace: str = "", stream: str = "", last: int | None = None, **custom: bytes
-) -> int:
-    """Make a ledger directly; return its id."""
-    names = {"fastbk.namespace": namespace.encode(), "fastbk.stream": stream.encode()}
-    value = replace(
-        metadata(last, token=7),
-        password=b"secret",
-        custom={**{key: text for key, text in names.items() if text}, **custom},
-    )
-    ledger_id = store.next_ledger_id()
-    store.create_ledger(ledger_id, value)
-    return ledger_id
+    return two_namespaces(f"operations {tmp_path}")
 
 
 # --- ledgers --------------------------------------------------------------------------------------------------------
@@ -187,12 +163,6 @@ def test_a_request_that_is_repeated_finds_what_it_did(store: MetadataStore) -> N
 # --- records --------------------------------------------------------------------------------------------------------
 
 
-def version_of(store: MetadataStore, path: str) -> int:
-    (found,) = store.records.read([path])
-    assert found is not None
-    return found.version
-
-
 def test_a_limited_client_sees_its_namespaces_and_the_way_to_them(store: MetadataStore) -> None:
     shop = of(store, *OPERATIONS, namespaces=("shop",)).records
     visible = [chain_path(ORDERS), stream_path(ORDERS), namespace_path(SHOP), usage_path(ROOT_ID)]
@@ -253,12 +223,6 @@ def test_deleting_a_stream_and_shortening_its_retention_need_rights_of_their_own
     of(store, *WRITER, "delete").records.change(deletion)
 
 
-def chain(store: MetadataStore, stream: str = ORDERS) -> tuple[Chain, int]:
-    (found,) = store.records.read([chain_path(stream)])
-    assert found is not None
-    return get_chain(found.value), found.version
-
-
 def test_a_chain_names_no_others_ledger_to_be_deleted(store: MetadataStore) -> None:
     """INV-W4: neither one that is there, nor one that somebody has drawn and creates later."""
     writer = of(store, *WRITER, namespaces=("shop",)).records
@@ -290,7 +254,7 @@ def test_a_chain_takes_no_others_ledger_for_a_segment(store: MetadataStore) -> N
     writer = of(store, *WRITER).records
     known, version = chain(store)
     for theirs in (ledger(store, "bank", PAYMENTS, last=9), ledger(store, "bank", last=9)):
-        contents = chains.Contents(5, 0, 5, 1, 2, chains.DLSN(1, 9, 0), -1, 100)
+        contents = chains.Contents(5, 0, 5, 1, 2, DLSN(1, 9, 0), -1, 100)
         wrong = chains.attach(known, ((theirs, contents),), "k", 0, 1)
         with pytest.raises(Unauthorized, match="is not one of stream"):
             writer.change([Change(chain_path(ORDERS), put_chain(wrong), version)])
@@ -302,7 +266,7 @@ def test_a_segment_does_not_end_before_its_ledger(store: MetadataStore) -> None:
     mine = ledger(store, "shop", ORDERS, last=9)
     known, version = chain(store)
     for last, match in ((4, "ends at entry 9, not 4"), (9, "")):
-        contents = chains.Contents(5, 0, 5, 1, 2, chains.DLSN(1, last, 0), -1, 100)
+        contents = chains.Contents(5, 0, 5, 1, 2, DLSN(1, last, 0), -1, 90)
         change = Change(chain_path(ORDERS), put_chain(chains.attach(known, ((mine, contents),), "k", 0, 1)), version)
         if match:
             with pytest.raises(Unauthorized, match=match):

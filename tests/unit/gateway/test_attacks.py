@@ -1,0 +1,210 @@
+"""Requests that clients with few rights send to hurt others: what a gateway, and whoever reads their records, makes of
+them.
+
+INV-W1, INV-W3, INV-W4.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+
+import msgspec
+import pytest
+
+from fastbk.errors import ConfigError, MetadataUnavailable, StorageError, Unauthorized
+from fastbk.gateway.access import Access
+from fastbk.gateway.namespace_tree import NamespaceTree
+from fastbk.gateway.record_operations import states
+from fastbk.gateway.record_rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
+from fastbk.meta import MetadataStore
+from fastbk.meta import gateway_messages as messages
+from fastbk.meta.records import Change
+from fastbk.stream.chain import changes as chains
+from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
+from fastbk.stream.chain.drafts import ledgers_named
+from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
+from fastbk.stream.namespace.tree_records import (
+    ROOT_ID,
+    EntryRecord,
+    NamespaceRecord,
+    UsageRecord,
+    put,
+)
+from fastbk.stream.paths import (
+    NAME_PARTS,
+    chain_path,
+    cursors_path,
+    decode,
+    drafts_path,
+    namespace_path,
+    usage_path,
+)
+from fastbk.stream.positions import DLSN
+from tests.fixtures.gateway_store import (
+    ORDERS,
+    PAYMENTS,
+    WRITER,
+    DirectCalls,
+    chain,
+    ledger,
+    of,
+    principal,
+    two_namespaces,
+    version_of,
+)
+
+
+@pytest.fixture
+def store(tmp_path: object) -> MetadataStore:
+    return two_namespaces(f"attacks {tmp_path}")
+
+
+# --- records that are small to send and large to read ---------------------------------------------------------------
+
+
+def packed(mark: bytes, body: bytes) -> bytes:
+    return mark + b"\x01" + zlib.compress(body, 9)
+
+
+def rows(count: int) -> bytes:
+    return b"\xdd" + struct.pack(">I", count) + b"\x95\x01\x01\x02\x00\x00" * count
+
+
+@pytest.mark.parametrize("count", [LISTED_ROWS_MAX + 1, 2_000_000, 8_000_000])
+def test_a_chain_of_millions_of_rows_is_refused_before_they_are_made(store: MetadataStore, count: int) -> None:
+    """12 kB became a gigabyte, and nobody else was answered for twelve seconds."""
+    head = b"\x9b" + msgspec.msgpack.encode(ORDERS) + b"\x00\xa0\xc2\x93\x01\x00\x00\x01\x01\x00\x00\x90"
+    bomb = packed(b"FBKC", head + rows(count))
+    began_s = time.process_time()
+    with pytest.raises(StorageError):
+        get_chain(bomb)
+    with pytest.raises(StorageError):
+        get_page(packed(b"FBKP", rows(count)))
+    reader = of(store, "read").records
+    with pytest.raises(Unauthorized):
+        reader.change([Change(chain_path(ORDERS), bomb, version_of(store, chain_path(ORDERS)))])
+    assert time.process_time() - began_s < 1.0
+
+
+def test_one_request_changes_few_chains_and_names_few_pages_and_ledgers(store: MetadataStore) -> None:
+    writer = of(store, *WRITER).records
+    ids = [f"0f{number:02}" for number in range(CHAINS_MAX + 1)]
+    many = [Change(chain_path(one), put_chain(Chain(one))) for one in ids]
+    with pytest.raises(Unauthorized, match="send several"):
+        writer.change(many)
+    known, version = chain(store)
+    page = msgspec.msgpack.encode([0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0])
+    count = NEW_PAGES_MAX + 1
+    body = b"\x9b" + msgspec.msgpack.encode(ORDERS) + b"\x00\xa0\xc2\x93\x01\x00\x00\x01\x01\x00\x00"
+    body += b"\xdc" + struct.pack(">H", count) + page * count + b"\x90"
+    with pytest.raises(Unauthorized, match="pages at most"):
+        writer.change([Change(chain_path(ORDERS), packed(b"FBKC", body), version)])
+    assert chain(store) == (known, version)
+    draft = msgspec.json.encode({"made_us": 1, "ledgers": list(range(100_000))})
+    with pytest.raises(Unauthorized, match="ledgers at most"):
+        writer.change([Change(f"{drafts_path(ORDERS)}/0~a~b~c", draft)])
+
+
+# --- what others read and count -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["read", "add"])
+def test_nobody_spoils_the_counts_that_all_who_create_something_write(store: MetadataStore, operation: str) -> None:
+    """The root's, of which a client of one namespace changes what its own streams add."""
+    shop = of(store, operation, namespaces=("shop",)).records
+    path = usage_path(ROOT_ID)
+    version = version_of(store, path)
+    long = put(UsageRecord(2, 0, 2))[:-1] + b',"more":"%b"}' % (b"x" * USAGE_BYTES_MAX)
+    for value in (put(UsageRecord(2, 1, 2)), b'{"streams":2,"names":2,"changes":%d}' % 10**40, long):
+        with pytest.raises(Unauthorized, match="count"):
+            shop.change([Change(path, value, version)])
+
+
+@pytest.mark.parametrize("name", ["%73hop", "shop%2Feu", "shop%2feu", "%2E%2E", "a%0Ab"])
+def test_a_name_has_one_spelling_and_is_no_path(store: MetadataStore, name: str) -> None:
+    """`shop/eu` in the root namespace would be a path that a token for `shop/*` may work in."""
+    shop = of(store, *WRITER, "delete", namespaces=("*",)).records
+    part = f"{zlib.crc32(name.encode()) % NAME_PARTS:02d}"
+    new = [
+        Change(f"{namespace_path(ROOT_ID)}/{part}/{name}", put(EntryRecord("namespace", "ee01"))),
+        Change(namespace_path("ee01"), put(NamespaceRecord(ROOT_ID, decode(name)))),
+        Change(usage_path("ee01"), put(UsageRecord())),
+        Change(usage_path(ROOT_ID), put(UsageRecord(2, 1, 3)), version_of(store, usage_path(ROOT_ID))),
+    ]
+    with pytest.raises(Unauthorized):
+        shop.change(new)
+
+
+def test_whose_an_others_ledger_is_stays_unsaid(store: MetadataStore) -> None:
+    theirs = ledger(store, "bank/secret-merger", last=9)
+    with pytest.raises(Unauthorized, match="its token's ns") as caught:
+        of(store, *WRITER, namespaces=("shop",)).read_ledger(theirs)
+    assert "merger" not in str(caught.value)
+
+
+# --- others' ledgers ------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_named_only_once_it_was_drawn(store: MetadataStore) -> None:
+    """INV-W4: the ids that others draw next are known. The janitor would see to it that they can never be used."""
+    nexts = tuple(range(store.next_ledger_id() + 1, store.highest_drawn_id() + 10))
+    state = put_record(CursorRecord(CursorState(), doomed=nexts))
+    with pytest.raises(Unauthorized, match="was not drawn"):
+        of(store, "read").records.change([Change(f"{cursors_path(ORDERS)}/mine", state)])
+    draft = msgspec.json.encode({"made_us": 1, "ledgers": nexts})
+    assert ledgers_named(draft) == nexts
+    writer = of(store, *WRITER).records
+    with pytest.raises(Unauthorized, match="was not drawn"):
+        writer.change([Change(f"{drafts_path(ORDERS)}/0~a~b~c", draft)])
+    known, version = chain(store)
+    known = chains.open_for_append(known, "w")
+    with pytest.raises(Unauthorized, match="was not drawn"):
+        writer.change([Change(chain_path(ORDERS), put_chain(chains.reserve(known, known.epoch, nexts[0])), version)])
+
+
+def test_a_segment_claims_no_more_bytes_than_its_ledger_has(store: MetadataStore) -> None:
+    """INV-W3: `retention_bytes` would delete all that is older."""
+    mine = ledger(store, "shop", ORDERS, last=9)
+    length = store.read_ledger(mine).metadata.length
+    known, version = chain(store)
+
+    def of_size(size_bytes: int) -> Change:
+        contents = chains.Contents(5, 0, 5, 1, 2, DLSN(1, 9, 0), -1, size_bytes)
+        return Change(chain_path(ORDERS), put_chain(chains.attach(known, ((mine, contents),), "k", 0, 1)), version)
+
+    writer = of(store, *WRITER).records
+    with pytest.raises(Unauthorized, match="needs the operation truncate"):
+        writer.change([of_size(1 << 60)])
+    writer.change([of_size(length)])
+
+
+# --- what takes long ------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_waits_for_any_more_ends(store: MetadataStore) -> None:
+    tree = NamespaceTree(store.records)
+    late = Access(principal("read"), tree, end_s=time.monotonic() - 1)
+    subjects = tuple(f"={chain_path(one)}" for one in (ORDERS, PAYMENTS))
+    with pytest.raises(MetadataUnavailable, match="took too long"):
+        states(store, late, messages.ReadStates(1000, subjects))
+
+
+def test_a_state_is_short_and_is_read_once_however_often_it_is_wanted(store: MetadataStore) -> None:
+    calls = DirectCalls(store, principal("read"))
+    names = [f"{'c' * 200}{number}" for number in range(500)]
+    store.records.change([Change(f"{cursors_path(ORDERS)}/{name}", b"1") for name in names])
+    subject = f"/{cursors_path(ORDERS)}"
+    began_s = time.process_time()
+    found = calls.call(messages.ReadStates(1000, (subject,) * messages.KEYS_MAX), list[str])
+    assert time.process_time() - began_s < 1.0
+    assert len(found) == messages.KEYS_MAX and len(set(found)) == 1 and len(found[0]) <= 64
+    store.records.change([Change(f"{cursors_path(ORDERS)}/another", b"1")])
+    assert calls.call(messages.ReadStates(1000, (subject,)), list[str]) != found[:1]
+
+
+def test_a_mark_that_nests_without_end_is_the_clients_mistake(store: MetadataStore) -> None:
+    calls = DirectCalls(store, principal("add"))
+    with pytest.raises(ConfigError, match="is none"):
+        calls.call(messages.UpdateMark(1000, 5, b"[" * 100_000, b"[]"), bytes)
