@@ -222,8 +222,8 @@ class GatewayCalls:
         connection.http.close()
 
     def _authorization(self) -> dict[str, str]:
-        if self._credentials is None or not self._credentials.token_file:
-            return {}
+        if self._context is None or self._credentials is None or not self._credentials.token_file:
+            return {}  # in the clear anybody on this machine may have the port, and would have the token
         read_s, token = self._token
         now_s = time.monotonic()
         if now_s - read_s >= TOKEN_CHECK_S:

@@ -7,17 +7,20 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
+from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta import open_store
+from fastbk.meta.gateway import GatewayAccess
 from fastbk.meta.records import VALUE_BYTES_MAX, Change
 from fastbk.private_files import write_text
 from fastbk.tls.authority import Authority, Issued
@@ -165,3 +168,25 @@ def test_a_transaction_that_zookeeper_takes_for_an_attack_is_not_sent(zookeeper:
             store.records.change(many)
 
 
+
+
+def test_a_client_sends_no_token_in_the_clear(tmp_path: Path) -> None:
+    """Who has a trial gateway's port on this machine would have the token."""
+    write_text(tmp_path / "token", "secret.token.text")
+    heads: list[bytes] = []
+
+    def steal() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as request:
+            heads.append(b"".join(iter(request.readline, b"\r\n")))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=steal)
+        thread.start()
+        uri = f"gateway://127.0.0.1:{listener.getsockname()[1]}"
+        access = GatewayAccess(None, Credentials(token_file=str(tmp_path / "token")))
+        with closing(open_store(uri, 0.5, access=access)) as store, pytest.raises(MetadataUnavailable):
+            store.instance_id()
+        thread.join(10)
+    assert heads[0].startswith(b"POST /v1/instance-id")
+    assert b"secret" not in heads[0]
