@@ -122,8 +122,10 @@ def open_count(connections: list[ssl.SSLSocket]) -> int:
     return sum(map(is_open, connections))
 
 
-@pytest.mark.parametrize(("size_bytes", "most"), [(60_000, SMALL_MAX), (2_000_000, LARGE_MAX)])
-def test_strangers_who_send_slowly_have_few_places(port: Port, size_bytes: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("size_bytes", "most", "limit"), [(60_000, SMALL_MAX, "bodies"), (2_000_000, LARGE_MAX, "large_bodies")]
+)
+def test_strangers_who_send_slowly_have_few_places(port: Port, size_bytes: int, most: int, limit: str) -> None:
     with ExitStack() as stack:
         slow = []
         for _ in range(most + 10):
@@ -131,6 +133,7 @@ def test_strangers_who_send_slowly_have_few_places(port: Port, size_bytes: int, 
             port.send(connection, "draw-id", b"x", head=f"Content-Length: {size_bytes}")
             slow.append(connection)
         wait_until(lambda: open_count(slow) <= most, "the oldest are cut off")
+        assert limit in [line["limit"] for line in port.gateway.logged("gateway.limit_reached")]
         with port.connect() as another:
             port.send(another, "draw-id", DRAW, port.token("add"))
             assert port.status(another) == 200
