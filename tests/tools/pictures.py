@@ -1,6 +1,6 @@
 """`./dev pictures [NAME ...]`: pictures of screens for the pages in `docs`, of real bookies with real faults.
 
-A new picture is a function in PICTURES that writes its file below the folder that it is given.
+A new picture is a function in PICTURES that writes its files below the folder that it is given.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fastbk.stream.client import Client
 from fastbk.testing import LocalCluster
 from fastbk.top.app import TopApp
 from tests.tools.console_pictures import console
+from tests.tools.dashboard_pictures import dashboards
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "pictures"
 SIZE = (150, 34)
@@ -92,7 +93,7 @@ def _raise_of(tasks: list[asyncio.Task[None]]) -> None:
             task.result()
 
 
-PICTURES: dict[str, Callable[[Path], None]] = {"console": console, "top": top}
+PICTURES: dict[str, Callable[[Path], None]] = {"console": console, "top": top, "dashboards": dashboards}
 
 
 def main(words: list[str]) -> int:
