@@ -247,6 +247,8 @@ class LocalCluster:
             journal_ms: least time that a commit of its journal takes; an add waits for one, or for two.
             network_ms: added to what passes between it and its clients, each way. Needs `proxies`.
         """
+        if journal_ms is None and network_ms is None:
+            raise ConfigError("nothing to delay: give journal_ms or network_ms")
         if network_ms is not None:
             self._injected.delay_network(bookie, network_ms)
         if journal_ms is not None:

@@ -220,6 +220,8 @@ def test_faults_that_cannot_be_say_why() -> None:
             cluster.cut_off(0)
         with pytest.raises(ConfigError, match="proxies=True"):
             cluster.delay(0, network_ms=1)
+        with pytest.raises(ConfigError, match="give journal_ms or network_ms"):
+            cluster.delay(0)
         with pytest.raises(ConfigError, match="0 to 10000"):
             cluster.delay(0, journal_ms=10_001)
         with pytest.raises(ConfigError, match="it has supervisor"):
