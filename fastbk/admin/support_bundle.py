@@ -209,7 +209,7 @@ class SupportBundle:
         self._add_parts(folder, {**parts, **self._common_parts(folder, client)})
 
     def add_service(self, address: str) -> None:
-        """Add what a janitor or healer says of itself; `address`: HOST:PORT of its page. Raises ConfigError."""
+        """Add metrics and events of a janitor, healer or bookie; `address`: HOST:PORT. Raises ConfigError."""
         client = client_at(address, "--page", PAGE_TIMEOUT_S)
         folder = _folder(address.rpartition("//")[2], "services")
         self._add_parts(folder, self._common_parts(folder, client))

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--page", action="append", default=[], metavar="HOST:PORT",
-        help="also of the janitor or healer whose --http this is; https://HOST:PORT with TLS; again for each",
+        help="also of the janitor, healer or bookie with this page; https://HOST:PORT with TLS; again for each",
     )  # fmt: skip
     parser.add_argument(
         "--patience", type=seconds, default=120.0, metavar="SECONDS", help="longest time to collect (120)"
@@ -139,13 +139,15 @@ def _add_cluster(bundle: SupportBundle, options: argparse.Namespace) -> None:
     if not (uri := os.environ.get(URI_VARIABLE, "")):
         bundle.missing["cluster"] = "no cluster is named: give --metadata URI or --context NAME"
         return
-    for name, words in CLUSTER_COMMANDS.items():
-        bundle.add_own_command(name, *words)
     try:
         with opened_store(uri) as store:
             registrations = store.list_bookies()
             known = [one.bookie_id for one in store.list_identities()]
     except (Error, OSError) as error:
-        bundle.missing["bookies"] = " ".join(str(error).split())
+        # Each command would wait for metadata again.
+        reason = " ".join(str(error).split())
+        bundle.missing["cluster"] = f"{reason}. Without metadata, --page HOST:PORT adds what a bookie's page says"
         return
+    for name, words in CLUSTER_COMMANDS.items():
+        bundle.add_own_command(name, *words)
     bundle.add_bookies(registrations, uri, known)

@@ -117,6 +117,18 @@ def test_services_are_in_it_and_a_process_that_does_not_answer_is_missing_once(
     assert "127.0.0.1:1 does not answer" in missing["services/127.0.0.1_1"]
 
 
+def test_without_metadata_it_has_the_pages_that_are_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A bundle is wanted just then, and soon."""
+    out, place = tmp_path / "without.tar.gz", f"127.0.0.1:{cluster.bookies[0].http_port}"
+    cli = Cli("zk+hierarchical://127.0.0.1:1/ledgers")
+    cli("support-bundle", "-o", str(out), "--page", place)
+    parts = parts_of(out)
+    assert '"bookie.started"' in parts[f"services/{place.replace(':', '_')}/events.jsonl"]
+    missing = json.loads(parts["manifest.json"])["missing"]
+    assert missing["cluster"].startswith("ZooKeeper 127.0.0.1:1 did not answer")
+    assert not [name for name in parts if name.startswith("cluster/")]
+
+
 def test_no_secret_of_any_place_is_in_it(
     cluster: LocalCluster, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
