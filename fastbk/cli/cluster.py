@@ -116,7 +116,10 @@ def _status(options: argparse.Namespace) -> int:
         if one.state != "up"
     ]
     if level < LEVEL_MAX:
-        lines.append(f"format level {level}; after an upgrade of all, `fastbk cluster finalize` makes it {LEVEL_MAX}")
+        lines.append(
+            f"format level {level}: older versions may join; once none has to,"
+            f" `fastbk cluster finalize` makes it {LEVEL_MAX}"
+        )
     in_maintenance = read_maintenance(metadata_uri(options))
     facts["maintenance"] = {one: asdict(each) for one, each in in_maintenance.items()}
     lines += maintenance_lines(in_maintenance)

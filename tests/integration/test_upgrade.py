@@ -57,7 +57,7 @@ def test_a_new_cluster_is_finalized_once(fastbk_cluster: LocalCluster) -> None:
     """INV-U2."""
     cli = Cli(fastbk_cluster.metadata_uri)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
-    assert "format level 1; after an upgrade of all" in cli("cluster", "status")
+    assert "format level 1: older versions may join; once none has to, `fastbk" in cli("cluster", "status")
     assert cli.json("cluster", "finalize", "--dry-run")["dry_run"] is True
     assert "give --yes" in cli.fails("cluster", "finalize", code=USAGE)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
