@@ -136,7 +136,9 @@ def print_bookies(options: argparse.Namespace) -> int:
     if options.json:
         print_json([asdict(one) for one in states])
         return 0
-    rows = [("bookie", "state", "address", "disk used", "software")]
+    # Properties come with a registration: a bookie that is down has none.
+    has_locations = any("location" in one.properties for one in states)
+    rows = [("bookie", "state", "address", "disk used", "software", *(("location",) if has_locations else ()))]
     for one in states:
         info = one.info
         disk = software = "-"
@@ -146,8 +148,9 @@ def print_bookies(options: argparse.Namespace) -> int:
             percent = f" ({100 * share:.0f} %)" if share is not None else ""
             disk = f"{format_size(used)} of {format_size(info.disk_total_bytes)}{percent}"
             software = info.software
-        rows.append((one.bookie_id, painted(one.state), one.address or "-", disk, software))
-    for line, reason in zip(table(rows, "<<<<<"), ["", *(one.reason for one in states)], strict=True):
+        location = (one.properties.get("location", "-"),) if has_locations else ()
+        rows.append((one.bookie_id, painted(one.state), one.address or "-", disk, software, *location))
+    for line, reason in zip(table(rows, "<" * len(rows[0])), ["", *(one.reason for one in states)], strict=True):
         print(line)
         if reason:
             print(f"    {reason}")
