@@ -120,12 +120,16 @@ async def test_limbo_ends_in_place_once_all_is_back() -> None:
             writer = await client.create_ledger(3, 3, 2)
             await writer.append(b"still open when the bookie is lost")
         await cluster.stop_bookie_async(2)
+        code, _, said = await cli.answer_async("bookie", "info", lost.name)
+        assert code == 1 and "is starting, wait" in said and "--http HOST:PORT" in said
         for name in ("journal", "ledgers"):
             shutil.rmtree(lost.directory / name)
         boots = lost.boots
         lost.spawn("--accept-data-loss")
         await cluster.wait_ready_async(2, boots + 1)
         assert set((await statuses(lost, ledger_id)).values()) == {Status.CANNOT_TELL}
+        code, _, said = await cli.answer_async("cluster", "under-replicated", "--verify")
+        assert code == 1 and f"run `fastbk bookie repair {lost.name}`" in said
         words = ("bookie", "repair", lost.name)
         code, answer, said = await cli.answer_async(*words)
         assert (code, answer["entries_copied"], answer["open"]) == (0, ENTRIES, 1), said
