@@ -67,7 +67,7 @@ async def test_rates_quantiles_and_disks_of_busy_bookies(fastbk_cluster: LocalCl
     assert overview.errors == ()
     for row in overview.bookies:
         assert row.state == "writable"
-        assert row.severity is Severity.OK
+        assert row.severity < Severity.BAD  # slow journals and disks that fill are warnings
         assert row.adds_per_s is not None and row.adds_per_s > 100
         assert row.add is not None and 0 < row.add.p50_s <= row.add.p99_s < 10
         assert row.commit is not None and row.commit.count > 0

@@ -76,6 +76,8 @@ async def test_an_append_in_a_span_has_one_and_so_has_each_copy(cluster: LocalCl
         }
         assert many.attributes["fastbk.entry.count"] == 3
         for span in (one, many):
+            # The third copy may end after the acknowledgement.
+            await wait_until_async(lambda span=span: len(traces.find(TO_BOOKIE, span)) == 3, "three copies have ended")
             copies = traces.find(TO_BOOKIE, span)
             assert {copy.attributes["fastbk.bookie.id"] for copy in copies} == {"bookie-1", "bookie-2", "bookie-3"}
             answered = sorted(copy.end_time for copy in copies)
