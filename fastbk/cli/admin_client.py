@@ -62,6 +62,7 @@ def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> B
         if one.service.bookie_id == wanted:
             return one
     raise Error(
-        f"{uri} lists no bookie {wanted} that is up; up are: {ids}. If it is down, its own log says why, and while it"
-        " starts, how far it is. If metadata does not list it although it runs, name it by --http HOST:PORT"
+        f"{uri} lists no bookie {wanted} that is up; up are: {ids}. If it is down, its own log says why. If it is"
+        " starting, wait; its log says how far it is. If metadata does not list it although it runs, name it by"
+        " --http HOST:PORT"
     )

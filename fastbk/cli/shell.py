@@ -44,9 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-metadata", "--metadata", metavar="URI", help="which cluster, instead of a file"
     )
-    parser.add_argument(
-        "-context", "--context", metavar="NAME", help="a cluster by its name (`fastbk context`)"
-    )
+    # Without "-context": argparse would then find the verbs' own "-c" ambiguous, also behind a verb.
+    parser.add_argument("--context", metavar="NAME", help="a cluster by its name (`fastbk context`)")
     parser.add_argument(
         "-ledgeridformat", choices=LEDGER_FORMATS, default="long", help="how ledger ids are written"
     )

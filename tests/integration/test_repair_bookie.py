@@ -121,7 +121,7 @@ async def test_limbo_ends_in_place_once_all_is_back() -> None:
             await writer.append(b"still open when the bookie is lost")
         await cluster.stop_bookie_async(2)
         code, _, said = await cli.answer_async("bookie", "info", lost.name)
-        assert code == 1 and "is starting, wait" in said and "--http HOST:PORT" in said
+        assert code == 1 and "If it is starting, wait" in said and "--http HOST:PORT" in said
         for name in ("journal", "ledgers"):
             shutil.rmtree(lost.directory / name)
         boots = lost.boots

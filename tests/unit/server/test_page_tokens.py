@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -67,23 +67,24 @@ async def test_a_token_makes_a_change_its_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("authorization", "principal", "reason"),
+    ("authorized", "principal", "reason"),
     [
-        ("", "", "a certificate with the role admin"),
-        ("Basic YWxpY2U6YQ==", "", "a certificate with the role admin"),
-        ("Bearer nonsense", "", "the token is not accepted"),
-        (f"Bearer {signed('admin', audience='another')}", "", "another cluster"),
-        (f"bearer {signed('read', 'add')}", "token:alice", "the operation admin"),
-        (f"Bearer {signed('admin', namespaces=['shop'])}", "token:alice", "limited to namespaces"),
+        (lambda: "", "", "a certificate with the role admin"),
+        (lambda: "Basic YWxpY2U6YQ==", "", "a certificate with the role admin"),
+        (lambda: "Bearer nonsense", "", "the token is not accepted"),
+        (lambda: f"Bearer {signed('admin', audience='another')}", "", "another cluster"),
+        (lambda: f"bearer {signed('read', 'add')}", "token:alice", "the operation admin"),
+        (lambda: f"Bearer {signed('admin', namespaces=['shop'])}", "token:alice", "limited to namespaces"),
     ],
     ids=["none", "no token", "nonsense", "of another cluster", "without the right", "limited"],
 )
 async def test_other_tokens_change_nothing_and_are_noted(
-    tmp_path: Path, authorization: str, principal: str, reason: str
+    tmp_path: Path, authorized: Callable[[], str], principal: str, reason: str
 ) -> None:
+    """`authorized` signs when the test runs: a token ends after a minute."""
     notes: list[tuple[str, dict[str, object]]] = []
     async with served(tmp_path, notes) as port:
-        status, text = await put(port, authorization)
+        status, text = await put(port, authorized())
     assert status == 403
     assert reason in text
     (event, values), = notes
