@@ -38,6 +38,7 @@ def make_tree(package: Path) -> Path:
     lists = (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*.sources"))
     tree = BUILD / "tree.tar"
     run(
+        "unshare", "--mount",  # its mounts end with it, also where it is killed
         "mmdebstrap", "--variant=essential",
         "--include=python3,systemd-standalone-sysusers,systemd-standalone-tmpfiles",
         *(f"--dpkgopt=path-exclude=/usr/share/{one}/*" for one in WITHOUT),

@@ -100,11 +100,11 @@ async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_long
             await cluster.kill_async(0, "journal")
             await cluster.wait_ready_async(0, boots + 1)
 
-            async def is_slow() -> bool:
-                return await append_ms() >= DELAY_MS
+            async def are_slow() -> bool:
+                return min([await append_ms() for _ in range(10)]) >= DELAY_MS
 
-            await wait_until_async(is_slow, "the next journal is delayed, too")
-            assert min([await append_ms() for _ in range(10)]) >= DELAY_MS
+            # The first append waits for a connection, and the next journal is without the fault for a moment.
+            await wait_until_async(are_slow, "the next journal is delayed, too")
 
         async def is_quick() -> bool:
             return await append_ms() < DELAY_MS

@@ -111,7 +111,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     sources = [one for one in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*.sources"))
                if one.exists()]  # fmt: skip
     made = subprocess.run(
-        ["mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,procps",
+        # Its mounts end with it, also where it is killed: nobody's clean-up may walk into a /proc below a folder.
+        ["unshare", "--mount", "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,procps",
          f"--customize-hook=upload {package} /fastbk.deb",
          '--customize-hook=chroot "$1" apt-get install -q -y --no-install-recommends /fastbk.deb',
          release["VERSION_CODENAME"].strip('"'), str(root), *map(str, sources)],
