@@ -73,7 +73,7 @@ class EventLog:
         self._limits: dict[str, RateLimit] = {}
         self._lost_of: dict[str, int] = {}
         self._last = 0
-        self._recorded = self._dropped = self._unwritten = 0
+        self._dropped = self._unwritten = 0
         self._path: Path | None = None
         self._failures = LimitLog("events.not_written", monotonic)
         self._thread: threading.Thread | None = None
@@ -135,7 +135,6 @@ class EventLog:
                 values=bounded(values),
                 dropped=self._lost_of.pop(event, 0),
             )
-            self._recorded += 1
             self._memory.append(found)
             self._waiting.append(found)
             if len(self._waiting) > UNWRITTEN_MAX:
@@ -183,14 +182,15 @@ class EventLog:
         )
 
     def metric_lines(self) -> list[str]:
-        """Return lines for /metrics."""
-        recorded = "Events that were recorded since the process started."
+        """Return lines for /metrics: a counter appears with its first event, as limits do."""
         dropped = "Events that were not recorded since the process started: too many at once."
         unwritten = "Events that are only in memory: their file could not be written."
+        counters = (("dropped", dropped, self._dropped), ("unwritten", unwritten, self._unwritten))
         return [
-            *family("fastbk_events_recorded_total", "counter", recorded, [("", self._recorded)]),
-            *family("fastbk_events_dropped_total", "counter", dropped, [("", self._dropped)]),
-            *family("fastbk_events_unwritten_total", "counter", unwritten, [("", self._unwritten)]),
+            line
+            for name, text, count in counters
+            if count
+            for line in family(f"fastbk_events_{name}_total", "counter", text, [("", count)])
         ]
 
     def _is_admitted(self, event: str) -> bool:

@@ -77,7 +77,7 @@ async def test_running_bookies_read_the_new_level(
 
     def have_it() -> bool:
         lines = [page(one, "/metrics")[1] for one in fastbk_cluster.bookies]
-        return all(f"fastbk_supervisor_format_level {LEVEL_MAX}" in one for one in lines)
+        return all(f'format_level="{LEVEL_MAX}"' in one for one in lines)
 
     await wait_until_async(lambda: asyncio.to_thread(have_it), "the level on all bookies")
 

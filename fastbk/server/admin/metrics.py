@@ -149,15 +149,15 @@ class Metrics:
     def _own(self) -> Iterator[tuple[str, str, str, str, object]]:
         """Yield name, kind, text, labels and value of each metric of the supervisor's own."""
         life = self._life
-        yield "build_info", "gauge", "The version that runs.", f'version="{fastbk.__version__}"', 1
+        text = "The version that runs, and the cluster's format level, which `fastbk cluster finalize` raises."
+        labels = f'version="{fastbk.__version__}",format_level="{life.format_level}"'
+        yield "build_info", "gauge", text, labels, 1
         text = "Boots that ended because a child died."
         yield "supervisor_restarts_total", "counter", text, "", self._budget.total
         text = "1 after a crash loop: only reads are served until a restart by hand."
         yield "supervisor_reads_only", "gauge", text, "", int(bool(life.crash_loop))
         text = "1 while metadata is on hold: nothing is deleted until `fastbk metadata confirm`."
         yield "supervisor_metadata_on_hold", "gauge", text, "", int(bool(life.metadata_hold))
-        text = "The cluster's format level: `fastbk cluster finalize` raises it."
-        yield "supervisor_format_level", "gauge", text, "", life.format_level
         text = "When the supervisor started, seconds since 1970."
         yield "supervisor_start_time_seconds", "gauge", text, "", round(self._began_s, 3)
         text, lasted_s = "How long the bookie has been in its state.", time.monotonic() - life.since_s
