@@ -227,11 +227,8 @@ class AddMachine:
         """Return what is known about an entry that was not acknowledged when the writer ended."""
         if entry_id >= self.next_entry_id:
             return "not_written"
-        reached = [
-            index
-            for index in self._write_sets[entry_id % self._size]
-            if self.was_sent(index, entry_id)
-        ]
+        write_set = self._write_sets[entry_id % self._size]
+        reached = [index for index in write_set if self.was_sent(index, entry_id)]
         refused = self._refusals.get(entry_id, set())
         # A refusal of a copy that was sent twice says nothing about the first.
         if all(index in refused and entry_id >= self._resent_below[index] for index in reached):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
 from fastbk.overview.values import ClusterOverview
 from fastbk.top import columns
+
+T = TypeVar("T")
 
 
 def plain_lines(
@@ -14,16 +19,16 @@ def plain_lines(
     rows = columns.filtered(columns.ordered(overview.bookies, order), of_bookies, text)
     found = [columns.headline(overview), columns.healing_line(overview.healing), ""]
     found += columns.lines(rows, of_bookies, width)
-    ledgers = columns.filtered(overview.hot_ledgers, columns.LEDGER_COLUMNS, text)
-    if ledgers:
-        found += ["", *columns.lines(ledgers, columns.LEDGER_COLUMNS, width)]
-    streams = columns.filtered(overview.hot_streams, columns.STREAM_COLUMNS, text)
-    if streams:
-        found += ["", *columns.lines(streams, columns.STREAM_COLUMNS, width)]
-    cursors = columns.filtered(overview.cursors, columns.CURSOR_COLUMNS, text)
-    if cursors:
-        found += ["", *columns.lines(cursors, columns.CURSOR_COLUMNS, width)]
+    found += _table(overview.hot_ledgers, columns.LEDGER_COLUMNS, text, width)
+    found += _table(overview.hot_streams, columns.STREAM_COLUMNS, text, width)
+    found += _table(overview.cursors, columns.CURSOR_COLUMNS, text, width)
     if overview.cursors_left_out:
         found.append(f"{overview.cursors_left_out:,} more cursors were not read")
     found += [f"not read: {error}" for error in overview.errors]
     return found
+
+
+def _table(rows: Iterable[T], of: Sequence[columns.Column[T]], text: str, width: int) -> list[str]:
+    """Return a table below an empty line; nothing without rows."""
+    found = columns.filtered(rows, of, text)
+    return ["", *columns.lines(found, of, width)] if found else []

@@ -194,17 +194,26 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
         yield running, folder
 
 
-async def test_bookies_decide_by_the_users_token_and_record_the_user(
-    secured: tuple[LocalCluster, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def known_by_bookies(secured: tuple[LocalCluster, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Give consoles of this test a certificate and a token of their own; return their options."""
     cluster, folder = secured
     assert cluster.tls_options is not None
     for name, value in cluster.tls_options.environment().items():
         monkeypatch.setenv(name, value)
     write_text(folder / "console-token", signed("read", audience="c", subject="console", lifetime_s=600))
     monkeypatch.setenv("FASTBK_TOKEN_FILE", str(folder / "console-token"))
-    options = {"token_keys_file": str(folder / "keys.json"), "token_audience": "c"}
-    async with console_of(cluster.metadata_uri, tmp_path, **options) as (console, visitor):
+    return {"token_keys_file": str(folder / "keys.json"), "token_audience": "c"}
+
+
+async def test_bookies_decide_by_the_users_token_and_record_the_user(
+    secured: tuple[LocalCluster, Path],
+    known_by_bookies: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, folder = secured
+    async with console_of(cluster.metadata_uri, tmp_path, **known_by_bookies) as (console, visitor):
         assert await visitor_acts(visitor, signed("admin", audience="c")) == 200
 
         async def is_read_only() -> bool:
@@ -227,16 +236,11 @@ async def visitor_acts(visitor: Visitor, token: str) -> int:
 
 
 async def test_with_tls_the_cookie_never_goes_out_in_the_clear(
-    secured: tuple[LocalCluster, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secured: tuple[LocalCluster, Path], known_by_bookies: dict[str, str], tmp_path: Path
 ) -> None:
-    cluster, folder = secured
-    assert cluster.tls_options is not None
-    for name, value in cluster.tls_options.environment().items():
-        monkeypatch.setenv(name, value)
-    write_text(folder / "console-token", signed("read", audience="c", subject="console", lifetime_s=600))
-    monkeypatch.setenv("FASTBK_TOKEN_FILE", str(folder / "console-token"))
-    options = {"token_keys_file": str(folder / "keys.json"), "token_audience": "c", "tls": server_tls("none", "--tls")}
-    async with console_of(cluster.metadata_uri, tmp_path, **options) as (_, visitor):
+    cluster, _ = secured
+    tls = server_tls("none", "--tls")
+    async with console_of(cluster.metadata_uri, tmp_path, tls=tls, **known_by_bookies) as (_, visitor):
         visitor.tls = client_context(cluster.tls_options, verify_name=False)
         page = await visitor.sign_in(signed("read", audience="c"))
         assert page.status == 303

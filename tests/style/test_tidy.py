@@ -24,7 +24,7 @@ TEXT = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".fbs", ".in", "")
 
 # Files over the limit: lines that they may have, and why they are one file.
 LONG_FILES: dict[str, tuple[int, str]] = {
-    "fastbk/replication/add_machine.py": (620, "one state machine; half of it is its events and questions"),
+    "fastbk/replication/add_machine.py": (619, "one state machine; half of it is its events and questions"),
     "fastbk/replication/writer_machine.py": (430, "one state machine, with the text of what its drivers do"),
     "fastbk/client/ledger_writer.py": (520, "a public handle, the first candidate for a split"),
     "tests/native/test_store.c": (550, "one program, many cases over one rig"),
