@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fastbk.admin.page_client import AdminClient, BookieRefused, BookieSilent, client_at, client_of
+from fastbk.admin.page_client import AdminClient, client_at, client_of
 from fastbk.cli.options import add_metadata, metadata_uri, opened_store
 from fastbk.errors import ConfigError, Error
 from fastbk.units import format_names
-
-__all__ = ["AdminClient", "BookieRefused", "BookieSilent", "add_bookie", "admin_client", "find_bookie"]
 
 if TYPE_CHECKING:
     from fastbk.meta.api import BookieRegistration

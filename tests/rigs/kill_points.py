@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastbk
-from fastbk.cli.admin_client import AdminClient
+from fastbk.admin.page_client import AdminClient
 from fastbk.devcluster import is_alive
 from fastbk.errors import Error, NoSuchLedger, NotEnoughBookies
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE

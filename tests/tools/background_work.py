@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from fastbk.cli.admin_client import AdminClient
+from fastbk.admin.page_client import AdminClient
 from fastbk.devcluster import wait_for
 from fastbk.native.disk import Disk
 from fastbk.server.gc_messages import LEDGERS, MAJOR

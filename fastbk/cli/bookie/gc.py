@@ -15,7 +15,7 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.cli.admin_client import AdminClient
+    from fastbk.admin.page_client import AdminClient
 
 POLL_S = 0.2
 HELP = {

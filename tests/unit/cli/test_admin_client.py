@@ -11,14 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.admin.page_client import AdminClient, BookieRefused, BookieSilent
 from fastbk.cli.__main__ import main
-from fastbk.cli.admin_client import (
-    AdminClient,
-    BookieRefused,
-    BookieSilent,
-    add_bookie,
-    admin_client,
-)
+from fastbk.cli.admin_client import add_bookie, admin_client
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieService, Endpoint
