@@ -319,3 +319,11 @@ def test_make_has_each_target_of_dev() -> None:
 def test_packages_of_the_layers_are_real() -> None:
     names = {entry.stem for entry in (ROOT / "fastbk").iterdir() if entry.suffix in ("", ".py")}
     assert {name.partition(".")[0] for layer in LAYERS for name in layer} - names == set()
+
+
+def test_the_picture_shows_these_layers() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    picture = text.partition("Each row of the picture is a layer.")[2].split("```")[1]
+    bare = re.sub(r"\(.*?\)", "", picture).replace("/", ".").strip()
+    rows = [{name.strip() for name in re.split("[·│]", row)} for row in bare.splitlines()]
+    assert rows == LAYERS[::-1]
