@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastbk.auth.revocations import load_revocations
+from fastbk.auth.revocations import load_revocations, read_revocations
 from fastbk.auth.tokens import TokenKeys
 from fastbk.auth.users import load_users
 from fastbk.errors import ConfigError
@@ -35,19 +35,30 @@ class AuthFiles:
         self.users: dict[str, str] = {}
         self._revoked: frozenset[str] = frozenset()
         self._stamp = stamp_of(self._paths)
-        self._read()
+        self._read_keys()
+        self._read_tag_keys()
+        self._read_users()
+        if settings.revoked_file:
+            self._revoked = load_revocations(settings.revoked_file)
 
     def has_changed(self) -> bool:
-        """Read files that have changed; return whether any has. Files that are not good leave things as they are."""
+        """Read files that have changed; return whether any has.
+
+        Each counts by itself: a file that is not good leaves what it said before, and no other file waits for it.
+        """
         stamp = stamp_of(self._paths)
         if stamp == self._stamp:
             return False
-        try:
-            self._read()
-        except ConfigError as error:
-            logs.warning("authentication.files_not_taken", reason=str(error), kept="what was read before")
-            return False
-        self._stamp = stamp
+        wrong = []
+        for read in (self._read_keys, self._read_tag_keys, self._read_users, self._read_revoked):
+            try:
+                read()
+            except ConfigError as error:
+                wrong.append(str(error))
+        if wrong:
+            logs.warning("authentication.files_not_taken", reason="; ".join(wrong), kept="what was read before")
+        else:
+            self._stamp = stamp
         return True
 
     def why_revoked(self, principal: Principal) -> str:
@@ -60,10 +71,23 @@ class AuthFiles:
             return "the key of its token was removed"
         return ""
 
-    def _read(self) -> None:
-        settings = self._settings
-        keys = TokenKeys.load(settings.token_keys_file) if settings.token_keys_file else None
-        tag_keys = TokenKeys.load(settings.tag_keys_file) if settings.tag_keys_file else None
-        users = load_users(settings.users_file, settings.users_section) if settings.users_file else {}
-        revoked = load_revocations(settings.revoked_file) if settings.revoked_file else frozenset()
-        self.keys, self.tag_keys, self.users, self._revoked = keys, tag_keys, users, revoked
+    def _read_keys(self) -> None:
+        if self._settings.token_keys_file:
+            self.keys = TokenKeys.load(self._settings.token_keys_file)
+
+    def _read_tag_keys(self) -> None:
+        if self._settings.tag_keys_file:
+            self.tag_keys = TokenKeys.load(self._settings.tag_keys_file)
+
+    def _read_users(self) -> None:
+        if self._settings.users_file:
+            self.users = load_users(self._settings.users_file, self._settings.users_section)
+
+    def _read_revoked(self) -> None:
+        """Take a file's good lines. While one is wrong, nobody who was revoked before comes back."""
+        if not self._settings.revoked_file:
+            return
+        found, wrong = read_revocations(self._settings.revoked_file)
+        self._revoked = found | self._revoked if wrong else found
+        if wrong:
+            raise ConfigError(f"{wrong}; its other lines count")

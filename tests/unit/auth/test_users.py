@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.auth.credentials import Credentials
-from fastbk.auth.revocations import load_revocations
+from fastbk.auth.revocations import load_revocations, read_revocations
 from fastbk.auth.users import load_users, users_of
 from fastbk.errors import ConfigError
 from fastbk.private_files import read_password, write_text
@@ -76,6 +76,12 @@ def test_revocations(tmp_path: Path) -> None:
     for wrong in ("alice", "users:alice", "user:"):
         with pytest.raises(ConfigError, match=":1: must be user:NAME"):
             load_revocations(file_of(tmp_path, wrong))
+
+
+def test_a_wrong_line_leaves_the_other_revocations(tmp_path: Path) -> None:
+    found, wrong = read_revocations(file_of(tmp_path, "user:alice\nbob\nid:77\nkey:\n"))
+    assert found == {"user:alice", "id:77"}
+    assert ":2: must be user:NAME" in wrong
 
 
 def test_credentials_of_the_environment(tmp_path: Path) -> None:
