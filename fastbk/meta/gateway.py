@@ -25,7 +25,7 @@ from fastbk.meta.api import (
 )
 from fastbk.meta.gateway_calls import GatewayCalls
 from fastbk.meta.gateway_messages import KEYS_MAX, ChangeRow, LedgerRow, RecordRow
-from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -36,6 +36,7 @@ from fastbk.meta.records import (
 )
 from fastbk.meta.replica_marks import LedgerMark, ReplicaMarks
 from fastbk.meta.sqlite_texts import parse_service
+from fastbk.meta.subscriptions import Subject, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica, from_json, to_json

@@ -108,7 +108,7 @@ class ListChildren(Request, frozen=True, array_like=True):
 
 
 class ReadStates(Request, frozen=True, array_like=True):
-    """What watches compare; the result has a text for each subject (`fastbk.meta.polling_watches.Subject`)."""
+    """What watches compare; the result has a text for each subject (`fastbk.meta.subscriptions.Subject`)."""
 
     subjects: tuple[int | str | None, ...]
 

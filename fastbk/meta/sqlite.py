@@ -27,13 +27,14 @@ from fastbk.meta.api import (
     deleted_before,
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.record_coordination import RecordCoordination
 from fastbk.meta.record_sessions import read_boot_id
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
 from fastbk.meta.sqlite_texts import identity_text, parse_identity, parse_service, service_text
+from fastbk.meta.subscriptions import Subject, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 

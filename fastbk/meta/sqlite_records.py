@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from fastbk.meta.polling_watches import Watcher, WatchHandle
+from fastbk.meta.polling_watches import Watcher
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -18,6 +18,7 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
+from fastbk.meta.subscriptions import WatchHandle
 
 _BEHIND_ALL = "\x7f"
 """No name holds it, and it sorts behind every character that one may hold."""

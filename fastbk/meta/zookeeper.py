@@ -19,7 +19,7 @@ from fastbk.meta.api import (
     VersionedLedger,
 )
 from fastbk.meta.hold import new_hold, place_hold
-from fastbk.meta.polling_watches import WatchHandle
+from fastbk.meta.subscriptions import WatchHandle
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
 from fastbk.meta.zookeeper_calls import Call

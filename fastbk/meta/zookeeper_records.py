@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fastbk.errors import MetadataConflict
-from fastbk.meta.polling_watches import WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -21,6 +20,7 @@ from fastbk.meta.records import (
     has_some_below,
     record_subject,
 )
+from fastbk.meta.subscriptions import WatchHandle
 from fastbk.meta.zookeeper_calls import (
     BadVersion,
     Call,

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import BookieRegistration
-from fastbk.meta.polling_watches import Subject, WatchHandle, notify
+from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.meta.zookeeper_bookies import list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Paths
@@ -49,8 +49,7 @@ class ZooKeeperWatches:
         self._ledger_path = ledger_path
         self._wake = threading.Condition()
         self._fired: set[Subject] = set()
-        self._handles: list[WatchHandle] = []
-        self._seen: dict[Subject, Seen] = {}
+        self._subscriptions = Subscriptions()
         self._subjects_by_path: dict[str, Subject] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -66,9 +65,7 @@ class ZooKeeperWatches:
         with self._wake:
             if self._closed:
                 raise ClientClosed("this metadata store is closed")
-            # A watch that is there already may still have to tell of an older state: leave what it saw.
-            self._seen.setdefault(subject, now)
-            self._handles.append(handle)
+            self._subscriptions.add(handle, now)
             if subject is not None and self._key(subject) not in self._subjects_by_path:
                 # The last other handle was closed while we looked, and what fired since was nobody's: look again.
                 self._subjects_by_path[self._key(subject)] = subject
@@ -84,19 +81,14 @@ class ZooKeeperWatches:
     def remove(self, handle: WatchHandle) -> None:
         """End a subscription."""
         with self._wake:
-            if handle in self._handles:
-                self._handles.remove(handle)
-            if all(other.subject != handle.subject for other in self._handles):
-                self._seen.pop(handle.subject, None)
-                if handle.subject is not None:
-                    self._subjects_by_path.pop(self._key(handle.subject), None)
+            if self._subscriptions.remove(handle) and handle.subject is not None:
+                self._subjects_by_path.pop(self._key(handle.subject), None)
 
     def close(self) -> None:
         """End all subscriptions and the thread."""
         with self._wake:
             self._closed = True
-            self._handles.clear()
-            self._seen.clear()
+            self._subscriptions = Subscriptions()
             self._wake.notify_all()
 
     # --- what kazoo calls --------------------------------------------------------------------------------------
@@ -114,7 +106,7 @@ class ZooKeeperWatches:
 
     def _all_fired(self) -> None:
         with self._wake:
-            self._fired.update(self._seen)
+            self._fired.update(self._subscriptions.seen)
             self._wake.notify_all()
 
     # --- looking -----------------------------------------------------------------------------------------------
@@ -152,7 +144,7 @@ class ZooKeeperWatches:
                 self._wake.wait_for(lambda: self._fired or self._closed)
                 if self._closed:
                     return
-                subjects = [subject for subject in self._fired if subject in self._seen]
+                subjects = [subject for subject in self._fired if subject in self._subscriptions.seen]
                 self._fired.clear()
             for subject in subjects:
                 try:
@@ -160,7 +152,9 @@ class ZooKeeperWatches:
                 except Error as error:
                     self._check_later(subject, error)
                     continue
-                for handle in self._changed(subject, now):
+                with self._wake:
+                    changed = self._subscriptions.changed(subject, now)
+                for handle in changed:
                     notify(handle)
 
     def _check_later(self, subject: Subject, error: Error) -> None:
@@ -169,10 +163,3 @@ class ZooKeeperWatches:
             if not self._closed:
                 self._wake.wait(jittered(_RETRY_S))
                 self._fired.add(subject)
-
-    def _changed(self, subject: Subject, now: Seen) -> list[WatchHandle]:
-        with self._wake:
-            if subject not in self._seen or self._seen[subject] == now:
-                return []
-            self._seen[subject] = now
-            return [one for one in self._handles if one.subject == subject]
