@@ -99,13 +99,12 @@ class MetadataCalls:
         self._waiting: deque[_Waiting] = deque()
         self._is_asked = False
         self._listing: _Listing | None = None
-        self._is_zookeeper = isinstance(uri, str) and is_zookeeper(uri)
-        self._is_single = not (self._is_zookeeper or (isinstance(uri, str) and is_gateway(uri)))
+        self._is_single = not (isinstance(uri, str) and (is_zookeeper(uri) or is_gateway(uri)))
 
     @property
     def announces_changes(self) -> bool:
-        """Whether a watch reports a change when it happens. Files and gateways are only polled."""
-        return self._is_zookeeper
+        """Whether a watch reports a change when it happens. Files are only polled."""
+        return not self._is_single
 
     async def call(self, call: Callable[[MetadataStore], T], timeout_s: float | None = None) -> T:
         """Run `call(store)` in a thread. MetadataUnavailable at the deadline: it may have taken effect."""

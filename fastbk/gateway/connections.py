@@ -19,7 +19,6 @@ from fastbk.meta.gateway_messages import (
     encode,
     failure_of,
 )
-from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http_guard import Places
 from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.network.admission import Client
@@ -60,7 +59,7 @@ class Connections:
         self._idle = Places(IDLE_MAX)
         self._bodies = Places(SMALL_MAX), Places(LARGE_MAX)
         self._answers = Places(SMALL_MAX), Places(LARGE_ANSWERS_MAX)
-        self.limits = LimitLog("gateway.limit_reached")
+        self._limits = service.limits
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -119,7 +118,7 @@ class Connections:
 
     async def _head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         if self._idle.enter(writer.transport):
-            self.limits.note("idle")
+            self._limits.note("idle")
         try:
             async with asyncio.timeout(IDLE_TIMEOUT_S):
                 return await reader.readuntil(b"\r\n\r\n")
@@ -154,7 +153,7 @@ class Connections:
         is_large = size_bytes > LARGE_BYTES
         place = places[is_large]
         if place.enter(writer.transport):
-            self.limits.note(f"large_{limit}" if is_large else limit)
+            self._limits.note(f"large_{limit}" if is_large else limit)
         try:
             yield
         finally:

@@ -61,10 +61,11 @@ def _lines(service: Service, connections: Connections) -> list[str]:
         for (name, status), count in sorted(service.requests.items())
     ]
     seconds = [(f'operation="{name}"', f"{spent_s:.6f}") for name, spent_s in sorted(service.seconds.items())]
-    limits = [(f'limit="{name}"', count) for name, count in sorted(connections.limits.counts.items())]
+    limits = [(f'limit="{name}"', count) for name, count in sorted(service.limits.counts.items())]
     return [
         *family("fastbk_gateway_requests_total", "counter", "Requests answered, by operation and status.", requests),
-        *family("fastbk_gateway_seconds_total", "counter", "Time that answers took.", seconds),
+        *family("fastbk_gateway_seconds_total", "counter", "Time of answers without their waits for changes.", seconds),
         *single("fastbk_gateway_connections", "gauge", "Connections of clients.", len(connections)),
-        *family("fastbk_gateway_limits_total", "counter", "Connections that a limit closed.", limits),
+        *single("fastbk_gateway_waits", "gauge", "Requests that wait for a change.", service.waits.count),
+        *family("fastbk_gateway_limits_total", "counter", "Connections closed, and waits ended, by a limit.", limits),
     ]

@@ -44,6 +44,7 @@ async def serve(config: GatewayConfig) -> None:
         audit = AuditLog(config.audit)
         await audit.begin(stack)
         service = Service(calls, admission, audit)
+        stack.callback(service.waits.close)
         connections = Connections(service, admission)
         host, port = split_address(config.gateway.listen, "[gateway] listen")
         tls = server_tls(config.tls) if config.tls.mode == "require" else None

@@ -16,7 +16,7 @@ from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_rules import Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
-from fastbk.meta.gateway_messages import RecordRow, bounded
+from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, RecordRow, bounded
 from fastbk.meta.records import Change, VersionedRecord, check_folder, check_path, conflict
 from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
@@ -80,7 +80,7 @@ def states(store: MetadataStore, access: Access, request: messages.ReadStates) -
         try:
             found[subject] = _state(store, access, subject)
         except Unauthorized:
-            found[subject] = "forbidden"  # one that may not be watched any more does not end the watches of others
+            found[subject] = FORBIDDEN  # one that may not be watched any more does not end the watches of others
     return [found[subject] for subject in request.subjects]
 
 
@@ -91,19 +91,20 @@ def _state(store: MetadataStore, access: Access, subject: int | str | None) -> s
         (found,) = store.read_ledgers([subject])
         if found is not None:
             access.check_ledger(subject, found.metadata)
-        return "" if found is None else str(found.version)
+        return ABSENT if found is None else str(found.version)
     kind, path = subject[:1], subject[1:]
     name = name_of(check_path(path))
     access.check_reading(path, name)
     if kind == "=":
         (record,) = store.records.read([path])
-        return "" if record is None else str(record.version)
+        return ABSENT if record is None else str(record.version)
     names = store.records.children(path)
     return _digest(access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names)
 
 
 def _digest(texts: Iterable[str]) -> str:
-    return hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
+    joined = "\n".join(texts)
+    return hashlib.blake2b(joined.encode(), digest_size=16).hexdigest() if joined else ABSENT
 
 
 # --- changes --------------------------------------------------------------------------------------------------------

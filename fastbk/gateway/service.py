@@ -24,7 +24,9 @@ from fastbk.gateway import ledger_operations, record_operations
 from fastbk.gateway.access import Access
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.namespace_tree import NamespaceTree
+from fastbk.gateway.shares import Shares
 from fastbk.gateway.turns import Turns
+from fastbk.gateway.waits import Waits
 from fastbk.invariant import InvariantError
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.gateway_messages import decode_request, encode, failure_of
@@ -43,6 +45,7 @@ REQUESTS_MAX = 256
 REQUESTS_OF_ONE_MAX = 64
 """The same of one principal, so that one leaves room for others."""
 STORE_TIMEOUT_S = 10.0
+_STATES = messages.NAMES[messages.ReadStates]
 _STATUSES: tuple[tuple[type[Error], int], ...] = (
     (ConfigError, 400),
     (Unauthorized, 403),
@@ -62,6 +65,8 @@ class Peer:
 
     client: Client
     token: bytes = b""
+    waited_s: float = 0.0
+    """How long its last request waited for a change."""
 
 
 class Service:
@@ -69,38 +74,47 @@ class Service:
 
     Attributes:
         requests: how many were answered, by operation and status.
-        seconds: how long they took, by operation.
+        seconds: how long they took, by operation, without waiting for changes.
+        waits: those that wait for changes.
+        limits: how often a limit refused one, or had it answered at once.
     """
 
     def __init__(self, calls: MetadataCalls, admission: Admission, audit: AuditLog) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: Counter[str] = Counter()
+        self.limits = LimitLog("gateway.limit_reached")
         self._turns = Turns(calls)
+        self.waits = Waits(self._turns, self.limits.note)
         self._admission = admission
         self._audit = audit
         self._tree: NamespaceTree | None = None
-        self._active: Counter[str] = Counter()
+        self._active = Shares(REQUESTS_MAX, REQUESTS_OF_ONE_MAX)
         self._refusals = LimitLog("gateway.client_refused")
 
     async def answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:
         """Return the answer to one request; `token`: what it was shown with, b"": nothing."""
-        began_s = time.monotonic()
+        began_s, peer.waited_s = time.monotonic(), 0.0
         status, answer = await self._answer(peer, name, token, body)
         known = name if name in messages.OPERATIONS else "unknown"
         self.requests[known, status] += 1
-        self.seconds[known] += time.monotonic() - began_s  # type: ignore[assignment]
+        self.seconds[known] += time.monotonic() - began_s - peer.waited_s  # type: ignore[assignment]
         return status, answer
 
     async def _answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:
         if reason := self._authenticate(peer, token):
             return 401, encode(failure_of(Unauthorized(reason)))
         principal = peer.client.principal.name
-        if self._active.total() >= REQUESTS_MAX or self._active[principal] >= REQUESTS_OF_ONE_MAX:
+        may_wait = name == _STATES and self.waits.enter(principal)
+        if not may_wait and not self._active.take(principal):
             busy = MetadataUnavailable("this gateway has too many requests: try again", outcome="not_written")
             return _failed(busy)
-        self._active[principal] += 1
         try:
             request = decode_request(name, body)
+            if may_wait and isinstance(request, messages.ReadStates):
+                states = await self._states(peer, request)
+                if reason := self._authenticate(peer, token):
+                    return 401, encode(failure_of(Unauthorized(reason)))
+                return 200, encode(states)
             return 200, encode(await self._result(peer, name, request))
         except Unauthorized as error:
             self._note(peer, "request.denied", operation=name, ledger=error.ledger_id, reason=str(error)[:500])
@@ -112,9 +126,10 @@ class Service:
             fault = StorageError(f"a fault of the gateway's: {error!r}; see its log", outcome="unknown")
             return _failed(fault)
         finally:
-            self._active[principal] -= 1
-            if not self._active[principal]:
-                del self._active[principal]
+            if may_wait:
+                self.waits.leave(principal)
+            else:
+                self._active.give_back(principal)
 
     # --- who it is ------------------------------------------------------------------------------------------------
 
@@ -163,6 +178,25 @@ class Service:
         for event in plan.events:
             self._note(peer, "request.allowed", request=name, **event)
         return await self._turns.call(client, lambda _: plan.act(), max(0.1, end_s - time.monotonic()))
+
+    async def _states(self, peer: Peer, request: messages.ReadStates) -> object:
+        """Return what a client watches, when it has changed or the client's wait is over."""
+        read_s = 0.0
+
+        async def read() -> list[str]:
+            nonlocal read_s
+            began_s = time.monotonic()
+            client = peer.client.principal.name
+            work = partial(self._planned, peer.client, request, began_s + STORE_TIMEOUT_S)
+            found = await self._turns.call(client, work, STORE_TIMEOUT_S)
+            read_s += time.monotonic() - began_s
+            assert isinstance(found, list)
+            return found
+
+        began_s = time.monotonic()
+        found = await self.waits.states(peer.client.principal.name, request, read)
+        peer.waited_s = time.monotonic() - began_s - read_s
+        return found
 
     def _planned(self, client: Client, request: messages.Request, end_s: float, store: MetadataStore) -> object:
         """Return the result of a request; of one that the audit log gets first, its plan. In a store's thread."""

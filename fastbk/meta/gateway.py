@@ -1,7 +1,7 @@
 """The metadata store of clients that reach it by gateways only: `gateway://host:3182;host2`. See `fastbk.meta.api`.
 
 It has what clients need: ledgers, records, marks and the list of bookies. Bookies, AutoRecovery, the janitor and tools
-that repair a cluster use the metadata store itself: what they need and this one lacks raises ConfigError. Watches poll.
+that repair a cluster use the metadata store itself: what they need and this one lacks raises ConfigError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fastbk.meta.api import (
 )
 from fastbk.meta.gateway_calls import GatewayCalls
 from fastbk.meta.gateway_messages import KEYS_MAX, ChangeRow, LedgerRow, RecordRow
-from fastbk.meta.polling_watches import Watcher
+from fastbk.meta.gateway_watches import GatewayWatches
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from fastbk.meta.coordination import Coordination
 
 T = TypeVar("T")
-WATCH_INTERVAL_S = 1.0
-"""How late a watch reports a change at most, beside the answer's time. One request reads all that a client watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +85,8 @@ class GatewayStore:
         self.uri = uri
         self._timeout_ms = int(timeout_s * 1e3)
         self._calls = calls
-        self._watcher = Watcher(self._state_of, WATCH_INTERVAL_S, self._states_of)
-        self.records = GatewayRecords(self._calls, self._watcher, self._timeout_ms)
+        self._watches = GatewayWatches(self._states)
+        self.records = GatewayRecords(self._calls, self._watches, self._timeout_ms)
         self.marks = GatewayMarks(self._calls, self.records, self._timeout_ms)
 
     @property
@@ -172,7 +170,7 @@ class GatewayStore:
 
     def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]) -> WatchHandle:
         """Report changes of one ledger."""
-        return self._watcher.add(ledger_id, lambda: callback(ledger_id))
+        return self._watches.add(ledger_id, lambda: callback(ledger_id))
 
     # --- bookies -----------------------------------------------------------------------------------------------
 
@@ -187,7 +185,7 @@ class GatewayStore:
 
     def watch_bookies(self, callback: Callable[[], None]) -> WatchHandle:
         """Report changes of the set of live bookies."""
-        return self._watcher.add(None, callback)
+        return self._watches.add(None, callback)
 
     def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
         """Raise ConfigError."""
@@ -213,28 +211,29 @@ class GatewayStore:
 
     # --- watches and the end -----------------------------------------------------------------------------------
 
-    def _state_of(self, subject: Subject) -> object:
-        return self._states_of([subject])[0]
-
-    def _states_of(self, subjects: Sequence[Subject]) -> list[object]:
-        found: list[object] = []
+    def _states(
+        self, subjects: Sequence[Subject], seen: Sequence[str] | None, wait_s: float
+    ) -> list[str]:
+        found: list[str] = []
         for at in range(0, len(subjects), KEYS_MAX):
-            request = messages.ReadStates(self._timeout_ms, tuple(subjects[at : at + KEYS_MAX]))
+            known = None if seen is None else tuple(seen[at : at + KEYS_MAX])
+            some = tuple(subjects[at : at + KEYS_MAX])
+            request = messages.ReadStates(self._timeout_ms, some, known, int(wait_s * 1e3))
             found += self._calls.call(request, list[str])
         return found
 
     def close(self) -> None:
         """End the watches and close the connections."""
-        self._watcher.close()
+        self._watches.close()
         self._calls.close()
 
 
 class GatewayRecords:
     """The records behind gateways. See `fastbk.meta.records`."""
 
-    def __init__(self, calls: Calls, watcher: Watcher, timeout_ms: int) -> None:
+    def __init__(self, calls: Calls, watches: GatewayWatches, timeout_ms: int) -> None:
         self._calls = calls
-        self._watcher = watcher
+        self._watches = watches
         self._timeout_ms = timeout_ms
 
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
@@ -272,11 +271,11 @@ class GatewayRecords:
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Report changes of a record."""
-        return self._watcher.add(record_subject(path), callback)
+        return self._watches.add(record_subject(path), callback)
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Report names that come or go."""
-        return self._watcher.add(children_subject(path), callback)
+        return self._watches.add(children_subject(path), callback)
 
 
 class GatewayMarks(ReplicaMarks):

@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,6 +31,7 @@ from fastbk.meta.gateway_messages import (
     PATH,
     REQUEST_BYTES_MAX,
     Failure,
+    ReadStates,
     Request,
     encode,
     error_of,
@@ -58,7 +60,7 @@ _ANSWER_BYTES_MAX = ANSWER_BYTES_MAX + 4 * 1024 * 1024
 _LOST = (OSError, http.client.HTTPException)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Connection:
     http: http.client.HTTPConnection
     address: str
@@ -89,6 +91,7 @@ class GatewayCalls:
                     )
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
+        self._waiting: set[_Connection] = set()
         self._token: tuple[float, str] = (float("-inf"), "")
         self._pid = os.getpid()
         self._is_closed = False
@@ -97,13 +100,14 @@ class GatewayCalls:
         """Return a request's result. `is_repeat` of the request is set here. Raises Error."""
         name, body_kind = NAMES[type(request)], kind
         retry = Retry(PAUSE_MIN_S, PAUSE_MAX_S, self._timeout_s)
-        end_s = time.monotonic() + self._timeout_s
+        wait_s = request.wait_ms / 1e3 if isinstance(request, ReadStates) else 0.0
+        end_s = time.monotonic() + self._timeout_s + wait_s
         attempts, is_sent = 0, False
         while True:
             self._check_open()
             left_s = end_s - time.monotonic()
             servers = len(self._servers)
-            limit_s = max(0.05, min(left_s, ATTEMPT_S_MAX) if servers > 1 else left_s)
+            limit_s = max(0.05, min(left_s, ATTEMPT_S_MAX + wait_s) if servers > 1 else left_s)
             if is_sent and hasattr(request, "is_repeat"):
                 request = replace(request, is_repeat=True)
             address = self._servers[0]
@@ -130,10 +134,13 @@ class GatewayCalls:
                 raise failed
 
     def close(self) -> None:
-        """Close all connections that no call uses; others close when their calls end."""
+        """Close all connections that no call uses, or that wait for a change; others close when their calls end."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
+            for one in self._waiting:
+                with suppress(OSError):  # below TLS: another thread reads from it
+                    socket.socket.shutdown(one.http.sock, socket.SHUT_RDWR)
         for one in idle:
             one.http.close()
 
@@ -147,7 +154,10 @@ class GatewayCalls:
             )
         headers = {"Content-Type": CONTENT_TYPE, **self._authorization()}
         connection = self._taken(address, limit_s)
+        may_wait = isinstance(request, ReadStates) and request.wait_ms > 0
         try:
+            if may_wait:
+                self._begin_wait(connection)
             connection.http.request("POST", PATH + name, body, headers)
             answer = connection.http.getresponse()
             content = answer.read(_ANSWER_BYTES_MAX + 1)
@@ -156,6 +166,10 @@ class GatewayCalls:
         except BaseException:
             connection.http.close()
             raise
+        finally:
+            if may_wait:
+                with self._lock:
+                    self._waiting.discard(connection)
         self._give_back(connection, is_good=not answer.will_close)
         if answer.status == 401:
             self._token = (float("-inf"), "")
@@ -212,6 +226,11 @@ class GatewayCalls:
             raise _NotSent(error) from error
         made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
+
+    def _begin_wait(self, connection: _Connection) -> None:
+        with self._lock:
+            self._check_open()
+            self._waiting.add(connection)
 
     def _give_back(self, connection: _Connection, *, is_good: bool) -> None:
         connection.used_s = time.monotonic()

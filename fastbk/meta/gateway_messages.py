@@ -29,7 +29,10 @@ KEYS_MAX = 1000
 """Ledgers or paths of one request."""
 CHANGES_MAX = 4096
 """Records that one request changes: attaching 2,048 ledgers changes one more."""
-TIMEOUT_MS_MAX = 60_000
+WAIT_MS_MAX = 30_000
+"""An answer waits so long for a change at most, whatever its request says."""
+ABSENT, FORBIDDEN = "", "forbidden"
+"""States of what is not there, or is empty, and of what the client may not see."""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -108,9 +111,15 @@ class ListChildren(Request, frozen=True, array_like=True):
 
 
 class ReadStates(Request, frozen=True, array_like=True):
-    """What watches compare; the result has a text for each subject (`fastbk.meta.subscriptions.Subject`)."""
+    """What watches compare; the result has a text for each subject (`fastbk.meta.subscriptions.Subject`).
+
+    `seen`: what the client has had of each; None: nothing. As long as they are all the same the answer waits, for
+    `wait_ms` at most.
+    """
 
     subjects: tuple[int | str | None, ...]
+    seen: tuple[str, ...] | None = None
+    wait_ms: int = 0
 
 
 class UpdateMark(Request, frozen=True, array_like=True):
@@ -236,6 +245,8 @@ def decode_request(name: str, body: bytes) -> Request:
         count_max = CHANGES_MAX if kind is ChangeRecords else KEYS_MAX
         if isinstance(value, tuple) and not 0 < len(value) <= count_max:
             raise ConfigError(f"{PATH}{name}: {field.name} must be 1 to {count_max}, not {len(value)}")
+    if isinstance(request, ReadStates) and request.seen is not None and len(request.seen) != len(request.subjects):
+        raise ConfigError(f"{PATH}{name}: seen must have a state for each subject")
     return request
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import queue
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
-from fastbk.meta import open_store, zookeeper_security
+from fastbk.meta import gateway_calls, gateway_watches, open_store, zookeeper_security
 from fastbk.meta.gateway import GatewayAccess
 from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.private_files import write_text
@@ -31,6 +33,7 @@ from fastbk.testing import LocalCluster
 from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess
+from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -266,6 +269,25 @@ async def test_a_revoked_client_is_refused_on_the_connection_that_it_has(
             await wait_until_async(lambda: asyncio.to_thread(is_refused), "the client is refused")
         finally:
             write_text(revoked, "")
+
+
+async def test_a_change_is_pushed_to_who_watches_and_no_request_is_made_meanwhile(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer would wait for longer than this test does. A store that is closed waits for none."""
+    monkeypatch.setattr(gateway_watches, "LONG_WAIT_S", 30.0)
+    monkeypatch.setattr(gateway_calls, "ATTEMPT_S_MAX", 60.0)
+    access = GatewayAccess(tls, token(*WRITER, "admin"))
+    with closing(open_store(uri, access=access)) as near, closing(open_store(uri, access=access)) as far:
+        ledger_id = far.next_ledger_id()
+        version = far.create_ledger(ledger_id, metadata())
+        changes: queue.SimpleQueue[int] = queue.SimpleQueue()
+        near.watch_ledger(ledger_id, changes.put)
+        for number in range(3):
+            value = dataclasses.replace(metadata(), custom={"n": b"%d" % number})
+            version = far.update_ledger(ledger_id, value, version)
+            assert changes.get(timeout=20) == ledger_id
+    await wait_until_async(lambda: "fastbk-watch" not in [one.name for one in threading.enumerate()], "threads end")
 
 
 def test_plaintext_and_other_requests_are_refused(gateways: list[GatewayProcess], tls: TlsOptions) -> None:

@@ -6,6 +6,7 @@ after the other for the medians, eight at once for what a gateway serves in a se
 
 from __future__ import annotations
 
+import queue
 import statistics
 import sys
 import time
@@ -37,6 +38,7 @@ from tests.tools.part import print_table, scratch, setting, write
 T = TypeVar("T")
 THREADS = 8
 STREAM = "ab01"
+WATCHED = chain_path("ab02")
 VALUE = LedgerMetadata(
     ensemble_size=3, write_quorum=3, ack_quorum=2, fragments=(Fragment(0, ("a:1", "b:1", "c:1")),), creation_token=9
 )
@@ -48,6 +50,7 @@ class Timed:
     def __init__(self, store: MetadataStore) -> None:
         self.took_ms: dict[str, list[float]] = {}
         self._store = store
+        self._heard: queue.SimpleQueue[None] | None = None
 
     def ledger(self) -> None:
         """Make a ledger, open it and close it."""
@@ -63,6 +66,16 @@ class Timed:
         assert found is not None
         change = Change(chain_path(STREAM), put_chain(open_for_append(get_chain(found.value), owner)), found.version)
         self._timed("change a chain", lambda: self._store.records.change([change]))
+
+    def watch(self, changing: MetadataStore) -> None:
+        """Change a record that is watched here; the time is until its callback."""
+        if self._heard is None:
+            self._heard = queue.SimpleQueue()
+            self._store.records.watch(WATCHED, lambda: self._heard.put(None) if self._heard else None)
+        (found,) = changing.records.read([WATCHED])
+        assert found is not None
+        heard, change = self._heard, Change(WATCHED, found.value, found.version)
+        self._timed("hear of a change", lambda: (changing.records.change([change]), heard.get()))
 
     def _timed(self, name: str, call: Callable[[], T]) -> T:
         began_s = time.monotonic()
@@ -120,11 +133,14 @@ def _figures(
 ) -> dict[str, dict[str, float]]:
     stream = Change(stream_path(STREAM), put(StreamRecord("root", "s")))
     direct.records.change([stream, Change(chain_path(STREAM), put_chain(Chain(STREAM)))])
+    direct.records.change([Change(stream_path("ab02"), stream.value), Change(WATCHED, put_chain(Chain("ab02")))])
     sides = {"zookeeper": Timed(direct), "gateway": Timed(behind)}
     for number in range(rounds):
         for side in sides.values() if number % 2 else reversed(sides.values()):
             side.ledger()
             side.chain(f"w{number} {id(side)}")
+            if number % 5 == 0:  # changes in a row come together
+                side.watch(direct)
     found = {
         name: {
             "zookeeper_ms": round(statistics.median(sides["zookeeper"].took_ms[name]), 2),

@@ -1,0 +1,226 @@
+"""Requests that wait for a change of what their clients watch.
+
+The gateway watches in the metadata store what they wait for, once for all clients. A request is answered when a state
+differs from what its client has seen, or when its time is over. The states are read again after the watches are there,
+and after each time that one fires: so an answer with the states that the client has seen means that nothing changed
+until then (INV-W5).
+
+What is not there is not watched: ZooKeeper would keep such watches for ever. A request that names such a subject is
+answered after `ABSENT_WAIT_S`, and its client asks again. Where there is no room for more it is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastbk.gateway.shares import Shares
+from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
+
+if TYPE_CHECKING:
+    from fastbk.gateway.turns import Turns
+    from fastbk.meta.api import MetadataStore, Watch
+    from fastbk.meta.gateway_messages import ReadStates
+    from fastbk.meta.subscriptions import Subject
+
+WAITS_MAX, WAITS_OF_ONE_MAX = 2000, 1000
+"""Requests that wait, of all clients and of one principal."""
+SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX = 50_000, 20_000
+"""What these name, all together."""
+ABSENT_WAIT_S = 1.0
+LINGER_S = 30.0
+"""A watch stays for so long after the last request that waited for it: most clients come back at once."""
+ARM_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One subject that is watched."""
+
+    watch: Watch
+    waiting: set[asyncio.Event] = field(default_factory=set)
+    left_s: float = 0.0
+    """When the last one that waited went."""
+
+
+class Waits:
+    """The waiting requests of one gateway. Belongs to one event loop."""
+
+    def __init__(self, turns: Turns, note_limit: Callable[[str], None]) -> None:
+        """`note_limit`: gets the name of a limit that has a request answered at once."""
+        self._turns = turns
+        self._note_limit = note_limit
+        self._requests = Shares(WAITS_MAX, WAITS_OF_ONE_MAX)
+        self._subjects = Shares(SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX)
+        self._watched: dict[Subject, _Watched] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def count(self) -> int:
+        """How many requests wait now."""
+        return self._requests.total
+
+    def enter(self, client: str) -> bool:
+        """Take a place for a client's request; return whether there was one."""
+        if self._requests.take(client):
+            return True
+        self._note_limit("waits")
+        return False
+
+    def leave(self, client: str) -> None:
+        """Give the place back."""
+        self._requests.give_back(client)
+
+    async def states(
+        self, client: str, request: ReadStates, read: Callable[[], Awaitable[list[str]]]
+    ) -> list[str]:
+        """Return the states of a request's subjects, once one differs from what was seen; it has a place. Raises Error.
+
+        `read`: returns the states now, as far as the client may see them.
+        """
+        now = await read()
+        seen = list(request.seen or ())
+        if now != seen or request.wait_ms <= 0:
+            return now
+        subjects = list({
+            subject: None
+            for subject, state in zip(request.subjects, now, strict=True)
+            if state not in (ABSENT, FORBIDDEN)
+        })  # fmt: skip
+        wait_s = min(request.wait_ms, WAIT_MS_MAX) / 1e3
+        if ABSENT in now:
+            wait_s = min(wait_s, ABSENT_WAIT_S)
+        if not self._subjects.take(client, len(subjects)):
+            self._note_limit("watched")
+            return now
+        try:
+            return await self._changed(client, subjects, seen, wait_s, read)
+        finally:
+            self._subjects.give_back(client, len(subjects))
+
+    async def _changed(
+        self,
+        client: str,
+        subjects: list[Subject],
+        seen: list[str],
+        wait_s: float,
+        read: Callable[[], Awaitable[list[str]]],
+    ) -> list[str]:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + wait_s
+        fired = asyncio.Event()
+        try:
+            await self._watch(client, subjects, fired)
+            while True:
+                fired.clear()
+                now = await read()
+                if now != seen:
+                    return now
+                try:
+                    async with asyncio.timeout_at(end_s):
+                        await fired.wait()
+                except TimeoutError:
+                    return now
+        finally:
+            self._leave(subjects, fired)
+
+    # --- the store's watches ----------------------------------------------------------------------------------------
+
+    async def _watch(self, client: str, subjects: list[Subject], fired: asyncio.Event) -> None:
+        """Have `fired` set when one of the subjects changes."""
+        missing = []
+        for subject in subjects:
+            if subject in self._watched:
+                self._watched[subject].waiting.add(fired)
+            else:
+                missing.append(subject)
+        if not missing:
+            return
+        for subject, watch in zip(missing, await self._armed(client, missing), strict=True):
+            if subject in self._watched:
+                watch.close()  # another request was quicker
+            else:
+                self._watched[subject] = _Watched(watch)
+            self._watched[subject].waiting.add(fired)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._sweep)
+
+    async def _armed(self, client: str, subjects: Sequence[Subject]) -> list[Watch]:
+        """Return watches of subjects. Those that are there only when nobody waits for them any more are closed."""
+        loop, lock = asyncio.get_running_loop(), threading.Lock()
+        begun: list[Watch] = []
+        is_given_up = False
+
+        def close_all() -> None:
+            for watch in begun:
+                watch.close()
+
+        def arm(store: MetadataStore) -> list[Watch]:
+            for subject in subjects:
+                watch = _begin(store, subject, partial(_fire, loop, self._fired, subject))
+                with lock:
+                    begun.append(watch)
+                    if is_given_up:
+                        close_all()
+                        break
+            return begun
+
+        try:
+            return await self._turns.call(client, arm, ARM_TIMEOUT_S)
+        except BaseException:
+            with lock:
+                is_given_up = True
+                close_all()
+            raise
+
+    def _fired(self, subject: Subject) -> None:
+        watched = self._watched.get(subject)
+        if watched is not None:
+            for one in watched.waiting:
+                one.set()
+
+    def _leave(self, subjects: list[Subject], fired: asyncio.Event) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for subject in subjects:
+            watched = self._watched.get(subject)
+            if watched is not None and fired in watched.waiting:
+                watched.waiting.remove(fired)
+                watched.left_s = now_s
+
+    def _sweep(self) -> None:
+        """End watches that no request has waited for lately."""
+        loop = asyncio.get_running_loop()
+        old_s = loop.time() - LINGER_S
+        for subject, watched in list(self._watched.items()):
+            if not watched.waiting and watched.left_s <= old_s:
+                watched.watch.close()
+                del self._watched[subject]
+        self._timer = loop.call_later(LINGER_S, self._sweep) if self._watched else None
+
+    def close(self) -> None:
+        """End all watches; no request waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for watched in self._watched.values():
+            watched.watch.close()
+        self._watched.clear()
+
+
+def _begin(store: MetadataStore, subject: Subject, callback: Callable[[], None]) -> Watch:
+    if subject is None:
+        return store.watch_bookies(callback)
+    if isinstance(subject, int):
+        return store.watch_ledger(subject, lambda _: callback())
+    kind, path = subject[:1], subject[1:]
+    return store.records.watch(path, callback) if kind == "=" else store.records.watch_children(path, callback)
+
+
+def _fire(loop: asyncio.AbstractEventLoop, fired: Callable[[Subject], None], subject: Subject) -> None:
+    """Tell the loop, from a thread of the store's."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(fired, subject)

@@ -1,0 +1,198 @@
+"""Requests that wait for a change: none is missed, none is watched twice, and all is bounded. INV-W5, INV-B1."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from fastbk.errors import MetadataUnavailable
+from fastbk.gateway import waits as module
+from fastbk.gateway.shares import Shares
+from fastbk.gateway.turns import Turns
+from fastbk.gateway.waits import Waits
+from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, ReadStates
+from fastbk.meta.subscriptions import Subject
+from tests.fixtures.wait import wait_until_async
+
+LONG_MS = 30_000
+
+
+class FakeStore:
+    """Watches that fire when the test says so."""
+
+    def __init__(self) -> None:
+        self.states: dict[Subject, str] = {}
+        self.watches: list[tuple[Subject, Callable[[], None]]] = []
+        self.begun = 0
+        self.fails_at: Subject = "none"
+        self.records = self
+
+    def watch_ledger(self, ledger_id: int, callback: Callable[[int], None]) -> FakeWatch:
+        if ledger_id == self.fails_at:
+            raise MetadataUnavailable("away")
+        return self._begin(ledger_id, lambda: callback(ledger_id))
+
+    def watch_bookies(self, callback: Callable[[], None]) -> FakeWatch:
+        return self._begin(None, callback)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> FakeWatch:
+        return self._begin(f"={path}", callback)
+
+    def watch_children(self, path: str, callback: Callable[[], None]) -> FakeWatch:
+        return self._begin(f"/{path}", callback)
+
+    def _begin(self, subject: Subject, callback: Callable[[], None]) -> FakeWatch:
+        self.begun += 1
+        self.watches.append((subject, callback))
+        return FakeWatch(self, (subject, callback))
+
+    def set(self, subject: Subject, state: str, *, fires: bool = True) -> None:
+        self.states[subject] = state
+        for one, callback in list(self.watches):
+            if one == subject and fires:
+                callback()
+
+
+class FakeWatch:
+    def __init__(self, store: FakeStore, entry: tuple[Subject, Callable[[], None]]) -> None:
+        self._store, self._entry = store, entry
+
+    def close(self) -> None:
+        if self._entry in self._store.watches:
+            self._store.watches.remove(self._entry)
+
+
+class FakeTurns:
+    """Runs what it gets at once."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+
+    async def call(self, client: str, work: Callable[[Any], Any], limit_s: float) -> Any:
+        del client, limit_s
+        await asyncio.sleep(0)
+        return work(self._store)
+
+
+class Harness:
+    def __init__(self, **states: str) -> None:
+        self.store = FakeStore()
+        self.store.states = {f"={name}": state for name, state in states.items()}
+        self.noted: list[str] = []
+        self.waits = Waits(cast("Turns", FakeTurns(self.store)), self.noted.append)
+        self.reads = 0
+        self.after_read: Callable[[], None] = lambda: None
+
+    def ask(self, *subjects: Subject, wait_ms: int = LONG_MS, client: str = "one") -> asyncio.Task[list[str]]:
+        """Request states of what the client has seen as it is now."""
+        seen = tuple(self.store.states.get(one, ABSENT) for one in subjects)
+        request = ReadStates(1000, subjects, seen, wait_ms)
+
+        async def read() -> list[str]:
+            self.reads += 1
+            found = [self.store.states.get(one, ABSENT) for one in subjects]
+            self.after_read()
+            return found
+
+        return asyncio.get_running_loop().create_task(self.waits.states(client, request, read))
+
+    async def until_read(self, count: int) -> None:
+        await wait_until_async(lambda: self.reads >= count, "the states are read")
+
+
+async def test_a_change_ends_the_wait() -> None:
+    harness = Harness(a="1", b="1")
+    asked = harness.ask("=a", "=b")
+    await harness.until_read(2)
+    harness.store.set("=b", "2")
+    assert await asked == ["1", "2"]
+
+
+async def test_a_change_before_the_watch_is_there_is_not_missed() -> None:
+    """INV-W5: no watch fires here."""
+    harness = Harness(a="1")
+    harness.after_read = lambda: harness.store.set("=a", "2", fires=False)
+    assert await harness.ask("=a") == ["2"]
+    assert harness.reads == 2
+
+
+async def test_a_change_back_and_foreign_changes_do_not_end_it() -> None:
+    harness = Harness(a="1")
+    asked = harness.ask("=a", wait_ms=200)
+    await harness.until_read(2)
+    harness.store.set("=a", "1")
+    assert await asked == ["1"]
+    assert harness.reads >= 3
+
+
+@pytest.mark.parametrize("wait_ms", [0, 50])
+async def test_without_a_change_the_answer_comes_in_time(wait_ms: int) -> None:
+    harness = Harness(a="1")
+    assert await harness.ask("=a", wait_ms=wait_ms) == ["1"]
+    assert harness.store.begun == (wait_ms > 0)
+
+
+async def test_what_is_absent_or_forbidden_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ABSENT_WAIT_S", 0.05)
+    harness = Harness(there="1", hidden=FORBIDDEN)
+    assert await harness.ask("=there", "=hidden", "=absent", 7) == ["1", FORBIDDEN, ABSENT, ABSENT]
+    assert [subject for subject, _ in harness.store.watches] == ["=there"]
+
+
+async def test_all_who_wait_share_a_watch_that_ends_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.05)
+    harness = Harness(a="1")
+    asked = [harness.ask("=a", client=str(number)) for number in range(5)]
+    await harness.until_read(10)
+    assert len(harness.store.watches) == 1
+    harness.store.set("=a", "2")
+    assert await asyncio.gather(*asked) == [["2"]] * 5
+    await wait_until_async(lambda: not harness.store.watches, "the watch ends")
+    assert harness.waits._timer is None
+    assert harness.waits._subjects.total == 0
+
+
+async def test_watches_of_a_request_that_fails_end() -> None:
+    harness = Harness()
+    harness.store.states = {1: "1", 2: "1", None: "1"}
+    harness.store.fails_at = 2
+    asked = harness.ask(None, 1, 2)
+    with pytest.raises(MetadataUnavailable):
+        await asked
+    assert not harness.store.watches
+    assert harness.waits._subjects.total == 0
+
+
+async def test_an_answer_comes_at_once_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(a="1", b="1")
+    monkeypatch.setattr(harness.waits, "_subjects", Shares(3, 2))
+    first = harness.ask("=a", "=b")
+    await harness.until_read(2)
+    assert await harness.ask("=a") == ["1"]
+    assert harness.noted == ["watched"]
+    other = harness.ask("=a", client="two")
+    await harness.until_read(5)
+    assert await harness.ask("=a", client="three") == ["1"]
+    harness.store.set("=a", "2")
+    assert [await first, await other] == [["2", "1"], ["2"]]
+    monkeypatch.setattr(harness.waits, "_requests", Shares(2, 1))
+    assert [harness.waits.enter(client) for client in ("one", "one", "two", "three")] == [True, False, True, False]
+    harness.waits.leave("one")
+    assert harness.waits.enter("three")
+    assert harness.waits.count == 2
+
+
+async def test_a_wait_that_is_given_up_leaves_nothing() -> None:
+    harness = Harness(a="1")
+    asked = harness.ask("=a")
+    await harness.until_read(2)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert harness.waits._subjects.total == 0
+    assert not any(one.waiting for one in harness.waits._watched.values())
+    harness.waits.close()
+    assert not harness.store.watches
