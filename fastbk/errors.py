@@ -335,6 +335,6 @@ class NamespaceNotEmpty(Error):
 
 
 class QuotaExceeded(Error):
-    """The namespace has as many streams, or bytes, as its policy allows."""
+    """The namespace has as many streams, bytes or names as it may have, or the stream as many cursors."""
 
     code = -1022

@@ -20,6 +20,9 @@ from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, RecordRow, bounded
 from fastbk.meta.records import Change, VersionedRecord, check_folder, check_path, conflict
 from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
+from fastbk.stream.cursor.store import check_count
+from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.paths import cursors_path, stream_path
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
@@ -157,7 +160,7 @@ class _Check:
         self._named = 0
 
     def run(self) -> list[Event]:
-        """Return what the audit log gets. Raises Unauthorized."""
+        """Return what the audit log gets. Raises Unauthorized, QuotaExceeded."""
         if self._access.is_limited:
             self._check_namespaces()
         events: list[Event] = []
@@ -170,6 +173,8 @@ class _Check:
                 for need in change.needs
                 if need.operation.startswith(_AUDITED)
             ]
+        for stream_id in self._judged.cursors:
+            self._check_new_cursor(stream_id)
         return events
 
     def _label(self, name: RecordName) -> dict[str, str]:
@@ -212,6 +217,19 @@ class _Check:
     def _below(self, owner: str, name: str) -> str:
         above = self._path(owner)
         return f"{above}/{name}" if above else name
+
+    # --- cursors --------------------------------------------------------------------------------------------------
+
+    def _check_new_cursor(self, stream_id: str) -> None:
+        """Refuse a cursor of a stream that is not there, or has as many as it may have (INV-B1)."""
+        self._access.check_time()
+        where = stream_path(stream_id)
+        (raw,) = self._store.records.read([where])
+        record = None if raw is None else get(StreamRecord, raw.value, where)
+        if record is None or record.deleting:
+            raise ForbiddenChange(f"there is no stream {stream_id} that this could be a cursor of")
+        names = self._store.records.children(cursors_path(stream_id))
+        check_count(self._below(record.namespace, record.name), len(names))
 
     # --- ledgers --------------------------------------------------------------------------------------------------
 

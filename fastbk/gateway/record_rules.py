@@ -79,6 +79,7 @@ class Judgement:
         counted: ids of namespaces of which only what is counted changes: allowed, or above an allowed one.
         born: the parent's id and the name of namespaces that the transaction creates, by id.
         streams: the namespace's id of streams that the transaction creates, by id.
+        cursors: ids of streams that get a cursor more: they have to be there, with fewer than a stream may have.
     """
 
     changes: list[tuple[RecordName, Change]] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Judgement:
     counted: set[str] = field(default_factory=set)
     born: dict[str, tuple[str, str]] = field(default_factory=dict)
     streams: dict[str, str] = field(default_factory=dict)
+    cursors: set[str] = field(default_factory=set)
 
 
 def judge(records: Sequence[RecordChange], lookup: Lookup) -> Judgement:
@@ -268,6 +270,10 @@ class _Judge:
 
     def cursor(self, one: RecordChange) -> Change:
         """Judge a cursor: it is its reader's."""
+        if one.before is None:
+            if one.name.owner in self.judged.cursors:  # what many requests at once add beyond the bound stays small
+                raise ForbiddenChange("one request creates one cursor of a stream at most: send several")
+            self.judged.cursors.add(one.name.owner)
         before = () if one.before is None else get_record(one.before).ledgers
         after = () if one.after is None else _check_decodes(get_record, one.after).ledgers
         fresh = tuple(ledger for ledger in after if ledger not in before)

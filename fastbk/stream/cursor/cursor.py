@@ -90,7 +90,10 @@ class Cursor(Generic[GapT]):
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Make the cursor, or take it over. Raises StreamNotFound, PositionTruncated, and what recovery raises."""
+        """Make the cursor, or take it over.
+
+        Raises StreamNotFound, PositionTruncated, QuotaExceeded (of a new one), and what recovery raises.
+        """
         if self._parts is not None:
             raise ClientClosed(f"cursor {self.name} was opened before: make a new handle")
         context = await context_of(self._given)

@@ -25,7 +25,8 @@ from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, put_record
 from fastbk.stream.cursor.state_storage import last_state
-from fastbk.stream.cursor.store import CursorStore, delete_cursor, path_of
+from fastbk.stream.cursor.store import CursorStore, check_count, delete_cursor, path_of
+from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
 from fastbk.stream.reader.gaps import has_no_records_before, truncated
 from fastbk.stream.reader.search import (
@@ -60,7 +61,8 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
-    PositionTruncated, MetadataOnHold, what the ledger's recovery raises, and the last trouble with metadata.
+    PositionTruncated, QuotaExceeded, MetadataOnHold, what the ledger's recovery raises, and the last trouble with
+    metadata.
     """
     path, holder = path_of(context.stream_id, name), new_owner()
     retry = Retry(AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S)
@@ -75,6 +77,8 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             if found is not None and get_record(found.value).is_deleting:
                 await delete_cursor(context.client, context.stream_id, name)
                 found = None
+            if found is None:
+                check_count(context.name, len(await records.children(cursors_path(context.stream_id))))
             record = replace(await _record(context, path, found, wish), holder=holder)
             change = Change(path, put_record(record), None if found is None else found.version)
             (version,) = await records.change(change)

@@ -18,6 +18,7 @@ from fastbk.errors import (
     CursorFenced,
     MetadataConflict,
     MetadataUnavailable,
+    QuotaExceeded,
 )
 from fastbk.meta.records import Change
 from fastbk.model.ledger import CURSOR_KEY
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 NAME_BYTES_MAX = 80
 """Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
+CURSORS_MAX = 1000
+"""Of one stream. They are listed by one answer, and a janitor reads them all where they hold data."""
 LIST_AT_ONCE = 200
 TRIES_MAX = 8
 
@@ -80,6 +83,18 @@ def path_of(stream_id: str, name: str) -> str:
     # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
     quoted = quote(name, safe="@:+=~-_.")
     return f"{cursors_path(stream_id)}/{'%2E' + quoted[1:] if quoted[0] == '.' else quoted}"
+
+
+def check_count(stream: str, count: int) -> None:
+    """Raise QuotaExceeded if a stream that has so many cursors may not get another one (INV-B1).
+
+    Only who makes a cursor checks it: those that are there go on, however many they are.
+    """
+    if count >= CURSORS_MAX:
+        raise QuotaExceeded(
+            f"stream {stream} has {count:,} cursors, and a new one needs fewer than {CURSORS_MAX:,}: delete cursors"
+            f" that nobody uses (`fastbk stream cursors {stream}` lists them, `--delete CURSOR` deletes one)"
+        )
 
 
 def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:

@@ -13,7 +13,14 @@ import zlib
 import msgspec
 import pytest
 
-from fastbk.errors import ConfigError, MetadataUnavailable, StorageError, Unauthorized
+from fastbk.auth.rights import OPERATIONS
+from fastbk.errors import (
+    ConfigError,
+    MetadataUnavailable,
+    QuotaExceeded,
+    StorageError,
+    Unauthorized,
+)
 from fastbk.gateway.access import Access
 from fastbk.gateway.namespace_tree import NamespaceTree
 from fastbk.gateway.record_operations import states
@@ -25,10 +32,12 @@ from fastbk.stream.chain import changes as chains
 from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
 from fastbk.stream.chain.drafts import ledgers_named
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
+from fastbk.stream.cursor.store import CURSORS_MAX
 from fastbk.stream.namespace.tree_records import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
+    StreamRecord,
     UsageRecord,
     put,
 )
@@ -39,12 +48,14 @@ from fastbk.stream.paths import (
     decode,
     drafts_path,
     namespace_path,
+    stream_path,
     usage_path,
 )
 from fastbk.stream.positions import DLSN
 from tests.fixtures.gateway_store import (
     ORDERS,
     PAYMENTS,
+    SHOP,
     WRITER,
     DirectCalls,
     chain,
@@ -178,6 +189,54 @@ def test_a_segment_claims_no_more_bytes_than_its_ledger_has(store: MetadataStore
     with pytest.raises(Unauthorized, match="needs the operation truncate"):
         writer.change([of_size(1 << 60)])
     writer.change([of_size(length)])
+
+
+# --- what readers may create ----------------------------------------------------------------------------------------
+
+CURSOR = put_record(CursorRecord(CursorState()))
+MOVED = put_record(CursorRecord(CursorState(serial=1)))
+
+
+def cursor(name: str, stream: str = ORDERS) -> str:
+    return f"{cursors_path(stream)}/{name}"
+
+
+@pytest.mark.parametrize("operations", [("read",), OPERATIONS])
+def test_a_stream_takes_so_many_cursors_and_no_more(store: MetadataStore, operations: tuple[str, ...]) -> None:
+    """INV-B1: by what the store has, whatever the client counts. Those that are there go on."""
+    store.records.change([Change(cursor(f"c{number}"), CURSOR) for number in range(CURSORS_MAX - 1)])
+    reader = of(store, *operations).records
+    (version,) = reader.change([Change(cursor("mine"), CURSOR)])
+    for value, there in ((MOVED, "1,000"), (CURSOR, "1,001")):
+        with pytest.raises(QuotaExceeded, match=f"shop/orders has {there} cursors.*delete cursors that nobody uses"):
+            reader.change([Change(cursor("another"), CURSOR)])
+        (version,) = reader.change([Change(cursor("mine"), value, version)])
+        if there == "1,000":
+            store.records.change([Change(cursor("overshot"), CURSOR)])
+    reader.change([Change(cursor("another", PAYMENTS), CURSOR)])
+    reader.change([Change(cursor(name), None, version_of(store, cursor(name))) for name in ("mine", "overshot")])
+    reader.change([Change(cursor("another"), CURSOR)])
+
+
+def test_one_request_creates_one_cursor_of_a_stream(store: MetadataStore) -> None:
+    """Each request that is under way at the bound may get beyond it: by one, and not by thousands."""
+    reader = of(store, "read").records
+    with pytest.raises(Unauthorized, match="one cursor of a stream at most"):
+        reader.change([Change(cursor(name), CURSOR) for name in "ab"])
+    reader.change([Change(cursor("a"), CURSOR), Change(cursor("a", PAYMENTS), CURSOR)])
+
+
+def test_there_is_no_cursor_without_its_stream(store: MetadataStore) -> None:
+    """Ids of streams that never were have no end, and a stream is deleted only once nothing is below it."""
+    reader = of(store, "read").records
+    where = stream_path(ORDERS)
+    (version,) = reader.change([Change(cursor("old"), CURSOR)])
+    gone = put(StreamRecord(SHOP, "orders", deleting=True))
+    store.records.change([Change(where, gone, version_of(store, where))])
+    for stream in ("0cff", ORDERS):
+        with pytest.raises(Unauthorized, match=f"there is no stream {stream}"):
+            reader.change([Change(cursor("new", stream), CURSOR)])
+    reader.change([Change(cursor("old"), MOVED, version)])
 
 
 # --- what takes long ------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.errors import ConfigError, CursorFenced, StreamNotFound
+from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StreamNotFound
 from fastbk.stream.cursor import cursor_positions as module
+from fastbk.stream.cursor import store as cursor_store
 from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.cursor.store import CursorInfo
 from fastbk.stream.namespace.catalog import Catalog
@@ -88,6 +89,24 @@ async def test_who_stays_is_noted_as_used_and_not_as_moved(
     again = CursorPositions(catalog(cluster), "query", BY)
     assert await again.move(where) == {}
     assert (await cursor_of(stream)).mark_seq == 3
+
+
+async def test_a_stream_with_too_many_cursors_holds_no_other_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-B1: a query goes on, and its mark is there once there is room."""
+    full, other = await filled(cluster, "full"), await filled(cluster, "other")
+    async with full.cursor("theirs"):
+        pass
+    monkeypatch.setattr(cursor_store, "CURSORS_MAX", 1)
+    marks = CursorPositions(catalog(cluster), "query", BY)
+    where = {one.path: (DLSN(1, 3, 0), 3) for one in (full, other)}
+    failed = await marks.move(where)
+    assert list(failed) == [full.path] and isinstance(failed[full.path], QuotaExceeded)
+    assert (await cursor_of(other)).mark_seq == 3
+    assert await full.delete_cursor("theirs")
+    assert await marks.move(where) == {}
+    assert (await cursor_of(full)).name == "query"
 
 
 async def test_two_of_one_name_find_out_and_go_on(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
 """Cursors' records on every metadata driver, without any bookie: opened, fenced, listed, deleted. INV-S8, INV-S10.
 
+A stream takes a bounded number of them (INV-B1).
 While metadata is on hold they keep their state, and nothing is deleted (INV-M4).
 """
 
@@ -10,9 +11,10 @@ import asyncio
 import pytest
 
 import fastbk
-from fastbk.errors import CursorFenced, MetadataOnHold, StreamNotFound
+from fastbk.errors import CursorFenced, MetadataOnHold, QuotaExceeded, StreamNotFound
 from fastbk.meta import MetadataStore
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.stream.cursor import store as cursor_store
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.janitor.janitor import Janitor
@@ -68,6 +70,30 @@ async def test_a_cursor_is_opened_fenced_listed_and_deleted(open_driver: Open) -
             "other 1",
             "other 2",
         ]
+
+
+async def test_a_stream_that_has_enough_cursors_takes_no_other_and_keeps_those(
+    open_driver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-B1: also where there are more than it may have, from before there was a bound."""
+    async with fastbk.connect(open_driver()) as client:
+        await client.namespace("a").create()
+        stream = await client.namespace("a").create_stream("s")
+        for number in range(3):
+            async with stream.cursor(f"c{number}"):
+                pass
+        for bound in (3, 2):
+            monkeypatch.setattr(cursor_store, "CURSORS_MAX", bound)
+            with pytest.raises(QuotaExceeded, match=r"a/s has 3 cursors.*`fastbk stream cursors a/s`"):
+                await stream.cursor("another").open()
+            async with stream.cursor("c1") as cursor:
+                await cursor.ack(record(7 - bound))
+            assert [one.name for one in await stream.cursors()] == ["c0", "c1", "c2"]
+        assert await stream.delete_cursor("c0")
+        assert await stream.delete_cursor("c2")
+        async with stream.cursor("another"):
+            pass
+        assert [(one.name, one.mark_seq) for one in await stream.cursors()] == [("another", -1), ("c1", 6)]
 
 
 async def test_a_ledger_that_was_never_made_is_never_made_later(
