@@ -211,6 +211,8 @@ class _Judge:
         if after is None:
             self._removed_usages.add(one.name.owner)
             return _change(DELETE, "delete")
+        if before is None and after == UsageRecord() and one.name.owner not in self._created:
+            raise ForbiddenChange("what is counted of a namespace begins as it is created")
         before = before or UsageRecord()
         more = 1 if one.name.owner in self._entries else 0
         if not 0 <= after.changes - before.changes <= more:

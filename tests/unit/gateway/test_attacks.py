@@ -239,6 +239,14 @@ def test_there_is_no_cursor_without_its_stream(store: MetadataStore) -> None:
     reader.change([Change(cursor("old"), MOVED, version)])
 
 
+def test_nothing_is_counted_of_a_namespace_that_is_not_there(store: MetadataStore) -> None:
+    """Ids of namespaces that never were have no end, either."""
+    count = Change(usage_path("ffff"), put(UsageRecord()))
+    for operations in (("read",), OPERATIONS):
+        with pytest.raises(Unauthorized, match="begins as it is created"):
+            of(store, *operations).records.change([count])
+
+
 # --- what takes long ------------------------------------------------------------------------------------------------
 
 
