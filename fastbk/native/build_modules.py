@@ -29,10 +29,14 @@ WORKER_SOURCES = [
     "worker/quota.c",
     "worker/tags.c",
     "worker/worker.c",
+    "worker/wake.c",
+    "worker/answers.c",
     "worker/receive.c",
     "worker/dispatch.c",
     "worker/lanes.c",
     "worker/connections.c",
+    "worker/input.c",
+    "worker/output.c",
 ]
 
 # Statically, so that a build runs where no liburing is installed; and its names stay inside, so that another

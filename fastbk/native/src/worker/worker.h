@@ -456,18 +456,38 @@ bool fbk_digests_doubt(struct fbk_digests *digests, int64_t ledger_id);
 /* ---- worker/connections.c */
 void fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, bool in_front);
 void fbk_line_leave(struct fbk_worker *worker, struct fbk_connection *connection);
-struct fbk_connection *fbk_line_first(struct fbk_worker *worker, uint32_t line);
+
+static inline struct fbk_connection *
+fbk_line_first(struct fbk_worker *worker, uint32_t line)
+{
+    uint32_t slot = worker->lines[line].first;
+    return slot == FBK_NO_CONNECTION ? NULL : &worker->connections[slot];
+}
+
 /* A deadline so long from now. */
 void fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us);
-/* Connections with output or events. */
-void fbk_connection_mark(struct fbk_worker *worker, struct fbk_connection *connection);
-void fbk_connection_todo(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t todo);
+
+/* It has output or events. */
+static inline void
+fbk_connection_mark(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (connection->is_dirty)
+        return;
+    connection->is_dirty = true;
+    worker->dirty[worker->dirty_count++] = fbk_connection_slot(worker, connection);
+}
+
+static inline void
+fbk_connection_todo(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t todo)
+{
+    connection->todo |= todo;
+    fbk_connection_mark(worker, connection);
+}
+
 /* Has poll_fd watch it, or no longer. */
 void fbk_connection_watch(struct fbk_worker *worker, struct fbk_connection *connection, bool is_wanted);
 /* Its events, the change between paused and reading among them; they are Python's from now on. */
 uint32_t fbk_connection_take_todo(struct fbk_worker *worker, struct fbk_connection *connection);
-/* Sends the output of all marked connections. */
-void fbk_dirty_flush(struct fbk_worker *worker);
 /* Keeps those marked that have events; returns their number. */
 uint32_t fbk_dirty_prune(struct fbk_worker *worker);
 /* Turns the events of all marked connections into worker->events. */
@@ -479,7 +499,26 @@ void fbk_connection_block_in(struct fbk_worker *worker, struct fbk_connection *c
 bool fbk_connections_wait_for_contexts(const struct fbk_worker *worker);
 /* Takes one reason away; when none is left the connection joins the line of those that go on. */
 void fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
+/* At a sweep: gives memory back to the system once much less is in use. */
+void fbk_memory_return(struct fbk_worker *worker);
 
+/* ---- worker/output.c */
+/* Room for size_bytes at the end of the output, to be filled at once; NULL when it is not to get any more. */
+uint8_t *fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
+void fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);
+void fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t size_bytes);
+/* Sends what waits, if the transport is empty. */
+void fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection);
+/* Sends the output of all marked connections. */
+void fbk_dirty_flush(struct fbk_worker *worker);
+void fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+/* Ends a connection at once. */
+void fbk_output_cut(struct fbk_worker *worker, struct fbk_connection *connection);
+void fbk_output_blocks_free(struct fbk_worker *worker);
+/* At a sweep: cuts a connection whose peer does not read its replies. */
+void fbk_reads_check(struct fbk_worker *worker, struct fbk_connection *connection);
+
+/* ---- worker/input.c */
 /* Keeps the bytes behind the last frame that was taken. `data` may lie in the connection's own input. */
 void fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
 void fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
@@ -495,19 +534,6 @@ void fbk_frame_begin(struct fbk_worker *worker, struct fbk_connection *connectio
 void fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
 /* Closes the slowest of those whose frame is under way, for another connection's; false: none is slow. */
 bool fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wanting);
-/* At a sweep: cuts a connection whose peer does not read them. */
-void fbk_reads_check(struct fbk_worker *worker, struct fbk_connection *connection);
-/* At a sweep: gives memory back to the system once much less is in use. */
-void fbk_memory_return(struct fbk_worker *worker);
-
-/* Room for size_bytes at the end of the output, to be filled at once; NULL when it is not to get any more. */
-uint8_t *fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
-void fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);
-void fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t size_bytes);
-/* Sends what waits, if the transport is empty. */
-void fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection);
-void fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection);
-void fbk_output_blocks_free(struct fbk_worker *worker);
 
 /* What became of a request. */
 enum fbk_outcome {
@@ -606,3 +632,11 @@ bool fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *c
 void fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
 /* Goes on with the bytes a connection had to keep.  True when at least one frame was taken. */
 bool fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection);
+
+/* ---- worker/answers.c */
+/* All batches and replies that are there.  False: poisoned. */
+bool fbk_answers_take(struct fbk_worker *worker);
+
+/* ---- worker/worker.c */
+/* Has indexes cancel what closed connections wait for there, as far as there is room, and frees their slots. */
+void fbk_cancels_serve(struct fbk_worker *worker);
