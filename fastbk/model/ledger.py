@@ -29,6 +29,12 @@ CURSOR_KEY = "fastbk.cursor"
 """The cursor whose states it holds."""
 
 
+def custom_of_stream(stream_id: str, namespace: str) -> dict[str, bytes]:
+    """Return the custom metadata that each ledger of a stream has. `namespace`: the stream's, by path; "": the root."""
+    custom = {STREAM_KEY: stream_id.encode()}
+    return {**custom, NAMESPACE_KEY: namespace.encode()} if namespace else custom
+
+
 class LedgerState(enum.IntEnum):
     """Where a ledger is in its life; the numbers of the bytes."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from fastbk.errors import Error, NotEnoughBookies
+from fastbk.model.ledger import custom_of_stream
 from fastbk.retry import Retry
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
@@ -146,13 +147,14 @@ class AttemptWriter:
 
     def _when_bookies_are_there(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
         assert self._draft is not None
+        namespace, _ = split_stream_path(self._options.stream)
         retry = Retry(AGAIN_S, AGAIN_S_MAX, BOOKIES_S)
         while True:
             try:
                 return self._client.create_ledger(
                     *self._options.quorums_with(policy),
                     policy.digest,
-                    metadata={"fastbk.stream": self._draft.stream_id.encode()},
+                    metadata=custom_of_stream(self._draft.stream_id, namespace),
                     ledger_id=ledger_id,
                     placement=policy.placement(),
                     allow_missing_bookies=policy.allow_missing_bookies,

@@ -8,6 +8,7 @@ import socket
 from fastbk.client.client import Client
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error, MetadataConflict, NoSuchLedger, StorageError
+from fastbk.model.ledger import custom_of_stream
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import Contents, close_segment, forget_deleted, open_for_append
@@ -47,15 +48,13 @@ async def create_ledger(
 
     Streams' ledgers are guarded by their names, not by passwords.
     """
-    custom = {"stream": context.stream_id, **metadata}
-    if context.namespace:
-        custom["namespace"] = context.namespace
+    more = {f"fastbk.{name}": value.encode() for name, value in metadata.items()}
     return await context.client.create_ledger(
         policy.ensemble,
         policy.write_quorum,
         policy.ack_quorum,
         policy.digest,
-        metadata={f"fastbk.{name}": value.encode() for name, value in custom.items()},
+        metadata={**custom_of_stream(context.stream_id, context.namespace), **more},
         ledger_id=ledger_id,
         placement=policy.placement(),
         allow_missing_bookies=policy.allow_missing_bookies,

@@ -56,6 +56,12 @@ def test_batches_are_in_the_stream_in_the_order_of_partitions(harness: SinkHarne
     assert harness.left() == ([], set())
 
 
+def test_ledgers_are_of_the_namespace_of_their_stream(harness: SinkHarness) -> None:
+    """Else a token that is limited to it could neither write nor read them."""
+    harness.driver().commit([harness.write(place(0, 0), b"a")], 0)
+    assert [one.metadata.namespace for one in harness.cluster.ledgers.values()] == ["shop"]
+
+
 def test_a_commit_is_repeated_and_a_replay_writes_nothing(harness: SinkHarness) -> None:
     told = [harness.write(place(0, 0), b"a")]
     for _ in range(3):
