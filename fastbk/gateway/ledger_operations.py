@@ -20,12 +20,13 @@ from fastbk.gateway.rules import ADD, DELETE, READ, WRITE, Need
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.gateway_messages import LedgerPage, LedgerRow, bounded
-from fastbk.meta.records import check_path
+from fastbk.meta.records import check_folder, check_path
 from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import from_json, to_json
 from fastbk.stream.chain.chain import get_chain
-from fastbk.stream.paths import chain_path
+from fastbk.stream.chain.drafts import is_of_draft, ledgers_to_delete
+from fastbk.stream.paths import chain_path, drafts_path
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
@@ -172,21 +173,31 @@ def _check_deletion(store: MetadataStore, access: Access, ledger_id: int, metada
         return access.check_all(needs_of_deletion(metadata), f"ledger {ledger_id}")
     access.check_ledger(ledger_id, metadata)
     needs = needs_of_deletion(metadata)
-    # What a chain names for deletion it may name (INV-W4), and the janitor deletes it otherwise.
-    if not all(access.has(need) for need in needs) and _is_pending(store, ledger_id, metadata):
+    # What a chain or a draft names for deletion it may name (INV-W4), and the janitor deletes it otherwise.
+    if not all(access.has(need) for need in needs) and _is_pending(store, access, ledger_id, metadata):
         needs = (Need(ADD, "delete"),)
     return access.check_all(needs, f"ledger {ledger_id}")
 
 
-def _is_pending(store: MetadataStore, ledger_id: int, metadata: LedgerMetadata) -> bool:
-    """Return whether the chain of its stream names a ledger for deletion."""
+def _is_pending(store: MetadataStore, access: Access, ledger_id: int, metadata: LedgerMetadata) -> bool:
+    """Return whether its stream names a ledger for deletion: by its chain, or by a draft that was given up."""
     stream_id = metadata.custom.get(STREAM_KEY, b"").decode(errors="replace")
     try:
-        path = check_path(chain_path(stream_id))
+        path, folder = check_path(chain_path(stream_id)), check_folder(drafts_path(stream_id))
     except ConfigError:
         return False
     (record,) = store.records.read([path])
-    return record is not None and ledger_id in get_chain(record.value).doomed
+    if record is not None and ledger_id in get_chain(record.value).doomed:
+        return True
+    if not is_of_draft(metadata.custom):
+        return False
+    drafts = [f"{folder}/{name}" for name in store.records.children(folder)]
+    for at in range(0, len(drafts), READ_AT_ONCE):
+        access.check_time()
+        found = store.records.read(drafts[at : at + READ_AT_ONCE])
+        if any(ledger_id in ledgers_to_delete(one.value) for one in found if one is not None):
+            return True
+    return False
 
 
 def _row(access: Access, ledger_id: int, found: VersionedLedger) -> LedgerRow:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
@@ -210,6 +210,17 @@ def _draft(stream_id: str, name: str, state: _State, version: int) -> Draft:
 def ledgers_named(raw: bytes) -> tuple[LedgerId, ...]:
     """Return the ledgers that a draft's record names. Raises StorageError."""
     return _decode("of a draft", raw).ledgers
+
+
+def ledgers_to_delete(raw: bytes) -> tuple[LedgerId, ...]:
+    """Return the ledgers that a draft's record names for deletion: all, if it was given up. Raises StorageError."""
+    state = _decode("of a draft", raw)
+    return state.ledgers if state.given_up else ()
+
+
+def is_of_draft(custom: Mapping[str, bytes]) -> bool:
+    """Return whether a ledger of the stream, by its custom metadata, may be deleted with a draft."""
+    return all(custom.get(key) == value for key, value in _OF_DRAFTS.items())
 
 
 def _encode(state: _State) -> bytes:

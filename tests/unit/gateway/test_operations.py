@@ -16,7 +16,7 @@ from fastbk.gateway.namespace_tree import is_above
 from fastbk.meta import MetadataStore
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.records import Change
-from fastbk.model.ledger import PLACEHOLDER, LedgerMetadata
+from fastbk.model.ledger import PLACEHOLDER, SEGMENT_KEY, LedgerMetadata, custom_of_stream
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.stream.chain import changes as chains
 from fastbk.stream.chain.chain import Chain, put_chain
@@ -32,6 +32,7 @@ from fastbk.stream.namespace.tree_records import (
 from fastbk.stream.paths import (
     chain_path,
     cursors_path,
+    drafts_path,
     entry_path,
     namespace_path,
     stream_path,
@@ -247,6 +248,27 @@ def test_a_chain_names_no_others_ledger_to_be_deleted(store: MetadataStore) -> N
     state = put_record(CursorRecord(CursorState(), doomed=(theirs,)))
     with pytest.raises(Unauthorized, match="is there already"):
         writer.change([Change(f"{cursors_path(ORDERS)}/mine", state)])
+
+
+def test_who_may_add_deletes_the_ledgers_of_a_draft_that_was_given_up(store: MetadataStore) -> None:
+    """INV-W4: they were named before they existed. The janitor deletes them otherwise, a week later."""
+    writer, reader = (of(store, *rights, namespaces=("shop",)) for rights in (WRITER, ("read",)))
+    drafted, segment = store.next_ledger_id(), store.next_ledger_id()
+    change = Change(f"{drafts_path(ORDERS)}/0~a~b~c", b'{"made_us": 1, "ledgers": [%d, %d]}' % (drafted, segment))
+    (version,) = writer.records.change([change])
+    custom = custom_of_stream(ORDERS, "shop")
+    store.create_ledger(drafted, replace(metadata(9), custom=custom))
+    store.create_ledger(segment, replace(metadata(9), custom={**custom, SEGMENT_KEY: b"1"}))
+    with pytest.raises(Unauthorized, match="needs the operation delete"):
+        writer.delete_ledger(drafted)
+    assert change.value is not None
+    writer.records.change([replace(change, value=change.value[:-1] + b', "given_up": true}', version=version)])
+    for client, other in ((reader, drafted), (writer, segment), (writer, ledger(store, "shop", ORDERS, last=9))):
+        with pytest.raises(Unauthorized, match=r"needs the operation (add|delete)"):
+            client.delete_ledger(other)
+    writer.delete_ledger(drafted)
+    with pytest.raises(NoSuchLedger):
+        store.read_ledger(drafted)
 
 
 def test_a_chain_takes_no_others_ledger_for_a_segment(store: MetadataStore) -> None:
