@@ -140,6 +140,8 @@ class MetadataCalls:
         hint = "what was asked for may be done yet: read again before retrying"
         if self._store is None and is_zookeeper(where):
             hint = "is ZooKeeper running, and are host and port right?"
+        elif is_gateway(where):
+            hint = f"is `fastbk gateway` running there, and FASTBK_TLS_CA_FILE set if it has TLS? If so, {hint}"
         return MetadataUnavailable(f"{where} did not answer within {limit_s:g} s: {hint}")
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
