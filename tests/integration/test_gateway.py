@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import queue
 import threading
 import urllib.error
@@ -15,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
 import pytest
 
@@ -25,130 +24,55 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
-from fastbk.meta import gateway_calls, gateway_watches, open_store, zookeeper_security
+from fastbk.meta import gateway_calls, gateway_watches, open_store
 from fastbk.meta.gateway import GatewayAccess
-from fastbk.meta.zookeeper_security import VARIABLE
 from fastbk.private_files import write_text
-from fastbk.testing import LocalCluster
 from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess
+from tests.fixtures.guarded_cluster import KEY, GuardedCluster
 from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.fixtures.zookeeper import ZooKeeperPlace
 
-KEY, OTHER_KEY, TAGS = TokenKey.generate("k1"), TokenKey.generate("other"), TokenKey.generate("tags-1")
+OTHER_KEY = TokenKey.generate("other")
 WRITER = ("read", "add", "recover")
-ROLES = {"bookies": "bookie", "gateways": "gateway", "healers": "healer", "admins": "admin"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("gateway")
-    for name in ("signing", "public"):
-        (made / name).mkdir()
-    write_text(made / "public" / "keys.json", KEY.public_text())
-    write_text(made / "public" / "tags.json", TAGS.public_text())
-    write_text(made / "public" / "revoked", "")
-    write_text(made / "signing" / "tags.json", TAGS.text())
-    cli, ids = Cli("sqlite:/nowhere"), {}
-    for user in ROLES.values():
-        password_file = made / f"{user}.password"
-        write_text(password_file, f"secret of {user}\n")
-        words = ("metadata", "acl-id", "--user", user, "--password-file", str(password_file))
-        ids[user] = cli(*words).strip()
-    acl = "".join(f'{role} = ["{ids[user]}"]\n' for role, user in ROLES.items())
-    for user in ROLES.values():
-        text = f'mechanism = "digest"\nuser = "{user}"\npassword_file = "{made}/{user}.password"\n[acl]\n{acl}'
-        write_text(made / f"{user}.toml", text)
-    yield made
-    zookeeper_security.load.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def zookeeper_uri(zookeeper_server: ZooKeeperServer, folder: Path) -> str:
-    with mock.patch.dict(os.environ, {VARIABLE: str(folder / "admin.toml")}):
-        return ZooKeeperPlace(zookeeper_server).uri()
-
-
-@pytest.fixture(scope="module")
-def cluster(folder: Path, zookeeper_uri: str) -> Iterator[LocalCluster]:
-    settings: dict[str, dict[str, object]] = {
-        "tls": {"client_certificates": "none"},
-        "metadata": {"zookeeper_file": str(folder / "bookie.toml")},
-        "authentication": {
-            "methods": ["token"],
-            "token_keys_file": str(folder / "public" / "keys.json"),
-            "tag_keys_file": str(folder / "public" / "tags.json"),
-            "tag_key_file": str(folder / "signing" / "tags.json"),
-            "refresh_interval": "1s",
-        },
-    }
-    with LocalCluster(3, tls=True, metadata_uri=zookeeper_uri, settings=settings) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def audience(cluster: LocalCluster, folder: Path, zookeeper_uri: str) -> str:
-    del cluster
-    admin = mock.patch.dict(os.environ, {VARIABLE: str(folder / "admin.toml")})
-    with admin, closing(open_store(zookeeper_uri)) as store:
-        return store.instance_id()
-
-
-@pytest.fixture(scope="module")
-def gateways(cluster: LocalCluster, folder: Path, zookeeper_uri: str) -> Iterator[list[GatewayProcess]]:
-    assert cluster.tls_options is not None
-    bookie = cluster.data / "tls" / "bookie"
-    shown = dataclasses.replace(
-        cluster.tls_options, certificate_file=str(bookie / "tls.crt"), key_file=str(bookie / "tls.key")
-    )
-    made = [
-        GatewayProcess(
-            folder / f"gateway-{number}", zookeeper_uri, shown, keys_file=str(folder / "public" / "keys.json"),
-            revoked_file=str(folder / "public" / "revoked"), zookeeper_file=str(folder / "gateway.toml"),
-        )
-        for number in range(2)
-    ]  # fmt: skip
-    for one in made:
-        one.start()
-    yield made
-    assert [one.stop() for one in made] == [0, 0]
+def guarded(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+    with GuardedCluster(tmp_path_factory.mktemp("gateway"), zookeeper_server, gateways=2) as made:
+        yield made
 
 
 @pytest.fixture
-def uri(gateways: list[GatewayProcess]) -> str:
-    return f"gateway://{';'.join(one.address for one in gateways)}"
+def gateways(guarded: GuardedCluster) -> list[GatewayProcess]:
+    return guarded.gateways
 
 
 @pytest.fixture
-def tls(tls: TlsOptions) -> TlsOptions:
+def uri(guarded: GuardedCluster) -> str:
+    return guarded.uri
+
+
+@pytest.fixture
+def tls(guarded: GuardedCluster) -> TlsOptions:
     """Without a certificate of the client's."""
-    return dataclasses.replace(tls, certificate_file="", key_file="")
+    return guarded.tls
 
 
 @pytest.fixture
-def token(tmp_path: Path, audience: str) -> Callable[..., Credentials]:
-    def of(
-        *operations: str,
-        namespaces: tuple[str, ...] | None = None,
-        name: str = "token",
-        key: TokenKey = KEY,
-        lifetime_s: float = 3600,
-        subject: str = "app",
-    ) -> Credentials:
-        signed = key.sign(subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces)
-        write_text(tmp_path / name, signed)
-        return Credentials(token_file=str(tmp_path / name))
+def token(guarded: GuardedCluster, tmp_path: Path) -> Callable[..., Credentials]:
+    def of(*operations: str, name: str = "token", **named: Any) -> Credentials:
+        return guarded.token(tmp_path / name, *operations, **named)
 
     return of
 
 
 async def test_a_client_with_a_token_and_no_way_to_zookeeper_writes_and_reads(
-    uri: str, zookeeper_uri: str, tls: TlsOptions, token: Callable[..., Credentials], gateways: list[GatewayProcess]
+    guarded: GuardedCluster, uri: str, tls: TlsOptions, token: Callable[..., Credentials]
 ) -> None:
     with pytest.raises(ConfigError, match="does not allow it"):
-        await asyncio.to_thread(lambda: open_store(zookeeper_uri).list_ledgers())
+        await asyncio.to_thread(lambda: open_store(guarded.zookeeper_uri).list_ledgers())
     credentials = token(*WRITER, namespaces=("shop", "shop/*"))
     admin = token(*WRITER, "admin", "delete", "truncate", name="admin", subject="operator")
     async with fastbk.connect(uri, tls=tls, credentials=admin) as client:
@@ -174,6 +98,7 @@ async def test_a_client_with_a_token_and_no_way_to_zookeeper_writes_and_reads(
         for refused in (eu.delete_stream("orders"), client.delete_ledger(writer.ledger_id)):
             with pytest.raises(Unauthorized, match="needs the operation delete"):
                 await refused
+    gateways = guarded.gateways
     denied = [line for one in gateways for line in one.audited("request.denied")]
     assert {line["principal"] for line in denied} == {"token:app"}
     made = [line for one in gateways for line in one.audited("request.allowed")]
@@ -251,9 +176,9 @@ async def test_who_is_not_known_is_refused_with_the_reason(
 
 
 async def test_a_revoked_client_is_refused_on_the_connection_that_it_has(
-    uri: str, tls: TlsOptions, token: Callable[..., Credentials], folder: Path
+    guarded: GuardedCluster, uri: str, tls: TlsOptions, token: Callable[..., Credentials]
 ) -> None:
-    revoked = folder / "public" / "revoked"
+    revoked = guarded.folder / "public" / "revoked"
     with closing(open_store(uri, access=GatewayAccess(tls, token("read", subject="leaver")))) as store:
         await asyncio.to_thread(store.list_ledgers)
         try:
@@ -364,6 +289,9 @@ def test_without_any_gateway_calls_end_in_time_and_say_so(tls: TlsOptions, token
     with closing(store), pytest.raises(MetadataUnavailable, match=reason) as caught:
         store.list_ledgers()
     assert caught.value.outcome == "not_written"
+    client = fastbk.sync.connect("gateway://127.0.0.1:1", metadata_timeout=1.0)
+    with closing(client), pytest.raises(MetadataUnavailable, match=reason):
+        list(client.list_ledgers())
 
 
 def test_commands_use_a_gateway(
