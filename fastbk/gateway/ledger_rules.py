@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, RECOVER, WRITE, ForbiddenChange, Need
-from fastbk.model.ledger import CURSOR_KEY, STREAM_KEY, LedgerMetadata, LedgerState
+from fastbk.model.ledger import CURSOR_KEY, NAMESPACE_KEY, STREAM_KEY, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from fastbk.auth.rights import Right
@@ -92,12 +92,13 @@ def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
 
 def _needs_of_custom(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
     changed = {key for key in {*old.custom, *new.custom} if old.custom.get(key) != new.custom.get(key)}
-    return [Need(_right_of_key(key, old), f"edit {key[:40]} of") for key in sorted(changed)]
+    # A ledger that is attached to a stream says so, and what namespace that is of, once. Its retention deletes the
+    # ledger then, and readers of the ledger lose it.
+    said = {STREAM_KEY, NAMESPACE_KEY} if STREAM_KEY in changed - old.custom.keys() else set()
+    return [Need(_right_of_key(key, said - old.custom.keys()), f"edit {key[:40]} of") for key in sorted(changed)]
 
 
-def _right_of_key(key: str, old: LedgerMetadata) -> Right:
+def _right_of_key(key: str, attaches: set[str]) -> Right:
     if not key.startswith(OWN_KEYS):
         return ADD
-    # A ledger that is attached to a stream says so, once. Its retention deletes the ledger then, and readers of the
-    # ledger lose it. The namespace, and that it is a cursor's, say who may do what.
-    return DELETE if key == STREAM_KEY and key not in old.custom else ADMIN
+    return DELETE if key in attaches else ADMIN  # they say who may do what

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import ConfigError, DraftGone, StreamBusy
 from fastbk.meta.records import Change
-from fastbk.model.ledger import STREAM_KEY
+from fastbk.model.ledger import NAMESPACE_KEY, STREAM_KEY, custom_of_stream
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import Contents, check_epoch, open_for_append
 from fastbk.stream.chain.changes import attach as attached
@@ -154,9 +154,12 @@ async def _contents(context: StreamContext, ledger_id: int) -> Contents:
 
 
 async def _claim(context: StreamContext, reader: LedgerReader) -> None:
-    """Mark the ledger as the stream's; one that is marked as another's is left alone."""
+    """Mark the ledger as the stream's and its namespace's; one that is marked as another's is left alone."""
     owner, ours = reader.metadata.custom.get(STREAM_KEY), context.stream_id.encode()
     if owner not in (None, ours):
         raise ConfigError(f"ledger {reader.ledger_id} is a segment of another stream")
     if owner is None:
-        await context.client.edit_metadata(reader.ledger_id, {STREAM_KEY: ours})
+        marks: dict[str, bytes | None] = {**custom_of_stream(context.stream_id, context.namespace)}
+        if reader.metadata.namespace:
+            marks.pop(NAMESPACE_KEY, None)  # it is somebody's already
+        await context.client.edit_metadata(reader.ledger_id, marks)

@@ -61,6 +61,7 @@ async def test_ledgers_follow_what_the_stream_has_and_a_repeat_does_nothing() ->
     ]
     custom = harness.cluster.ledger(one).metadata.custom
     assert custom["fastbk.stream"] == b"ab"
+    assert custom["fastbk.namespace"] == b"test"
 
 
 async def test_an_answer_that_is_lost_attaches_once() -> None:
