@@ -27,7 +27,7 @@ KNOWN = {
     ("store/run_fetch.c", "null-argument"),
     # Memory that is given back by the connection's, or the list's, end.
     ("worker/apache.c", "malloc-leak"),
-    ("worker/connections.c", "malloc-leak"),
+    ("worker/input.c", "malloc-leak"),
 }
 """File and kind of findings that were read, and are none."""
 
