@@ -23,6 +23,7 @@ WORKER_SOURCES = [
     "wire/responses.c",
     "wire/requests.c",
     "worker/apache.c",
+    "worker/contexts.c",
     "worker/digests.c",
     "worker/count.c",
     "worker/audit.c",

@@ -98,6 +98,7 @@ TRANSLATION_SOURCES = (
 WORKER_SOURCES = (
     *APACHE_SOURCES,
     "worker/apache.c",
+    "worker/contexts.c",
     "worker/digests.c",
     "worker/count.c",
     "worker/audit.c",

@@ -428,7 +428,8 @@ enum fbk_operation fbk_operation_of_kind(uint32_t kind);
 void fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *connection, enum fbk_operation operation,
                             bool is_ok, uint32_t received_us);
 /* Refused before it had a record. */
-void fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request);
+void fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_connection *connection,
+                               const struct fbk_request *request);
 
 /* Apache's: counts what is asked for, once. */
 void fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked);
@@ -611,11 +612,28 @@ void fbk_audit_recovery(struct fbk_worker *worker, struct fbk_connection *connec
 enum fbk_outcome fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
                                    const struct fbk_request *request);
 
-/* ---- worker/apache.c */
+/* ---- worker/contexts.c */
 int32_t fbk_contexts_init(struct fbk_worker *worker);
 void fbk_contexts_free(struct fbk_worker *worker);
 /* All of a connection that is gone. */
 void fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+/* NULL: as many are in use as may be; those for long polls are at most half of them. */
+struct fbk_apache_context *fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection,
+                                           const struct fbk_apache_request *asked);
+void fbk_context_end(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
+uint64_t fbk_context_id(const struct fbk_worker *worker, const struct fbk_apache_context *context);
+/* The context that an id names, if it is still that request of this connection; else NULL. */
+struct fbk_apache_context *fbk_context_of(struct fbk_worker *worker, const struct fbk_connection *connection, uint64_t id);
+/* Adds a page's ranges to a list's.  FBK_S_OK, or the status that the list ends with: there is no memory for it. */
+uint32_t fbk_context_add_ranges(struct fbk_worker *worker, struct fbk_apache_context *context, const uint8_t *ranges,
+                                uint32_t range_count);
+void fbk_context_join_line(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+                           bool in_front);
+void fbk_context_leave_line(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
+/* Its next step has to wait for room in the lane's request ring; until then it counts as a request under way. */
+void fbk_context_wait_for_room(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
+
+/* ---- worker/apache.c */
 /* Gives those that wait in this lane's line their turn, as far as there is room. */
 void fbk_contexts_serve(struct fbk_worker *worker, struct fbk_lane *lane);
 /* A frame's body, without its length. */
