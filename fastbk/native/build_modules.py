@@ -138,6 +138,8 @@ MODULES = [
             "apache/client.c",
             "client/apache_pending.c",
             "client/apache_translation.c",
+            "client/apache_requests.c",
+            "client/apache_answers.c",
             "stream/codec.c",
             "stream/gather.c",
             "stream/columns.c",

@@ -93,6 +93,8 @@ TRANSLATION_SOURCES = (
     *APACHE_SOURCES,
     "client/apache_pending.c",
     "client/apache_translation.c",
+    "client/apache_requests.c",
+    "client/apache_answers.c",
     *WIRE_SOURCES,
 )
 WORKER_SOURCES = (
