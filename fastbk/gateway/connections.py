@@ -11,7 +11,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.gateway.service import Peer
+from fastbk.gateway.service import REQUESTS_MAX, Peer
+from fastbk.gateway.shares import as_it_is
+from fastbk.gateway.waits import WAITS_MAX
 from fastbk.meta.gateway_messages import (
     CONTENT_TYPE,
     PATH,
@@ -21,12 +23,14 @@ from fastbk.meta.gateway_messages import (
 )
 from fastbk.server.admin.http_guard import Places
 from fastbk.server.admin.http_head import parsed_head
+from fastbk.server.admin.listener import HANDSHAKES_MAX
 from fastbk.server.network.admission import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.gateway.service import Answer, Service
+    from fastbk.gateway.shares import Scale
     from fastbk.server.admin.listener import HttpListener
     from fastbk.server.network.admission import Admission
 
@@ -41,6 +45,10 @@ LARGE_ANSWERS_MAX = 16
 """The same of answers, and who reads them slowly: one has 16 MiB at most."""
 CHUNK_BYTES = 256 * 1024
 """What is encrypted at once: the transport keeps a copy of all that it was given."""
+CONNECTIONS_MAX = (
+    IDLE_MAX + 2 * SMALL_MAX + LARGE_MAX + LARGE_ANSWERS_MAX + REQUESTS_MAX + WAITS_MAX + HANDSHAKES_MAX
+)
+"""As many descriptors are used where all bounds are reached."""
 BODY_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 409: "Conflict",
@@ -52,13 +60,13 @@ _BEARER = "bearer "
 class Connections:
     """All of one gateway."""
 
-    def __init__(self, service: Service, admission: Admission) -> None:
+    def __init__(self, service: Service, admission: Admission, scale: Scale = as_it_is) -> None:
         self._service = service
         self._admission = admission
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = Places(IDLE_MAX)
-        self._bodies = Places(SMALL_MAX), Places(LARGE_MAX)
-        self._answers = Places(SMALL_MAX), Places(LARGE_ANSWERS_MAX)
+        self._idle = Places(scale(IDLE_MAX))
+        self._bodies = Places(scale(SMALL_MAX)), Places(scale(LARGE_MAX))
+        self._answers = Places(scale(SMALL_MAX)), Places(scale(LARGE_ANSWERS_MAX))
         self._limits = service.limits
 
     def __len__(self) -> int:

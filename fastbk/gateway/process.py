@@ -12,19 +12,21 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
-from fastbk.gateway.connections import Connections
+from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
 from fastbk.gateway.pages import open_pages
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
 from fastbk.meta.zookeeper_security import use_file
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
-from fastbk.server.admin.listener import HttpListener
+from fastbk.server.admin.listener import HANDSHAKES_MAX, HttpListener
 from fastbk.server.configuration.tls import server_tls
 from fastbk.server.network.admission import Admission
+from fastbk.server.network.idle_connections import allow_descriptors
 from fastbk.server.supervision.audit_log import AuditLog
 
 if TYPE_CHECKING:
     from fastbk.gateway.configuration import GatewayConfig
+    from fastbk.gateway.shares import Scale
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -43,13 +45,14 @@ async def serve(config: GatewayConfig) -> None:
         admission = Admission(config.tls, config.authentication, config.authorization, cluster_id, "gateway")
         audit = AuditLog(config.audit)
         await audit.begin(stack)
-        service = Service(calls, admission, audit)
+        scale = _scale()
+        service = Service(calls, admission, audit, scale)
         stack.callback(service.waits.close)
-        connections = Connections(service, admission)
+        connections = Connections(service, admission, scale)
         host, port = split_address(config.gateway.listen, "[gateway] listen")
         tls = server_tls(config.tls) if config.tls.mode == "require" else None
         with os_errors_as(ConfigError, f"[gateway] listen = {config.gateway.listen}: cannot listen"):
-            listener = await HttpListener.bind(host, port, tls)
+            listener = await HttpListener.bind(host, port, tls, scale(HANDSHAKES_MAX))
         stack.push_async_callback(connections.close)
         stack.push_async_callback(listener.close)
         pages = await open_pages(stack, config, service, connections, audit)
@@ -60,6 +63,14 @@ async def serve(config: GatewayConfig) -> None:
         async with announced(f"serves metadata on port {listener.port}"):
             await stop.wait()
     logs.info("gateway.ended")
+
+
+def _scale() -> Scale:
+    """Return what makes bounds of connections fit what this process may open."""
+    fits = allow_descriptors(CONNECTIONS_MAX)
+    if fits < CONNECTIONS_MAX:
+        logs.warning("gateway.connections_limited", connections_max=fits, by="RLIMIT_NOFILE")
+    return lambda bound: max(1, bound * fits // CONNECTIONS_MAX)
 
 
 async def _refresh(admission: Admission, interval_s: float) -> None:

@@ -24,7 +24,7 @@ from fastbk.gateway import ledger_operations, record_operations
 from fastbk.gateway.access import Access
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.namespace_tree import NamespaceTree
-from fastbk.gateway.shares import Shares
+from fastbk.gateway.shares import Scale, Shares, as_it_is
 from fastbk.gateway.turns import Turns
 from fastbk.gateway.waits import Waits
 from fastbk.invariant import InvariantError
@@ -79,16 +79,18 @@ class Service:
         limits: how often a limit refused one, or had it answered at once.
     """
 
-    def __init__(self, calls: MetadataCalls, admission: Admission, audit: AuditLog) -> None:
+    def __init__(
+        self, calls: MetadataCalls, admission: Admission, audit: AuditLog, scale: Scale = as_it_is
+    ) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: Counter[str] = Counter()
         self.limits = LimitLog("gateway.limit_reached")
         self._turns = Turns(calls)
-        self.waits = Waits(self._turns, self.limits.note)
+        self.waits = Waits(self._turns, self.limits.note, scale)
         self._admission = admission
         self._audit = audit
         self._tree: NamespaceTree | None = None
-        self._active = Shares(REQUESTS_MAX, REQUESTS_OF_ONE_MAX)
+        self._active = Shares(scale(REQUESTS_MAX), scale(REQUESTS_OF_ONE_MAX))
         self._refusals = LimitLog("gateway.client_refused")
 
     async def answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+
+Scale = Callable[[int], int]
+"""Returns a bound of connections as it is where the process may have fewer descriptors than all bounds together."""
+
+
+def as_it_is(bound: int) -> int:
+    """Return a bound where there are descriptors for all."""
+    return bound
 
 
 class Shares:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastbk.gateway.shares import Shares
+from fastbk.gateway.shares import Scale, Shares, as_it_is
 from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, WAIT_MS_MAX
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class _Watched:
 class Waits:
     """The waiting requests of one gateway. Belongs to one event loop."""
 
-    def __init__(self, turns: Turns, note_limit: Callable[[str], None]) -> None:
+    def __init__(self, turns: Turns, note_limit: Callable[[str], None], scale: Scale = as_it_is) -> None:
         """`note_limit`: gets the name of a limit that has a request answered at once."""
         self._turns = turns
         self._note_limit = note_limit
-        self._requests = Shares(WAITS_MAX, WAITS_OF_ONE_MAX)
+        self._requests = Shares(scale(WAITS_MAX), scale(WAITS_OF_ONE_MAX))
         self._subjects = Shares(SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX)
         self._watched: dict[Subject, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None

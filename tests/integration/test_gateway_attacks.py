@@ -108,6 +108,20 @@ def test_a_connection_that_showed_a_token_serves_no_request_without_one(port: Po
         assert port.status(connection) == 0, "a stranger does not stay"
 
 
+def test_idle_strangers_lock_nobody_out_of_a_gateway_with_few_descriptors(tmp_path: Path) -> None:
+    gateway = GatewayProcess(
+        tmp_path / "gateway", new_cluster(tmp_path / "metadata.sqlite"), None, descriptors_max=256
+    )
+    gateway.start()
+    with ExitStack() as stack:
+        stack.callback(gateway.stop)
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), 10))
+        with closing(open_store(gateway.uri, 20)) as store:
+            assert store.list_ledgers() == []
+        assert gateway.logged("gateway.connections_limited")
+
+
 def is_open(connection: ssl.SSLSocket) -> bool:
     connection.setblocking(False)
     try:

@@ -34,16 +34,20 @@ ACCEPT_PAUSE_S = 0.1
 class HttpListener:
     """The bound sockets of one host and port. Connections are refused before `start`."""
 
-    def __init__(self, sockets: list[socket.socket], tls: RefreshedContext | None) -> None:
+    def __init__(
+        self, sockets: list[socket.socket], tls: RefreshedContext | None, handshakes_max: int
+    ) -> None:
         """See `bind`."""
         self._sockets = sockets
         self._tls = tls
-        self._handshakes = Places(HANDSHAKES_MAX)
+        self._handshakes = Places(handshakes_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int = sockets[0].getsockname()[1]
 
     @staticmethod
-    async def bind(host: str, port: int, tls: RefreshedContext | None = None) -> HttpListener:
+    async def bind(
+        host: str, port: int, tls: RefreshedContext | None = None, handshakes_max: int = HANDSHAKES_MAX
+    ) -> HttpListener:
         """Return the listener of a port, with `tls` an encrypted one. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
@@ -57,7 +61,7 @@ class HttpListener:
             for one in sockets:
                 one.close()
             raise
-        return HttpListener(sockets, tls)
+        return HttpListener(sockets, tls, handshakes_max)
 
     async def start(self, serve: Serve) -> None:
         """Listen, and have `serve` called with each connection. Once only."""
