@@ -43,6 +43,8 @@ CALLS_AT_ONCE = 8
 TOGETHER_MAX = 64
 """Calls with one commit; others of the machine wait for the file meanwhile."""
 TOGETHER_S = 0.02
+GATEWAY_SHARE = 0.9
+"""Of a call's time: the store knows why no gateway answered, and whether anything was sent, and says so before that."""
 
 
 class _Waiting:
@@ -140,8 +142,6 @@ class MetadataCalls:
         hint = "what was asked for may be done yet: read again before retrying"
         if self._store is None and is_zookeeper(where):
             hint = "is ZooKeeper running, and are host and port right?"
-        elif is_gateway(where):
-            hint = f"is `fastbk gateway` running there, and FASTBK_TLS_CA_FILE set if it has TLS? If so, {hint}"
         return MetadataUnavailable(f"{where} did not answer within {limit_s:g} s: {hint}")
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -190,8 +190,9 @@ class MetadataCalls:
                 store = self._store
                 if store is None:
                     assert isinstance(self._uri, str)
+                    timeout_s = self._config.metadata_timeout * (GATEWAY_SHARE if is_gateway(self._uri) else 1.0)
                     store = self._store = open_store(
-                        self._uri, self._config.metadata_timeout, may_make=False, access=self._access()
+                        self._uri, timeout_s, may_make=False, access=self._access()
                     )
                     self._group = _group_of(store)
         return store

@@ -258,11 +258,12 @@ class GatewayCalls:
         if self._pid != os.getpid():
             raise ClientClosed("this store belongs to the parent process: open another one behind a fork")
 
-    @staticmethod
-    def _lost(address: str, error: BaseException, *, is_sent: bool) -> MetadataUnavailable:
+    def _lost(self, address: str, error: BaseException, *, is_sent: bool) -> MetadataUnavailable:
         reason = str(error) or type(error).__name__
         if is_sent:
             hint = "what was asked for may be done yet: read again before retrying"
+            if self._context is None:
+                hint = f"is FASTBK_TLS_CA_FILE set, if it has TLS? If so, {hint}"
         else:
             hint = "is `fastbk gateway` running there, and are host and port right?"
         return MetadataUnavailable(

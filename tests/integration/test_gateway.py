@@ -290,8 +290,14 @@ def test_without_any_gateway_calls_end_in_time_and_say_so(tls: TlsOptions, token
         store.list_ledgers()
     assert caught.value.outcome == "not_written"
     client = fastbk.sync.connect("gateway://127.0.0.1:1", metadata_timeout=1.0)
-    with closing(client), pytest.raises(MetadataUnavailable, match=reason):
+    with closing(client), pytest.raises(MetadataUnavailable, match=reason) as caught:
         list(client.list_ledgers())
+    assert caught.value.outcome == "not_written"
+
+
+def test_a_client_without_tls_is_told_so(gateways: list[GatewayProcess]) -> None:
+    with closing(open_store(gateways[0].uri, 1.0)) as store, pytest.raises(MetadataUnavailable, match="TLS_CA_FILE"):
+        store.list_ledgers()
 
 
 def test_commands_use_a_gateway(
