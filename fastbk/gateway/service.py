@@ -45,7 +45,6 @@ REQUESTS_MAX = 256
 REQUESTS_OF_ONE_MAX = 64
 """The same of one principal, so that one leaves room for others."""
 STORE_TIMEOUT_S = 10.0
-_STATES = messages.NAMES[messages.ReadStates]
 _STATUSES: tuple[tuple[type[Error], int], ...] = (
     (ConfigError, 400),
     (Unauthorized, 403),
@@ -105,19 +104,13 @@ class Service:
     async def _answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:
         if reason := self._authenticate(peer, token):
             return 401, encode(failure_of(Unauthorized(reason)))
-        principal = peer.client.principal.name
-        may_wait = name == _STATES and self.waits.enter(principal)
-        if not may_wait and not self._active.take(principal):
-            busy = MetadataUnavailable("this gateway has too many requests: try again", outcome="not_written")
-            return _failed(busy)
         try:
             request = decode_request(name, body)
-            if may_wait and isinstance(request, messages.ReadStates):
-                states = await self._states(peer, request)
-                if reason := self._authenticate(peer, token):
-                    return 401, encode(failure_of(Unauthorized(reason)))
-                return 200, encode(states)
-            return 200, encode(await self._result(peer, name, request))
+            result = await self._placed(peer, name, request)
+            # It may have waited for so long that its client is not served any more.
+            if isinstance(request, messages.ReadStates) and (reason := self._authenticate(peer, token)):
+                return 401, encode(failure_of(Unauthorized(reason)))
+            return 200, encode(result)
         except Unauthorized as error:
             self._note(peer, "request.denied", operation=name, ledger=error.ledger_id, reason=str(error)[:500])
             return _failed(error)
@@ -127,11 +120,24 @@ class Service:
             logs.error("gateway.request_failed", operation=name, reason=repr(error), failed=error)
             fault = StorageError(f"a fault of the gateway's: {error!r}; see its log", outcome="unknown")
             return _failed(fault)
+
+    async def _placed(self, peer: Peer, name: str, request: messages.Request) -> object:
+        """Return the result of a request, which has a place among those of its kind meanwhile (INV-B1)."""
+        principal = peer.client.principal.name
+        if isinstance(request, messages.ReadStates) and request.wait_ms > 0:
+            count = len(request.subjects)
+            if self.waits.enter(principal, count):
+                try:
+                    return await self._states(peer, request)
+                finally:
+                    self.waits.leave(principal, count)
+        if not self._active.take(principal):
+            busy = "this gateway has too many requests: try again"
+            raise MetadataUnavailable(busy, outcome="not_written")
+        try:
+            return await self._result(peer, name, request)
         finally:
-            if may_wait:
-                self.waits.leave(principal)
-            else:
-                self._active.give_back(principal)
+            self._active.give_back(principal)
 
     # --- who it is ------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ differs from what its client has seen, or when its time is over. The states are 
 and after each time that one fires: so an answer with the states that the client has seen means that nothing changed
 until then (INV-W5).
 
-What is not there is not watched: ZooKeeper would keep such watches for ever. A request that names such a subject is
-answered after `ABSENT_WAIT_S`, and its client asks again. Where there is no room for more it is answered at once.
+What is not there is not watched. A request that names such a subject is answered after `ABSENT_WAIT_S`, and its client
+asks again. Where there is no room for more it is answered at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
 WAITS_MAX, WAITS_OF_ONE_MAX = 2000, 1000
 """Requests that wait, of all clients and of one principal."""
 SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX = 50_000, 20_000
-"""What these name, all together."""
+"""What these name, all together, whether it is watched or not: it takes memory."""
 ABSENT_WAIT_S = 1.0
-LINGER_S = 30.0
-"""A watch stays for so long after the last request that waited for it: most clients come back at once."""
+QUIET_S = 1.0
+"""Between two times that a request's states are read when the first showed no change: what its client may not see may
+change all the time.
+"""
+LINGER_S, LINGERING_MAX = 30.0, SUBJECTS_MAX
+"""How long a watch stays after the last request that waited for it, as most clients come back at once; and how many."""
 ARM_TIMEOUT_S = 10.0
 
 
@@ -43,8 +48,6 @@ class _Watched:
 
     watch: Watch
     waiting: set[asyncio.Event] = field(default_factory=set)
-    left_s: float = 0.0
-    """When the last one that waited went."""
 
 
 class Waits:
@@ -57,6 +60,7 @@ class Waits:
         self._requests = Shares(scale(WAITS_MAX), scale(WAITS_OF_ONE_MAX))
         self._subjects = Shares(SUBJECTS_MAX, SUBJECTS_OF_ONE_MAX)
         self._watched: dict[Subject, _Watched] = {}
+        self._lingering: dict[Subject, float] = {}  # those nobody waits for, and since when, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -64,16 +68,21 @@ class Waits:
         """How many requests wait now."""
         return self._requests.total
 
-    def enter(self, client: str) -> bool:
-        """Take a place for a client's request; return whether there was one."""
-        if self._requests.take(client):
+    def enter(self, client: str, subjects: int) -> bool:
+        """Take a place for a client's request that names so many subjects; return whether there was one."""
+        if not self._requests.take(client):
+            self._note_limit("waits")
+        elif not self._subjects.take(client, subjects):
+            self._requests.give_back(client)
+            self._note_limit("watched")
+        else:
             return True
-        self._note_limit("waits")
         return False
 
-    def leave(self, client: str) -> None:
+    def leave(self, client: str, subjects: int) -> None:
         """Give the place back."""
         self._requests.give_back(client)
+        self._subjects.give_back(client, subjects)
 
     async def states(
         self, client: str, request: ReadStates, read: Callable[[], Awaitable[list[str]]]
@@ -94,13 +103,7 @@ class Waits:
         wait_s = min(request.wait_ms, WAIT_MS_MAX) / 1e3
         if ABSENT in now:
             wait_s = min(wait_s, ABSENT_WAIT_S)
-        if not self._subjects.take(client, len(subjects)):
-            self._note_limit("watched")
-            return now
-        try:
-            return await self._changed(client, subjects, seen, wait_s, read)
-        finally:
-            self._subjects.give_back(client, len(subjects))
+        return await self._changed(client, subjects, seen, wait_s, read)
 
     async def _changed(
         self,
@@ -115,16 +118,19 @@ class Waits:
         fired = asyncio.Event()
         try:
             await self._watch(client, subjects, fired)
+            pause_s = 0.0
             while True:
                 fired.clear()
                 now = await read()
-                if now != seen:
+                if now != seen or loop.time() >= end_s:
                     return now
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout_at(end_s):
+                        await asyncio.sleep(pause_s)
                         await fired.wait()
-                except TimeoutError:
+                if not fired.is_set():
                     return now
+                pause_s = QUIET_S
         finally:
             self._leave(subjects, fired)
 
@@ -135,7 +141,7 @@ class Waits:
         missing = []
         for subject in subjects:
             if subject in self._watched:
-                self._watched[subject].waiting.add(fired)
+                self._wait(subject, fired)
             else:
                 missing.append(subject)
         if not missing:
@@ -145,9 +151,13 @@ class Waits:
                 watch.close()  # another request was quicker
             else:
                 self._watched[subject] = _Watched(watch)
-            self._watched[subject].waiting.add(fired)
+            self._wait(subject, fired)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._sweep)
+
+    def _wait(self, subject: Subject, fired: asyncio.Event) -> None:
+        self._watched[subject].waiting.add(fired)
+        self._lingering.pop(subject, None)
 
     async def _armed(self, client: str, subjects: Sequence[Subject]) -> list[Watch]:
         """Return watches of subjects. Those that are there only when nobody waits for them any more are closed."""
@@ -189,17 +199,24 @@ class Waits:
             watched = self._watched.get(subject)
             if watched is not None and fired in watched.waiting:
                 watched.waiting.remove(fired)
-                watched.left_s = now_s
+                if not watched.waiting:
+                    self._lingering[subject] = now_s
+        while len(self._lingering) > LINGERING_MAX:
+            self._end_oldest()
 
     def _sweep(self) -> None:
         """End watches that no request has waited for lately."""
         loop = asyncio.get_running_loop()
         old_s = loop.time() - LINGER_S
-        for subject, watched in list(self._watched.items()):
-            if not watched.waiting and watched.left_s <= old_s:
-                watched.watch.close()
-                del self._watched[subject]
+        while self._lingering and next(iter(self._lingering.values())) <= old_s:
+            self._end_oldest()
         self._timer = loop.call_later(LINGER_S, self._sweep) if self._watched else None
+
+    def _end_oldest(self) -> None:
+        """End the watch that has had nobody who waits for the longest time."""
+        subject = next(iter(self._lingering))
+        del self._lingering[subject]
+        self._watched.pop(subject).watch.close()
 
     def close(self) -> None:
         """End all watches; no request waits any more."""
@@ -209,6 +226,7 @@ class Waits:
         for watched in self._watched.values():
             watched.watch.close()
         self._watched.clear()
+        self._lingering.clear()
 
 
 def _begin(store: MetadataStore, subject: Subject, callback: Callable[[], None]) -> Watch:

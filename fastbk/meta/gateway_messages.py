@@ -16,7 +16,7 @@ import msgspec
 
 from fastbk import errors
 from fastbk.errors import ConfigError, Error, MetadataUnavailable
-from fastbk.meta.records import Change, VersionedRecord
+from fastbk.meta.records import Change, VersionedRecord, check_path
 
 SCHEME = "gateway"
 CONTENT_TYPE = "application/msgpack"
@@ -31,6 +31,7 @@ CHANGES_MAX = 4096
 """Records that one request changes: attaching 2,048 ledgers changes one more."""
 WAIT_MS_MAX = 30_000
 """An answer waits so long for a change at most, whatever its request says."""
+STATE_CHARACTERS_MAX = 100
 ABSENT, FORBIDDEN = "", "forbidden"
 """States of what is not there, or is empty, and of what the client may not see."""
 
@@ -245,9 +246,23 @@ def decode_request(name: str, body: bytes) -> Request:
         count_max = CHANGES_MAX if kind is ChangeRecords else KEYS_MAX
         if isinstance(value, tuple) and not 0 < len(value) <= count_max:
             raise ConfigError(f"{PATH}{name}: {field.name} must be 1 to {count_max}, not {len(value)}")
-    if isinstance(request, ReadStates) and request.seen is not None and len(request.seen) != len(request.subjects):
-        raise ConfigError(f"{PATH}{name}: seen must have a state for each subject")
+    if isinstance(request, ReadStates):
+        _check_states(request)
     return request
+
+
+def _check_states(request: ReadStates) -> None:
+    """Raise ConfigError for what is no subject or no state: a request that waits takes memory for all of them."""
+    for subject in request.subjects:
+        if isinstance(subject, str):
+            if subject[:1] not in ("=", "/"):
+                raise ConfigError(f"{subject[:40]!r} is no subject of a watch: it begins with = or /")
+            check_path(subject[1:])
+    seen = request.seen
+    if seen is not None and len(seen) != len(request.subjects):
+        raise ConfigError("seen must have a state for each subject")
+    if any(len(state) > STATE_CHARACTERS_MAX for state in seen or ()):
+        raise ConfigError(f"a state has at most {STATE_CHARACTERS_MAX} characters")
 
 
 def bounded(rows: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

@@ -18,6 +18,7 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.gateway.connections import LARGE_ANSWERS_MAX, LARGE_MAX, SMALL_MAX
+from fastbk.gateway.waits import SUBJECTS_OF_ONE_MAX
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta import open_store
 from fastbk.meta.gateway import GatewayAccess
@@ -120,6 +121,22 @@ def test_idle_strangers_lock_nobody_out_of_a_gateway_with_few_descriptors(tmp_pa
         with closing(open_store(gateway.uri, 20)) as store:
             assert store.list_ledgers() == []
         assert gateway.logged("gateway.connections_limited")
+
+
+def test_subjects_that_may_not_be_seen_count_while_a_request_waits_for_them(port: Port) -> None:
+    """Each takes memory of the gateway's, though it watches none of them."""
+    token = port.token("add", subject="blind")  # it may not read records
+    paths = tuple(f"=other/{'x' * 200}{number}" for number in range(messages.KEYS_MAX))
+    body = messages.encode(messages.ReadStates(1000, paths, (messages.FORBIDDEN,) * len(paths), 3000))
+    with ExitStack() as stack:
+        all_of_one = [stack.enter_context(port.connect()) for _ in range(SUBJECTS_OF_ONE_MAX // len(paths) + 1)]
+        for one in all_of_one:
+            port.send(one, "read-states", body, token)
+        assert {port.status(one) for one in all_of_one} == {200}
+    wait_until(
+        lambda: any(line["limit"] == "watched" for line in port.gateway.logged("gateway.limit_reached")),
+        "one that has no place is answered at once",
+    )
 
 
 def is_open(connection: ssl.SSLSocket) -> bool:

@@ -275,3 +275,18 @@ def test_a_mark_that_nests_without_end_is_the_clients_mistake(store: MetadataSto
     calls = DirectCalls(store, principal("add"))
     with pytest.raises(ConfigError, match="is none"):
         calls.call(messages.UpdateMark(1000, 5, b"[" * 100_000, b"[]"), bytes)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        messages.ReadStates(1000, (f"={'a' * 2_000_000}",)),
+        messages.ReadStates(1000, (f"?{chain_path(ORDERS)}",)),
+        messages.ReadStates(1000, ("",)),
+        messages.ReadStates(1000, (5,), ("s" * 101,)),
+        messages.ReadStates(1000, (5, 6), ("s",)),
+    ],
+)
+def test_what_a_waiting_request_would_keep_in_memory_is_short(store: MetadataStore, request_: messages.Request) -> None:
+    with pytest.raises(ConfigError):
+        DirectCalls(store, principal("read")).call(request_, list[str])

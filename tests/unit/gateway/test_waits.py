@@ -152,7 +152,6 @@ async def test_all_who_wait_share_a_watch_that_ends_behind_them(monkeypatch: pyt
     assert await asyncio.gather(*asked) == [["2"]] * 5
     await wait_until_async(lambda: not harness.store.watches, "the watch ends")
     assert harness.waits._timer is None
-    assert harness.waits._subjects.total == 0
 
 
 async def test_watches_of_a_request_that_fails_end() -> None:
@@ -163,26 +162,67 @@ async def test_watches_of_a_request_that_fails_end() -> None:
     with pytest.raises(MetadataUnavailable):
         await asked
     assert not harness.store.watches
-    assert harness.waits._subjects.total == 0
 
 
-async def test_an_answer_comes_at_once_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = Harness(a="1", b="1")
-    monkeypatch.setattr(harness.waits, "_subjects", Shares(3, 2))
-    first = harness.ask("=a", "=b")
+async def test_places_are_bounded_of_all_clients_and_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Harness().waits
+    monkeypatch.setattr(waits, "_subjects", Shares(7, 5))
+    assert [waits.enter(*one) for one in (("one", 4), ("one", 2), ("two", 4), ("two", 3))] == [True, False, False, True]
+    assert waits.count == 2
+    monkeypatch.setattr(waits, "_requests", Shares(2, 1))
+    monkeypatch.setattr(waits, "_subjects", Shares(9, 9))
+    entered = [waits.enter(client, 1) for client in ("one", "one", "two", "three")]
+    assert entered == [True, False, True, False]
+    waits.leave("one", 1)
+    assert waits.enter("three", 1)
+    assert waits._subjects.total == 2
+
+
+async def test_changes_that_show_nothing_have_the_states_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that its client may not see come and go all the time."""
+    monkeypatch.setattr(module, "QUIET_S", 0.1)
+    harness = Harness(a="1")
+    asked = harness.ask("=a", wait_ms=1000)
     await harness.until_read(2)
-    assert await harness.ask("=a") == ["1"]
-    assert harness.noted == ["watched"]
-    other = harness.ask("=a", client="two")
-    await harness.until_read(5)
-    assert await harness.ask("=a", client="three") == ["1"]
+    while not asked.done():
+        harness.store.set("=a", "1")
+        await asyncio.sleep(0)
+    assert 4 <= harness.reads < 20
+    asked = harness.ask("=a")
+    harness.store.set("=a", "1")
+    await harness.until_read(2)
     harness.store.set("=a", "2")
-    assert [await first, await other] == [["2", "1"], ["2"]]
-    monkeypatch.setattr(harness.waits, "_requests", Shares(2, 1))
-    assert [harness.waits.enter(client) for client in ("one", "one", "two", "three")] == [True, False, True, False]
-    harness.waits.leave("one")
-    assert harness.waits.enter("three")
-    assert harness.waits.count == 2
+    assert await asked == ["2"]
+
+
+async def test_a_change_in_the_last_pause_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-W5."""
+    monkeypatch.setattr(module, "QUIET_S", 30.0)
+    harness = Harness(a="1")
+    asked = harness.ask("=a", wait_ms=500)
+    await harness.until_read(2)
+    harness.store.set("=a", "1")
+    await harness.until_read(3)
+    harness.store.set("=a", "2")
+    assert await asked == ["2"]
+
+
+async def test_watches_that_nobody_waits_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINGERING_MAX", 3)
+    names = [f"={number}" for number in range(10)]
+    harness = Harness(**{name[1:]: "1" for name in names})
+    held = harness.ask("=0")
+    await harness.until_read(2)
+    for name in names:
+        assert await harness.ask(name, wait_ms=1) == ["1"]
+    assert [subject for subject, _ in harness.store.watches] == ["=0", "=7", "=8", "=9"]
+    again = harness.ask("=7")
+    await harness.until_read(harness.reads + 2)
+    assert await harness.ask("=3", "=4", wait_ms=1) == ["1", "1"]
+    assert [subject for subject, _ in harness.store.watches] == ["=0", "=7", "=9", "=3", "=4"]
+    for name, one in (("=0", held), ("=7", again)):
+        harness.store.set(name, "2")
+        assert await one == ["2"]
 
 
 async def test_a_wait_that_is_given_up_leaves_nothing() -> None:
@@ -192,7 +232,6 @@ async def test_a_wait_that_is_given_up_leaves_nothing() -> None:
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    assert harness.waits._subjects.total == 0
     assert not any(one.waiting for one in harness.waits._watched.values())
     harness.waits.close()
     assert not harness.store.watches
