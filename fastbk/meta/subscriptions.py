@@ -62,15 +62,13 @@ class Subscriptions:
         self.seen.setdefault(handle.subject, now)
         self._handles.setdefault(handle.subject, {})[id(handle)] = handle
 
-    def remove(self, handle: WatchHandle) -> bool:
-        """Forget a handle; return whether its subject has none now."""
+    def remove(self, handle: WatchHandle) -> None:
+        """Forget a handle. A second time does nothing."""
         handles = self._handles.get(handle.subject, {})
         handles.pop(id(handle), None)
-        if handles:
-            return False
-        self._handles.pop(handle.subject, None)
-        self.seen.pop(handle.subject, None)
-        return True
+        if not handles:
+            self._handles.pop(handle.subject, None)
+            self.seen.pop(handle.subject, None)
 
     def all(self) -> list[WatchHandle]:
         """Return all handles."""

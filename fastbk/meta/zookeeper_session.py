@@ -1,7 +1,7 @@
 """A session with ZooKeeper, kept over lost connections and begun anew when it expired, or when every server refuses it
 since it was restored from an older copy (`fastbk.meta.zookeeper_refusals`).
 
-This and `zookeeper_calls` are the only places that know kazoo.
+This, `zookeeper_calls` and `zookeeper_unwatch` are the only places that know kazoo.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 One thread looks again at whatever fired, and at everything when a connection is there again, arms anew in the same
 request, and calls back when it sees something else than before. So a change while there was no connection is told
 too, and several changes may be told as one.
+
+The same thread has the server forget the watch of what nobody watches any more: it would keep it until it fires, and
+what never changes or is gone never does.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from fastbk.meta.zookeeper_bookies import list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_session import Session
+from fastbk.meta.zookeeper_unwatch import unwatch_later
 from fastbk.model.ids import LedgerId
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import jittered
@@ -49,6 +53,7 @@ class ZooKeeperWatches:
         self._ledger_path = ledger_path
         self._wake = threading.Condition()
         self._fired: set[Subject] = set()
+        self._ended: set[LedgerId | str] = set()  # those whose last handle was closed
         self._subscriptions = Subscriptions()
         self._subjects_by_path: dict[str, Subject] = {}
         self._thread: threading.Thread | None = None
@@ -61,7 +66,12 @@ class ZooKeeperWatches:
         if subject is not None:
             with self._wake:
                 self._subjects_by_path[self._key(subject)] = subject
-        now = self._check(self._session.call("watch"), subject)
+        try:
+            now = self._check(self._session.call("watch"), subject)
+        except BaseException:
+            with self._wake:
+                self._forget_unwatched(subject)
+            raise
         with self._wake:
             if self._closed:
                 raise ClientClosed("this metadata store is closed")
@@ -81,8 +91,16 @@ class ZooKeeperWatches:
     def remove(self, handle: WatchHandle) -> None:
         """End a subscription."""
         with self._wake:
-            if self._subscriptions.remove(handle) and handle.subject is not None:
-                self._subjects_by_path.pop(self._key(handle.subject), None)
+            self._subscriptions.remove(handle)
+            self._forget_unwatched(handle.subject)
+
+    def _forget_unwatched(self, subject: Subject) -> None:
+        """Forget a subject without a handle. Whoever is about to watch it looks again."""
+        if subject is not None and subject not in self._subscriptions.seen:
+            found = self._subjects_by_path.pop(self._key(subject), None)
+            if found is not None and self._thread is not None:
+                self._ended.add(subject)
+                self._wake.notify_all()
 
     def close(self) -> None:
         """End all subscriptions and the thread."""
@@ -141,11 +159,14 @@ class ZooKeeperWatches:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._fired or self._closed)
+                self._wake.wait_for(lambda: self._fired or self._ended or self._closed)
                 if self._closed:
                     return
                 subjects = [subject for subject in self._fired if subject in self._subscriptions.seen]
                 self._fired.clear()
+                ended = [one for one in self._ended if self._key(one) not in self._subjects_by_path]
+                self._ended.clear()
+            self._disarm(ended)
             for subject in subjects:
                 try:
                     now = self._check(self._session.call("watch"), subject)
@@ -156,6 +177,19 @@ class ZooKeeperWatches:
                     changed = self._subscriptions.changed(subject, now)
                 for handle in changed:
                     notify(handle)
+
+    def _disarm(self, subjects: list[LedgerId | str]) -> None:
+        """Have the server forget the watches of what nobody watched just now."""
+        for subject in subjects:
+            is_of_children = isinstance(subject, str) and subject[0] == "/"
+            unwatch_later(self._session, self._path(subject), is_of_children=is_of_children)
+        with self._wake:
+            for subject in subjects:
+                # One that began meanwhile may have been disarmed: it looks again, or is looked at again.
+                if subject in self._subscriptions.seen:
+                    self._fired.add(subject)
+                else:
+                    self._subjects_by_path.pop(self._key(subject), None)
 
     def _check_later(self, subject: Subject, error: Error) -> None:
         _log.debug("metadata.watch_waits", reason=str(error))

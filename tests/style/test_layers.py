@@ -59,6 +59,7 @@ HOMES = {
         "fastbk/meta/zookeeper_session.py",
         "fastbk/meta/zookeeper_calls.py",
         "fastbk/meta/zookeeper_tls.py",
+        "fastbk/meta/zookeeper_unwatch.py",
     ],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],

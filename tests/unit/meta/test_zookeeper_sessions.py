@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -12,10 +13,12 @@ import pytest
 from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
+from fastbk.meta import zookeeper_watches as module
+from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
 from fastbk.meta.zookeeper_calls import Call
-from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S
+from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
@@ -194,3 +197,80 @@ def test_a_session_lasts_as_long_as_it_is_told_to(zookeeper: ZooKeeperPlace, nea
             assert isinstance(store, ZooKeeperStore)
             assert store._session.session_timeout_s == held_s
             assert store._session._client._session_timeout == int(held_s * 1000)
+
+
+def kept(store: ZooKeeperStore) -> list[str]:
+    """Return the paths that kazoo keeps watches for: it forgets one when the server has."""
+    client = store._session.client
+    return [path for found in (client._data_watchers, client._child_watchers) for path in list(found)]
+
+
+def test_a_server_forgets_a_watch_that_was_closed(near: ZooKeeperStore) -> None:
+    """What never changes, and what was deleted, would be watched for ever."""
+    records, told = near.records, list[str]()
+    (version,) = records.change([Change("cursors/a", b"1")])
+    near.create_ledger(7, metadata())
+    watches = [
+        near.watch_ledger(7, lambda _: told.append("ledger")),
+        records.watch("cursors/a", lambda: told.append("record")),
+        records.watch("cursors/absent", lambda: told.append("absent")),
+        records.watch_children("cursors", lambda: told.append("children")),
+    ]
+    records.change([Change("cursors/a", None, version)])
+    wait_until(lambda: sorted(told) == ["children", "record"], "the watches tell")
+    wait_until(lambda: len(kept(near)) == 4, "they are armed again")
+    other = near.watch_ledger(7, lambda _: told.append("other"))
+    for watch in (*watches, *watches):
+        watch.close()
+    wait_until(lambda: len(kept(near)) == 1, "the server has forgotten those that nobody watches")
+    near.update_ledger(7, metadata(2), 0)
+    wait_until(lambda: told[2:] == ["other"], "the other one tells")
+    other.close()
+    wait_until(lambda: not kept(near), "the last one is forgotten")
+
+
+def test_a_watch_that_begins_while_the_server_forgets_the_last_one_misses_nothing(
+    near: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    near.create_ledger(7, metadata())
+    unwatch, begun = module.unwatch_later, threading.Event()
+
+    def unwatch_while_another_begins(session: Session, path: str, *, is_of_children: bool) -> None:
+        if not begun.is_set():
+            near.watch_ledger(7, told.append)
+            begun.set()
+        unwatch(session, path, is_of_children=is_of_children)
+
+    monkeypatch.setattr(module, "unwatch_later", unwatch_while_another_begins)
+    near.watch_ledger(7, lambda _: None).close()
+    assert begun.wait(10)
+    for version in range(3):
+        near.update_ledger(7, metadata(version), version)
+        wait_until(lambda n=version: told == [7] * (n + 1), "the watch tells")  # type: ignore[misc]
+
+
+def test_watches_that_come_and_go_miss_nothing(near: ZooKeeperStore) -> None:
+    """While others of the same subject begin and end all the time."""
+    records, is_over = near.records, threading.Event()
+    (version,) = records.change([Change("a/b", b"0")])
+
+    def churn() -> None:
+        while not is_over.is_set():
+            records.watch("a/b", lambda: None).close()
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(100):
+            changed = threading.Event()
+            watch = records.watch("a/b", changed.set)
+            (version,) = records.change([Change("a/b", str(number).encode(), version)])
+            assert changed.wait(10), number
+            watch.close()
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    wait_until(lambda: not kept(near), "all are forgotten")
