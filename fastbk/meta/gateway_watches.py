@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fastbk.errors import Error
+from fastbk.errors import ClientClosed, Error
 from fastbk.meta.gateway_messages import KEYS_MAX
 from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.observe.library_log import LibraryLog
@@ -24,6 +24,8 @@ _log = LibraryLog("fastbk.meta")
 LONG_WAIT_S, SHORT_WAIT_S = 10.0, 1.0
 POLL_S = 1.0
 """Between requests that are answered early, and nothing has changed; and while no gateway answers."""
+THREADS_MAX = 16
+"""Those of watches that have ended wait for their answers yet. When there are so many, new watches have no others."""
 CHANGE_S = 0.05
 """Between the beginnings of two requests, the first of which was answered with a change: 20 a second of each thread."""
 
@@ -48,9 +50,10 @@ class GatewayWatches:
         `seen`: None: at once. Raises Error.
         """
         self._states = states
-        self._wake = threading.Condition()
+        self._wake = threading.Condition()  # its lock may be taken twice by one thread
         self._subscriptions = Subscriptions()
         self._threads: _Threads | None = None
+        self._thread_count = 0
 
     def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
         """Subscribe `callback` to changes of `subject` from now on. Raises Error."""
@@ -63,6 +66,7 @@ class GatewayWatches:
                 for is_long in (True, False):
                     arguments = (self._threads, is_long)
                     threading.Thread(target=self._run, args=arguments, name="fastbk-watch", daemon=True).start()
+                    self._thread_count += 1
             self._wake.notify_all()
         return handle
 
@@ -70,10 +74,9 @@ class GatewayWatches:
         """End a subscription; the last one ends the threads, which may wait for an answer yet."""
         with self._wake:
             self._subscriptions.remove(handle)
-            if not self._subscriptions and self._threads is not None:
-                self._threads.is_stopped.set()
-                self._threads = None
-                self._wake.notify_all()
+            if not self._subscriptions and self._threads is not None and self._thread_count + 2 <= THREADS_MAX:
+                self._end(self._threads)
+            self._wake.notify_all()
 
     def close(self) -> None:
         """End all subscriptions."""
@@ -93,11 +96,13 @@ class GatewayWatches:
             try:
                 if seen:
                     now = self._states(list(seen), list(seen.values()), wait_s)
-                    changed = self._changed(dict(zip(seen, now, strict=True)))
+                    changed = self._changed(seen, now)
                     pause_s = CHANGE_S if changed else POLL_S
                     pause_s = max(0.0, pause_s - (time.monotonic() - began_s))
+            except ClientClosed:
+                self._end(threads)
             except Error as error:
-                # The gateways are away, or the store is closed; what changed meanwhile is told when they are back.
+                # The gateways are away; what changed meanwhile is told when they are back.
                 _log.debug("metadata.watch_waits", reason=str(error))
             finally:
                 with self._wake:
@@ -108,6 +113,8 @@ class GatewayWatches:
                 notify(handle)
             if seen:
                 threads.is_stopped.wait(pause_s)
+        with self._wake:
+            self._thread_count -= 1
 
     def _next(self, threads: _Threads, *, is_long: bool) -> tuple[dict[Subject, str], float]:
         """Return what a thread waits for next, as it was seen, and how long; nothing when it has to end."""
@@ -123,9 +130,25 @@ class GatewayWatches:
                     if len(seen) > KEYS_MAX:
                         return seen, 0.0  # more than one request has room for is polled
                     return seen, LONG_WAIT_S if is_long and is_all else SHORT_WAIT_S
-                self._wake.wait()
+                if is_long and not known:
+                    self._end(threads)
+                else:
+                    self._wake.wait()
         return {}, 0.0
 
-    def _changed(self, now: dict[Subject, str]) -> list[WatchHandle]:
+    def _end(self, threads: _Threads) -> None:
         with self._wake:
-            return [one for subject, state in now.items() for one in self._subscriptions.changed(subject, state)]
+            threads.is_stopped.set()
+            if self._threads is threads:
+                self._threads = None
+            self._wake.notify_all()
+
+    def _changed(self, seen: dict[Subject, str], now: States) -> list[WatchHandle]:
+        with self._wake:
+            return [
+                one
+                for subject, state in zip(seen, now, strict=True)
+                # One that ended and began anew meanwhile may have had a later state at once.
+                if self._subscriptions.seen.get(subject) == seen[subject]
+                for one in self._subscriptions.changed(subject, state)
+            ]

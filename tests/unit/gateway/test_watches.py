@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
 from fastbk.errors import ClientClosed, MetadataUnavailable
 from fastbk.meta import gateway_watches as module
 from fastbk.meta.gateway_messages import KEYS_MAX
-from fastbk.meta.gateway_watches import LONG_WAIT_S, SHORT_WAIT_S, GatewayWatches
-from fastbk.meta.subscriptions import Subject
+from fastbk.meta.gateway_watches import LONG_WAIT_S, SHORT_WAIT_S, THREADS_MAX, GatewayWatches
+from fastbk.meta.subscriptions import Subject, WatchHandle
 from tests.fixtures.wait import wait_until
+
+
+@dataclass
+class LateAnswers:
+    subject: Subject
+    is_held: bool = False
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        self.released.set()
 
 
 class FakeGateway:
@@ -21,6 +32,8 @@ class FakeGateway:
     def __init__(self) -> None:
         self.requests: list[tuple[int, float]] = []
         self.failures = 0
+        self.is_closed = False
+        self._late: LateAnswers | None = None
         self._states: dict[Subject, str] = {}
         self._round = 0
         self._wake = threading.Condition()
@@ -35,7 +48,19 @@ class FakeGateway:
             begun = self._round
             while seen is not None and wait_s and self._now(subjects) == list(seen) and self._round == begun:
                 assert self._wake.wait(30)
-            return self._now(subjects)
+            if self.is_closed:
+                raise ClientClosed("closed")
+            found, late = self._now(subjects), self._late
+            if late is None or seen is None or late.subject not in subjects:
+                return found
+            self._late, late.is_held = None, True
+        assert late.released.wait(30)
+        return found
+
+    def hold_answers(self, subject: Subject) -> LateAnswers:
+        """Have the next answer about a subject reach its client later."""
+        self._late = LateAnswers(subject)
+        return self._late
 
     def _now(self, subjects: Sequence[Subject]) -> list[str]:
         return [self._states.get(one, "1") for one in subjects]
@@ -114,6 +139,80 @@ def test_more_than_a_request_has_room_for_is_polled() -> None:
     wait_until(polls, "it polls")
     gateway.set(KEYS_MAX, "2")
     assert changed.wait(10)
+    finish(gateway, watches)
+
+
+@pytest.mark.usefixtures("quick")
+def test_watches_that_come_and_go_one_by_one_have_a_bounded_number_of_threads() -> None:
+    """Each request that waits is a thread, a connection, and a place at the gateway. INV-B1."""
+    gateway = FakeGateway()
+    watches = GatewayWatches(gateway.states)
+    for number in range(THREADS_MAX // 2):
+        watch = watches.add(number, lambda: None)
+        wait_until(lambda n=number: len(gateway.requests) > n, "a request waits for it")  # type: ignore[misc]
+        watch.close()
+    for number in range(20):
+        watches.add(number, lambda: None).close()
+    wait_until(lambda: len(_threads()) <= THREADS_MAX, "it has no others")
+    changed = threading.Event()
+    watches.add(1, changed.set)
+    gateway.set(1, "2")
+    gateway.end_waits()
+    assert changed.wait(10)
+    finish(gateway, watches)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_answer_to_an_older_state_changes_nothing() -> None:
+    gateway, told = FakeGateway(), list[str]()
+    watches = GatewayWatches(gateway.states)
+    first = watches.add(1, lambda: None)
+    wait_until(lambda: gateway.requests == [(1, LONG_WAIT_S)], "the first request waits")
+    first.close()
+    late = gateway.hold_answers(1)
+    gateway.set(1, "2")
+    wait_until(lambda: late.is_held, "its answer is on its way")
+    gateway.set(1, "3")
+    watches.add(1, lambda: told.append("changed"))
+    late.release()
+    wait_until(lambda: len(gateway.requests) == 2, "the next request waits")
+    assert not told
+    gateway.set(1, "2")
+    wait_until(lambda: told == ["changed"], "the change is told once")
+    finish(gateway, watches)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_threads_end_with_the_store_even_if_a_watch_is_left() -> None:
+    gateway = FakeGateway()
+    watches = GatewayWatches(gateway.states)
+    watches.add(1, lambda: None)
+    wait_until(lambda: len(gateway.requests) == 1, "it waits")
+    gateway.is_closed = True
+    gateway.end_waits()
+    wait_until(lambda: not _threads(), "the threads end")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_callback_may_end_its_watch_and_begin_others() -> None:
+    gateway, done = FakeGateway(), threading.Event()
+    watches = GatewayWatches(gateway.states)
+    handles: list[WatchHandle] = []
+
+    def first() -> None:
+        handles.pop().close()
+        handles.append(watches.add(2, second))
+
+    def second() -> None:
+        watches.close()
+        done.set()
+
+    handles.append(watches.add(1, first))
+    wait_until(lambda: len(gateway.requests) == 1, "it waits")
+    gateway.set(1, "2")
+    wait_until(lambda: handles and handles[0].subject == 2, "the other watch is there")
+    gateway.set(2, "2")
+    assert done.wait(10)
     finish(gateway, watches)
 
 
