@@ -219,7 +219,13 @@ class GatewayStore:
             known = None if seen is None else tuple(seen[at : at + KEYS_MAX])
             some = tuple(subjects[at : at + KEYS_MAX])
             request = messages.ReadStates(self._timeout_ms, some, known, int(wait_s * 1e3))
-            found += self._calls.call(request, list[str])
+            states = self._calls.call(request, list[str])
+            if len(states) != len(some):
+                raise MetadataUnavailable(
+                    f"a gateway answered {len(some)} subjects of watches with {len(states)} states: is it of another"
+                    " version?"
+                )
+            found += states
         return found
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import ssl
 import threading
@@ -57,6 +58,7 @@ ATTEMPT_S_MAX = 5.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.5
 _ANSWER_BYTES_MAX = ANSWER_BYTES_MAX + 4 * 1024 * 1024
 """The last row of an answer may reach over the bound; a record has 900 kB at most."""
+_TOKEN = re.compile(r"[!-~]+")
 _LOST = (OSError, http.client.HTTPException)
 
 
@@ -138,9 +140,12 @@ class GatewayCalls:
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
-            for one in self._waiting:
-                with suppress(OSError):  # below TLS: another thread reads from it
-                    socket.socket.shutdown(one.http.sock, socket.SHUT_RDWR)
+            # Below TLS: another thread reads from it. A forked child has the parent's connections, too.
+            waiting = self._waiting if self._pid == os.getpid() else ()
+            for sock in [one.http.sock for one in waiting]:
+                if sock is not None:  # else its request has just ended
+                    with suppress(OSError):
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
         for one in idle:
             one.http.close()
 
@@ -247,6 +252,8 @@ class GatewayCalls:
         now_s = time.monotonic()
         if now_s - read_s >= TOKEN_CHECK_S:
             token = self._credentials.token().decode("ascii", "replace")
+            if not _TOKEN.fullmatch(token):
+                raise ConfigError(f"{self._credentials.token_file}: this is no token: it has other characters than one")
             self._token = (now_s, token)
         return {"Authorization": f"Bearer {token}"}
 
