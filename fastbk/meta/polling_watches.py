@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from fastbk.errors import Error
+from fastbk.errors import ClientClosed, Error
 from fastbk.meta.subscriptions import Subject, Subscriptions, WatchHandle, notify
 from fastbk.observe.library_log import LibraryLog
 
@@ -67,8 +67,10 @@ class Watcher:
                 subjects = list(self._subscriptions.seen)
             try:
                 now = dict(zip(subjects, self._look_all(subjects), strict=True))
+            except ClientClosed:
+                return  # a watch that began while the store was closed
             except Error as error:
-                # The store is away or closed; what changed meanwhile is told when it is back.
+                # The store is away; what changed meanwhile is told when it is back.
                 _log.debug("metadata.watch_waits", reason=str(error))
                 continue
             with self._lock:
