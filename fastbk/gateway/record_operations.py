@@ -6,17 +6,16 @@ INV-W1). What a change says of ledgers is compared with their metadata first (IN
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastbk.errors import ConfigError, StreamNotFound, Unauthorized
+from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_rules import Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
-from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN, RecordRow, bounded
+from fastbk.meta.gateway_messages import RecordRow, bounded
 from fastbk.meta.records import Change, VersionedRecord, check_folder, check_path, conflict
 from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
@@ -73,41 +72,6 @@ def children(store: MetadataStore, access: Access, request: messages.ListChildre
         if sum(sizes) > messages.ANSWER_BYTES_MAX:
             break
     return bounded(lists, sizes)
-
-
-def states(store: MetadataStore, access: Access, request: messages.ReadStates) -> list[str]:
-    """Return what watches compare: versions of ledgers and records, digests of folders' names and of the bookies."""
-    found: dict[int | str | None, str] = {}
-    for subject in dict.fromkeys(request.subjects):
-        access.check_time()
-        try:
-            found[subject] = _state(store, access, subject)
-        except Unauthorized:
-            found[subject] = FORBIDDEN  # one that may not be watched any more does not end the watches of others
-    return [found[subject] for subject in request.subjects]
-
-
-def _state(store: MetadataStore, access: Access, subject: int | str | None) -> str:
-    if subject is None:
-        return _digest(service_text(one.service) + str(one.writable) for one in store.list_bookies())
-    if isinstance(subject, int):
-        (found,) = store.read_ledgers([subject])
-        if found is not None:
-            access.check_ledger(subject, found.metadata)
-        return ABSENT if found is None else str(found.version)
-    kind, path = subject[:1], subject[1:]
-    name = name_of(check_path(path))
-    access.check_reading(path, name)
-    if kind == "=":
-        (record,) = store.records.read([path])
-        return ABSENT if record is None else str(record.version)
-    names = store.records.children(path)
-    return _digest(access.visible_names(name.owner, names) if name.kind is Kind.NAMES_FOLDER else names)
-
-
-def _digest(texts: Iterable[str]) -> str:
-    joined = "\n".join(texts)
-    return hashlib.blake2b(joined.encode(), digest_size=16).hexdigest() if joined else ABSENT
 
 
 # --- changes --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fastbk.gateway.access import Access
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.namespace_tree import NamespaceTree
 from fastbk.gateway.shares import Scale, Shares, as_it_is
+from fastbk.gateway.states import states
 from fastbk.gateway.turns import Turns
 from fastbk.gateway.waits import Waits
 from fastbk.invariant import InvariantError
@@ -227,7 +228,7 @@ def operated(store: MetadataStore, tree: NamespaceTree, access: Access, request:
         case messages.ListChildren():
             return record_operations.children(store, access, request)
         case messages.ReadStates():
-            return record_operations.states(store, access, request)
+            return states(store, access, request)
         case messages.DrawId():
             return record_operations.draw_id(store, access)
         case messages.ListBookies():

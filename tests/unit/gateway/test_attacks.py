@@ -6,6 +6,7 @@ INV-W1, INV-W3, INV-W4.
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 import zlib
@@ -23,8 +24,8 @@ from fastbk.errors import (
 )
 from fastbk.gateway.access import Access
 from fastbk.gateway.namespace_tree import NamespaceTree
-from fastbk.gateway.record_operations import states
 from fastbk.gateway.record_rules import CHAINS_MAX, NEW_PAGES_MAX, USAGE_BYTES_MAX
+from fastbk.gateway.states import states
 from fastbk.meta import MetadataStore
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.records import Change
@@ -47,6 +48,7 @@ from fastbk.stream.paths import (
     cursors_path,
     decode,
     drafts_path,
+    entry_path,
     namespace_path,
     stream_path,
     usage_path,
@@ -256,6 +258,27 @@ def test_what_nobody_waits_for_any_more_ends(store: MetadataStore) -> None:
     subjects = tuple(f"={chain_path(one)}" for one in (ORDERS, PAYMENTS))
     with pytest.raises(MetadataUnavailable, match="took too long"):
         states(store, late, messages.ReadStates(1000, subjects))
+
+
+def test_states_are_the_same_one_by_one_and_together(store: MetadataStore) -> None:
+    """Many more than one call of the store reads, in any order, some of them twice, some that others may see only."""
+    made = [ledger(store, namespace, stream, last=9) for namespace, stream in (("shop", ORDERS), ("bank", PAYMENTS))]
+    store.records.change([Change(f"{cursors_path(ORDERS)}/c{number}", b"1") for number in range(40)])
+    subjects: list[int | str | None] = [None, *made, 10**9]
+    subjects += [f"={chain_path(one)}" for one in (ORDERS, PAYMENTS, "00ff")]
+    subjects += [f"={cursors_path(ORDERS)}/c{number}" for number in range(50)]
+    folders = [cursors_path(ORDERS), cursors_path(PAYMENTS), entry_path(ROOT_ID, "shop").rpartition("/")[0]]
+    subjects += [f"/{folder}" for folder in folders]
+    random.Random(5).shuffle(subjects)
+    client = principal("read", namespaces=("shop",))
+    calls = DirectCalls(store, client)
+    together = calls.call(messages.ReadStates(1000, (*subjects, *subjects[:9])), list[str])
+    one_by_one = [calls.call(messages.ReadStates(1000, (one,)), list[str])[0] for one in subjects]
+    assert together == [*one_by_one, *one_by_one[:9]]
+    by_subject = dict(zip(subjects, one_by_one, strict=True))
+    assert by_subject[made[1]] == by_subject[f"={chain_path(PAYMENTS)}"] == messages.FORBIDDEN
+    assert by_subject[10**9] == by_subject[f"={cursors_path(ORDERS)}/c45"] == messages.ABSENT
+    assert messages.FORBIDDEN not in (by_subject[made[0]], by_subject[f"={chain_path(ORDERS)}"])
 
 
 def test_a_state_is_short_and_is_read_once_however_often_it_is_wanted(store: MetadataStore) -> None:
