@@ -16,6 +16,7 @@ from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import LEDGER, hear_v2, hear_v3, whole_entry
 from tests.fixtures.exposition import Exposition, scraped
 from tests.fixtures.raw_bookie import raw_bookie
+from tests.fixtures.wait import wait_until_async
 from tests.fixtures.worker_harness import Client, connected
 
 KEY = master_key(b"")
@@ -64,6 +65,15 @@ async def ask_v3(client: Client, *frames: bytes) -> list[int]:
     return [(await hear_v3(client)).status for _ in frames]
 
 
+async def until_a_poll_waits(cluster: LocalCluster) -> None:
+    """What another connection adds would be there before it otherwise, and answer it at once."""
+
+    async def waits() -> bool:
+        return (await scraped(cluster, "?names=fastbk")).value("fastbk_index_waiters") == 1
+
+    await wait_until_async(waits, "the index has the long poll")
+
+
 async def test_version_2() -> None:
     async with LocalCluster(1) as cluster:
         client = await connected(cluster.bookies[0].port)
@@ -95,6 +105,7 @@ async def test_version_3() -> None:
         assert await ask_v3(client, apache.v3_read_lac(3), apache.v3_list(4)) == [0, 0]
         # One poll is answered by the entry that comes, one by its time, one has its answer already.
         client.send(apache.v3_read(5, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
+        await until_a_poll_waits(cluster)
         assert await ask_v3(other, apache.v3_add(6, 4, body=whole_entry(4), key=KEY)) == [0]
         assert (await hear_v3(client)).status == 0
         late = apache.v3_read(7, -1, flag=apache.PIGGYBACK, previous_lac=9, timeout_ms=POLL_MS)
@@ -235,6 +246,7 @@ async def test_fences_and_polls_by_their_steps() -> None:
                 client, apache.v3_add(number, number, body=whole_entry(number), key=KEY)
             ) == [0]
         client.send(apache.v3_read(4, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
+        await until_a_poll_waits(cluster)
         assert await ask_v3(other, apache.v3_add(5, 4, body=whole_entry(4), key=KEY)) == [0]
         assert (await apache.hear_v3(client)).status == 0
         late = apache.v3_read(6, -1, flag=apache.PIGGYBACK, previous_lac=9, timeout_ms=POLL_MS)
