@@ -18,6 +18,9 @@ from fastbk.stream.paths import decode
 if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
 
+PATTERNS_SAID = 5
+"""Of a token's namespaces, in a refusal."""
+
 
 class Access:
     """One client's, for one request. What it checks raises Unauthorized."""
@@ -69,7 +72,7 @@ class Access:
         if not self.allows_namespace(path):
             # Ids can be guessed; the names of others' namespaces shall not be learned by that.
             where = "another namespace" if path else "no namespace"
-            raise Unauthorized(f"{self.principal.name} may not work with {what}, which is of {where}: its token's ns")
+            raise Unauthorized(f"{self.principal.name} may not work with {what}, which is of {where}: {self._limit}")
 
     def check_ledger(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Refuse a client that may not work with a ledger."""
@@ -81,7 +84,13 @@ class Access:
             return  # everybody has to stop then
         self.check(Need(READ, "read"), f"record {path}")
         if self.is_limited and not self._may_read(name):
-            raise Unauthorized(f"{self.principal.name} may not read {name.kind.value} {path}: its token's ns")
+            raise Unauthorized(f"{self.principal.name} may not read {name.label}: {self._limit}")
+
+    @property
+    def _limit(self) -> str:
+        patterns = self.principal.namespaces or ()
+        more = f" and {len(patterns) - PATTERNS_SAID} more" if len(patterns) > PATTERNS_SAID else ""
+        return f"its token is limited to namespaces ({', '.join(patterns[:PATTERNS_SAID])}{more})"
 
     def _may_read(self, name: RecordName) -> bool:
         if name.is_of_stream:

@@ -43,6 +43,11 @@ class RecordName:
     name: str = ""
 
     @property
+    def label(self) -> str:
+        """What people are told that it is."""
+        return f"{self.kind.value} {self.name or self.owner}".strip()
+
+    @property
     def is_of_namespace(self) -> bool:
         """Whether `owner` is a namespace."""
         return self.kind in _OF_NAMESPACES

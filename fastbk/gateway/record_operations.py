@@ -129,7 +129,7 @@ class _Check:
             self._check_namespaces()
         events: list[Event] = []
         for name, change in self._judged.changes:
-            what = f"{name.kind.value} {name.name or name.owner}".strip()
+            what = name.label
             self._access.check_all(change.needs, what)
             self._check_ledgers(name, change, what)
             events += [

@@ -140,7 +140,7 @@ async def test_others_namespaces_and_passwords_stay_hidden(
         await writer.close()
     shop = token(*WRITER, namespaces=("shop",), name="shop", subject="shop")
     async with fastbk.connect(uri, tls=tls, credentials=shop) as client:
-        with pytest.raises(Unauthorized, match="its token's ns"):
+        with pytest.raises(Unauthorized, match="its token is limited to namespaces"):
             await client.ledger_info(writer.ledger_id)
         with pytest.raises(Unauthorized):
             await client.create_ledger(3, 3, 2, metadata={"fastbk.namespace": b"bank"})

@@ -106,7 +106,7 @@ def test_jobs_do_what_their_tokens_allow(guarded: GuardedCluster, tmp_path: Path
     writer = guarded.token(tmp_path / "writer", "read", "add", namespaces=NAMESPACES, subject="writer")
     shown = run(guarded, tmp_path / "job-writer", writer, WRITER)
     assert (shown["written"], shown["read"], shown["followed"]) == ("None", "1000", "1000"), shown
-    assert "mine" in shown["failed"] and "its token's ns" in shown["others"], shown
+    assert "mine" in shown["failed"] and "its token is limited to namespaces" in shown["others"], shown
 
     reader = guarded.token(tmp_path / "reader", "read", namespaces=NAMESPACES, subject="reader")
     shown = run(guarded, tmp_path / "job-reader", reader, READER)

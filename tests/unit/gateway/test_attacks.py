@@ -152,7 +152,7 @@ def test_a_name_has_one_spelling_and_is_no_path(store: MetadataStore, name: str)
 
 def test_whose_an_others_ledger_is_stays_unsaid(store: MetadataStore) -> None:
     theirs = ledger(store, "bank/secret-merger", last=9)
-    with pytest.raises(Unauthorized, match="its token's ns") as caught:
+    with pytest.raises(Unauthorized, match="its token is limited to namespaces") as caught:
         of(store, *WRITER, namespaces=("shop",)).read_ledger(theirs)
     assert "merger" not in str(caught.value)
 

@@ -106,9 +106,9 @@ def test_a_limited_client_works_with_ledgers_of_its_namespaces_only(store: Metad
             lambda: shop.delete_ledger(other),  # noqa: B023
             lambda: shop.marks.update(other, [MissingReplica("b1", 0, 5)]),  # noqa: B023
         ):
-            with pytest.raises(Unauthorized, match="its token's ns"):
+            with pytest.raises(Unauthorized, match="its token is limited to namespaces"):
                 call()
-    with pytest.raises(Unauthorized, match="its token's ns"):
+    with pytest.raises(Unauthorized, match="its token is limited to namespaces"):
         shop.create_ledger(store.next_ledger_id(), metadata())
     found = store.read_ledger(mine)
     moved = replace(found.metadata, custom={"fastbk.namespace": b"bank"})
@@ -343,3 +343,13 @@ def test_an_empty_ledger_of_others_stays_theirs(store: MetadataStore) -> None:
     shop.delete_ledger(drawn)
     with pytest.raises(Unauthorized):
         shop.create_ledger(drawn + 1000, PLACEHOLDER)
+
+
+def test_a_refusal_says_what_was_named_and_what_the_token_is_limited_to(store: MetadataStore) -> None:
+    bank = of(store, *OPERATIONS, namespaces=("bank", "bank/*"))
+    with pytest.raises(Unauthorized) as caught:
+        bank.records.read([entry_path(ROOT_ID, "shop")])
+    assert "may not read name shop: its token is limited to namespaces (bank, bank/*)" in str(caught.value)
+    many = of(store, *OPERATIONS, namespaces=tuple(f"n{number}" for number in range(9)))
+    with pytest.raises(Unauthorized, match=r"\(n0, n1, n2, n3, n4 and 4 more\)"):
+        many.records.read([chain_path(ORDERS)])
