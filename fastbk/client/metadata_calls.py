@@ -40,11 +40,11 @@ T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
 """Of ZooKeeper's, and of gateways. More wait for the interpreter and not for the server."""
+GATEWAYS_SHARE = 0.95
+"""Of a call's time, after which a store of gateways gives up: it knows which gateway failed, and why."""
 TOGETHER_MAX = 64
 """Calls with one commit; others of the machine wait for the file meanwhile."""
 TOGETHER_S = 0.02
-GATEWAY_SHARE = 0.9
-"""Of a call's time: the store knows why no gateway answered, and whether anything was sent, and says so before that."""
 
 
 class _Waiting:
@@ -190,10 +190,9 @@ class MetadataCalls:
                 store = self._store
                 if store is None:
                     assert isinstance(self._uri, str)
-                    timeout_s = self._config.metadata_timeout * (GATEWAY_SHARE if is_gateway(self._uri) else 1.0)
-                    store = self._store = open_store(
-                        self._uri, timeout_s, may_make=False, access=self._access()
-                    )
+                    access = self._access()
+                    timeout_s = self._config.metadata_timeout * (1.0 if access is None else GATEWAYS_SHARE)
+                    store = self._store = open_store(self._uri, timeout_s, may_make=False, access=access)
                     self._group = _group_of(store)
         return store
 
