@@ -92,17 +92,21 @@ def policy_of(pairs: Iterable[str]) -> PolicyPatch:
         raise PolicyInvalid(str(error)) from error
 
 
+def _is_size(name: str) -> bool:
+    return name.endswith("_bytes") or name == "bytes_max"
+
+
 def _value(name: str, text: str) -> object:
     """Return a field's value: sizes and durations with or without a unit (bytes, seconds)."""
     try:
         if text.isascii() and text.isdigit():
             return float(text) if name.endswith("_s") else int(text)
-        if name.endswith("_bytes"):
+        if _is_size(name):
             return parse_size(text)
         if name.endswith("_s"):
             return parse_duration_us(text) / 1e6
     except ValueError as error:
-        example = "64MiB" if name.endswith("_bytes") else "90s, 2h or 7d"
+        example = "64MiB" if _is_size(name) else "90s, 2h or 7d"
         raise PolicyInvalid(f"{name}: {text!r} cannot be: write it like {example}") from error
     return {"true": True, "yes": True, "false": False, "no": False}.get(text, text)
 
@@ -129,7 +133,7 @@ def _said(name: str, value: object) -> str:
         return ""
     if not value:
         return "never by age" if name == "roll_age_s" else "no limit"
-    if name.endswith("_bytes"):
+    if _is_size(name):
         return format_size(int(value))
     return format_span_s(value) if name.endswith("_s") else ""
 
