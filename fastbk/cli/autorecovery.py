@@ -57,6 +57,7 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
     from fastbk.meta.format_level import check_level
+    from fastbk.meta.uri import is_gateway
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
     from fastbk.server.admin.certificate_watch import watched_certificates
@@ -74,6 +75,8 @@ async def _run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     uri = metadata_uri(options)
+    if is_gateway(uri):
+        raise ConfigError(f"{uri}: autorecovery needs the metadata store itself (`zk://...`), not a gateway")
     async with AsyncExitStack() as stack:
         events = stack.enter_context(recorded_events(options, "autorecovery"))
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))

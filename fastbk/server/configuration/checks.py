@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
+from fastbk.meta.uri import is_gateway
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
 from fastbk.server.configuration import authentication, quotas
@@ -57,6 +58,8 @@ def check_security_files(config: BookieConfig) -> None:
 def _problems(config: BookieConfig) -> Iterator[str]:
     if not config.metadata.uri:
         yield "[metadata] uri is missing: the bookie needs it"
+    if is_gateway(config.metadata.uri):
+        yield "[metadata] uri names a gateway: a bookie needs the metadata store itself (`zk://...`)"
     yield from _directory_problems(config)
     host, port = split_address(config.bookie.listen, "[bookie] listen")
     is_allowed = config.bookie.allow_unauthenticated_remote

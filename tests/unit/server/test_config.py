@@ -89,6 +89,7 @@ def test_broken_toml_and_a_missing_file_name_the_file(tmp_path: Path) -> None:
     [
         ('directory = "/tmp/journal"', "", r"\[journal\] directory is missing"),
         ('uri = "sqlite:/tmp/m.sqlite"', "", r"\[metadata\] uri is missing"),
+        ("sqlite:/tmp/m.sqlite", "gateway://g:3182", "a bookie needs the metadata store itself"),
         ("127.0.0.1:3181", "0.0.0.0:3181", "strangers are not kept out"),
         ("127.0.0.1:3181", "10.1.2.3:3181", "strangers are not kept out"),
         ("127.0.0.1:3181", "somewhere:3181", "strangers are not kept out"),
