@@ -36,7 +36,7 @@ COMMANDS = {
     "gateway": "metadata for clients by HTTPS: each may create, close, truncate and delete as its rights say",
     "console": "a web page that shows a cluster, and changes it",
     "token": "keys and signed tokens, which clients authenticate themselves with",
-    "audit": "check the chain of a bookie's audit log",
+    "audit": "check the chain of a bookie's or gateway's audit log",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "top": "the whole cluster on one screen, the sickest bookie first: rates, disks, hot ledgers, cursors, healing",
     "cluster": "who is up, how full, and what misses copies",

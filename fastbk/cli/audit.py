@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("files", nargs="+", type=Path, help="the oldest first: audit.log.2 audit.log.1 audit.log")
     add_json(verify)
     verify.add_argument(
-        "--head", default="", metavar="HASH", help="a hash that it has to contain: an `audit.head` of the bookie's log"
+        "--head", default="", metavar="HASH", help="a hash that it has to contain: an `audit.head` of its process's log"
     )
 
 

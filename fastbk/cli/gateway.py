@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_config(parser, "its TOML file: docs/gateway.md")
+    parser.add_argument("--check", action="store_true", help="only check the file, and the files that it names")
     add_lifeline(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from fastbk.gateway.configuration import load
+    from fastbk.gateway.configuration import check_named_files, load
     from fastbk.native.process import confine
     from fastbk.observe import logs
 
+    if options.check:
+        check_named_files(load(options.config))
+        print(f"{options.config}: a gateway would start with it, where the metadata store answers")
+        return DONE
     confine()
     logs.configure()
     logs.bind(role="gateway")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,11 +19,10 @@ from fastbk.server.configuration.authentication import (
     problems,
 )
 from fastbk.server.configuration.settings import AuditSettings, HttpSettings, MetadataSettings
-from fastbk.server.configuration.tls import TlsSettings
+from fastbk.server.configuration.tls import TlsSettings, http_tls, server_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +51,16 @@ def load(path: Path) -> GatewayConfig:
         raise ConfigError(f"{path}: {'; '.join(found)}")
     check_files(config.authentication)
     return config
+
+
+def check_named_files(config: GatewayConfig) -> None:
+    """Refuse certificates, and a folder of the audit log, that are not there. Raises ConfigError."""
+    if config.tls.mode != "off":
+        server_tls(config.tls)
+    http_tls(config.http, config.tls)
+    folder = Path(config.audit.file).parent
+    if config.audit.file and not folder.is_dir():
+        raise ConfigError(f"[audit] file {config.audit.file}: make the folder {folder}, and give it to this user")
 
 
 def _problems(config: GatewayConfig) -> Iterator[str]:

@@ -58,6 +58,9 @@ class AuditLog:
             last = self._last_line()
             self._chain = last or self._rotated()
             self._open_file()
+        except FileNotFoundError as error:
+            reason = f"make the folder {self._path.parent}, and give it to this user"
+            raise StorageError(f"[audit] file {self._path}: {reason}") from error
         except OSError as error:
             raise StorageError(f"[audit] file {self._path}: {error.strerror or error}") from error
         self._is_begun = True

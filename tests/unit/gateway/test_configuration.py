@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.cli.__main__ import main
 from fastbk.errors import ConfigError
 from fastbk.gateway.configuration import load
 
@@ -40,3 +41,16 @@ def test_a_trial_on_loopback_needs_only_a_store(tmp_path: Path) -> None:
     path = tmp_path / "gateway.toml"
     path.write_text(STORE)
     assert load(path).gateway.listen == "127.0.0.1:3182"
+
+
+def test_check_reads_the_files_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text(STORE)
+    assert main(["gateway", "--config", str(path), "--check"]) == 0
+    assert "a gateway would start with it" in capsys.readouterr().out
+    path.write_text(STORE + '[tls]\nmode = "require"\ncertificate_file = "/none.crt"\nkey_file = "/none.key"\n')
+    assert main(["gateway", "--config", str(path), "--check"]) == 2
+    assert "/none.crt is missing" in capsys.readouterr().err
+    path.write_text(STORE + '[audit]\nfile = "/none/audit.log"\n')
+    assert main(["gateway", "--config", str(path), "--check"]) == 2
+    assert "make the folder /none" in capsys.readouterr().err
