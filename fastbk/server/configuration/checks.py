@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
-from fastbk.meta.uri import is_gateway
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
 from fastbk.server.configuration import authentication, quotas
@@ -58,7 +57,7 @@ def check_security_files(config: BookieConfig) -> None:
 def _problems(config: BookieConfig) -> Iterator[str]:
     if not config.metadata.uri:
         yield "[metadata] uri is missing: the bookie needs it"
-    if is_gateway(config.metadata.uri):
+    if config.metadata.uri.startswith("gateway:"):  # `fastbk.meta` is imported later, beside the start
         yield "[metadata] uri names a gateway: a bookie needs the metadata store itself (`zk://...`)"
     yield from _directory_problems(config)
     host, port = split_address(config.bookie.listen, "[bookie] listen")
