@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fastbk.gateway.service import Service
     from fastbk.server.supervision.audit_log import AuditLog
 
+LIMITS = ("idle", "bodies", "large_bodies", "answers", "large_answers", "waits", "watched")
+
 
 async def open_pages(
     stack: AsyncExitStack,
@@ -61,7 +63,8 @@ def _lines(service: Service, connections: Connections) -> list[str]:
         for (name, status), count in sorted(service.requests.items())
     ]
     seconds = [(f'operation="{name}"', f"{spent_s:.6f}") for name, spent_s in sorted(service.seconds.items())]
-    limits = [(f'limit="{name}"', count) for name, count in sorted(service.limits.counts.items())]
+    counts = dict.fromkeys(LIMITS, 0) | service.limits.counts  # a rate needs a value before the first event
+    limits = [(f'limit="{name}"', count) for name, count in sorted(counts.items())]
     return [
         *family("fastbk_gateway_requests_total", "counter", "Requests answered, by operation and status.", requests),
         *family("fastbk_gateway_seconds_total", "counter", "Time of answers without their waits for changes.", seconds),

@@ -1,7 +1,7 @@
 """The metadata store of clients that reach it by gateways only: `gateway://host:3182;host2`. See `fastbk.meta.api`.
 
-It has what clients need: ledgers, records, marks and the list of bookies. Bookies, AutoRecovery, the janitor and tools
-that repair a cluster use the metadata store itself: what they need and this one lacks raises ConfigError.
+It has what clients need: ledgers, records, marks and the list of bookies. Bookies, AutoRecovery and tools that repair a
+cluster use the metadata store itself: what they need and this one lacks raises ConfigError.
 """
 
 from __future__ import annotations

@@ -144,6 +144,12 @@ class Call:
         (stat,) = self._read(lambda zk: [zk.exists_async(path, watch=watch)])
         return stat and _node(b"", stat)
 
+    def are_filled(self, paths: Iterable[str]) -> list[bool]:
+        """Return whether each of several nodes has data or children; all are asked for at once, and no data comes."""
+        listed = list(paths)
+        stats = self._read(lambda zk: [zk.exists_async(path) for path in listed])
+        return [stat is not None and bool(stat.dataLength or stat.numChildren) for stat in stats]
+
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str] | None:
         """Return the names of a node's children, None if there is no such node (then `watch` is not set)."""
         (names,) = self._read(lambda zk: [zk.get_children_async(path, watch=watch)])

@@ -185,12 +185,8 @@ class ZooKeeperRecords:
         there: list[str] = []
         for at in range(0, len(names), _READ_AT_ONCE):
             some = names[at : at + _READ_AT_ONCE]
-            nodes = call.get_all([f"{path}/{name}" for name in some])
-            there += [
-                name
-                for name, node in zip(some, nodes, strict=True)
-                if node is not None and (node.data or node.children)
-            ]
+            filled = call.are_filled(f"{path}/{name}" for name in some)
+            there += [name for name, is_filled in zip(some, filled, strict=True) if is_filled]
         return sorted(there)
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:

@@ -11,9 +11,7 @@ import json
 import os
 import re
 import signal
-import socket
 import sqlite3
-import ssl
 import subprocess
 import threading
 import time
@@ -34,14 +32,17 @@ from fastbk.tls.authority import Authority
 from fastbk.units import MIB
 from tests.fixtures.cli import Cli
 from tests.fixtures.exposition import parsed, scraped_at
+from tests.fixtures.gateways import WatchedGateway
 from tests.fixtures.monitoring import (
     DASHBOARDS,
     FOLDER,
     RULES,
     alerts,
+    knock,
     metrics_used,
     queries,
     scrape_config,
+    shake_hands,
 )
 from tests.fixtures.mounts import SmallDisk, run, small_disk
 from tests.fixtures.pages import page_at
@@ -73,11 +74,14 @@ def test_every_name_that_is_used_is_on_a_page(tmp_path: Path) -> None:
     }
     with LocalCluster(1, settings=settings) as cluster:
         bookie, services = cluster.bookies[0], dev_services(tmp_path, cluster.metadata_uri)
+        gateway = WatchedGateway(tmp_path / "gateway", cluster.metadata_uri, None)
         try:
             for service in services:
                 service.start()
+            gateway.start()
+            gateway.request()
             assert bookie.http_port is not None
-            ports = [bookie.http_port, *(one.http_port for one in services)]
+            ports = [bookie.http_port, gateway.page_port, *(one.http_port for one in services)]
             text = "fastbk_supervisor_condition{"
             wait_until(lambda: text in page_at(ports[0], "/metrics")[1], "the condition", WAIT_S)
             wait_until(lambda: all(map(answers, ports)), "all pages", WAIT_S)
@@ -85,6 +89,7 @@ def test_every_name_that_is_used_is_on_a_page(tmp_path: Path) -> None:
         finally:
             for service in services:
                 service.stop()
+            gateway.stop()
     types |= {name.metric: name.kind for name in NAMES if name.is_own and name.is_limit}
     endings = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}
     there = {name + end for name, kind in types.items() for end in endings.get(kind, ("",))}
@@ -146,7 +151,8 @@ class World:
         uri = self.cluster.metadata_uri
         self.janitor = DevService("janitor", folder, uri, "--interval", "1", tls=self.tls)
         self.healer = DevService("autorecovery", folder, uri, tls=self.tls)
-        for service in (self.janitor, self.healer):
+        self.gateway = WatchedGateway(folder / "gateway", uri, self.tls)
+        for service in (self.janitor, self.healer, self.gateway):
             stack.callback(service.stop)
             service.start()
         # A quarter of an hour is a minute: three deaths of a process take some seconds.
@@ -191,8 +197,9 @@ class World:
             f" key_file: {options.key_file}}}\n"
         )
         listened = [str(one.sections["http"]["listen"]) for one in self.cluster.bookies]
-        healer, janitor = (f"127.0.0.1:{one.http_port}" for one in (self.healer, self.janitor))
-        return scrape_config(listened, [healer], [janitor], secure)
+        ports = (self.healer.http_port, self.janitor.http_port, self.gateway.page_port)
+        healer, janitor, gateway = (f"127.0.0.1:{port}" for port in ports)
+        return scrape_config(listened, [healer], [janitor], [gateway], secure)
 
     def connect(self) -> fastbk.client.Client:
         return fastbk.connect(self.cluster.metadata_uri, tls=self.tls.options, append_timeout=5.0)
@@ -254,28 +261,6 @@ class World:
         self.cluster.wait_ready([bookie], WAIT_S, boots + 1)
 
 
-def knock(bookie: Bookie) -> None:
-    """Open more connections to its port than it may have."""
-    with ExitStack() as stack:
-        for _ in range(60):
-            with suppress(OSError):
-                one = socket.create_connection(("127.0.0.1", bookie.port), 5.0)
-                stack.enter_context(closing(one))
-
-
-def shake_hands(bookie: Bookie) -> None:
-    """Come with TLS and without a certificate, several times."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    for _ in range(10):
-        with (
-            suppress(OSError),
-            socket.create_connection(("127.0.0.1", bookie.port), 5.0) as plain,
-            context.wrap_socket(plain) as one,
-        ):
-            one.recv(1)
-
-
 def harm(bookie: Bookie) -> None:
     """Flip a bit of each entry in its entry logs; it does not run."""
     for path in (bookie.directory / "ledgers" / "logs").iterdir():
@@ -289,7 +274,7 @@ def test_every_alert_fires_for_its_fault_and_every_panel_has_data(tmp_path: Path
     program("prometheus")
     with ExitStack() as stack:
         world = World(tmp_path, stack)
-        wait_until(lambda: world.prometheus.targets_up() == 7, "all targets are up", WAIT_S)
+        wait_until(lambda: world.prometheus.targets_up() == 8, "all targets are up", WAIT_S)
         world.expect("FastbkCommitsSlow", SLOW, "flushes of the journal's disk take 30 ms longer")
         world.expect("FastbkCertificateEnds", SLOW, "a certificate for 13 days")
         world.expect("FastbkCursorLagging", None, "a cursor that nobody reads")
@@ -377,6 +362,7 @@ def harm_metadata(world: World) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         world.expect("FastbkMetadataAway", PLAIN, "another process locks the file")
+        world.expect("FastbkGatewayFails", None, "another process locks the file", world.gateway.request)
         other.execute("ROLLBACK")
 
 

@@ -35,7 +35,7 @@ ALERT = "FastbkCommitsSlow"
 def watched(cluster: LocalCluster, folder: Path) -> Iterator[Prometheus]:
     """Run a Prometheus that scrapes a cluster's bookies, with all alerts; services are not there."""
     listened = [f"127.0.0.1:{one.http_port}" for one in cluster.bookies]
-    with Prometheus(folder / "prometheus", scrape_config(listened, [], []), faster(RULES.read_text())) as prometheus:
+    with Prometheus(folder / "prometheus", scrape_config(listened), faster(RULES.read_text())) as prometheus:
         wait_until(lambda: prometheus.targets_up() == len(listened), "all bookies are scraped", WAIT_S)
         yield prometheus
 

@@ -65,7 +65,7 @@ def dashboards(folder: Path) -> None:
         names = {one.http_port: f"{one.name}:8000" for one in cluster.bookies}
         names |= {services["autorecovery"].http_port: "healer-1:8085", services["janitor"].http_port: "janitor-1:8086"}
         addresses = [f"127.0.0.1:{port}" for port in names]
-        config = scrape_config(addresses[:BOOKIES], addresses[BOOKIES:-1], addresses[-1:], _renamed(names))
+        config = scrape_config(addresses[:BOOKIES], addresses[BOOKIES:-1], addresses[-1:], more=_renamed(names))
         prometheus = stack.enter_context(Prometheus(data / "prometheus", config, faster(RULES.read_text())))
         began_s = time.time() + EDGE_S
         Cli(cluster.metadata_uri)("cluster", "heal", "rate", HEAL_RATE)
