@@ -227,15 +227,17 @@ class World:
     def expect(
         self,
         names: str,
-        number: int | None,
+        number: int | str | None,
         fault: str,
         again: Callable[[], object] | None = None,
     ) -> None:
-        """Wait until these alerts fire for what was just done to a bookie, or (None) to something else.
+        """Wait until these alerts fire for what was just done to a bookie, another target, or (None) something else.
 
         `again` is done until they do.
         """
-        at = "" if number is None else str(self.cluster.bookies[number].sections["http"]["listen"])
+        at = number or ""
+        if isinstance(number, int):
+            at = str(self.cluster.bookies[number].sections["http"]["listen"])
         left = {(name, at) for name in names.split()}
         assert not left & self.prometheus.firing(), "before the fault"
         began_s = time.monotonic()
@@ -362,7 +364,8 @@ def harm_metadata(world: World) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         world.expect("FastbkMetadataAway", PLAIN, "another process locks the file")
-        world.expect("FastbkGatewayFails", None, "another process locks the file", world.gateway.request)
+        gateway = f"127.0.0.1:{world.gateway.page_port}"
+        world.expect("FastbkGatewayFails", gateway, "another process locks the file", world.gateway.request)
         other.execute("ROLLBACK")
 
 
