@@ -81,4 +81,5 @@ class Principals:
                 self._audit.note("client.ended", connection.address, principal.name, reason=reason)
                 self._ends.note("ended", reason=reason, principal=principal.name, address=connection.address)
                 self._worker.admit(connection.slot, 0)
+                self._connections.discard(connection)  # TLS may take a while to close, and it ends once
                 connection.close()
