@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.errors import Unauthorized
@@ -38,7 +39,7 @@ def states(store: MetadataStore, access: Access, request: ReadStates) -> list[st
         access.check_time()
         if isinstance(subject, str):
             name = name_of(check_path(subject[1:]))
-            if _is_allowed(lambda: access.check_reading(subject[1:], name)):  # noqa: B023 -- called at once
+            if _is_allowed(partial(access.check_reading, subject[1:], name)):
                 if subject[0] == "=":
                     records.append(subject[1:])
                 else:
@@ -69,7 +70,7 @@ def _read(
 def _ledger_state(access: Access, ledger_id: int, ledger: VersionedLedger | None) -> str:
     if ledger is None:
         return ABSENT
-    is_allowed = _is_allowed(lambda: access.check_ledger(ledger_id, ledger.metadata))
+    is_allowed = _is_allowed(partial(access.check_ledger, ledger_id, ledger.metadata))
     return str(ledger.version) if is_allowed else FORBIDDEN
 
 

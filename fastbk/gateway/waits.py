@@ -95,11 +95,8 @@ class Waits:
         seen = list(request.seen or ())
         if now != seen or request.wait_ms <= 0:
             return now
-        subjects = list({
-            subject: None
-            for subject, state in zip(request.subjects, now, strict=True)
-            if state not in (ABSENT, FORBIDDEN)
-        })  # fmt: skip
+        pairs = zip(request.subjects, now, strict=True)
+        subjects = list(dict.fromkeys(subject for subject, state in pairs if state not in (ABSENT, FORBIDDEN)))
         wait_s = min(request.wait_ms, WAIT_MS_MAX) / 1e3
         if ABSENT in now:
             wait_s = min(wait_s, ABSENT_WAIT_S)

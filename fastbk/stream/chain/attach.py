@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import ConfigError, DraftGone, StreamBusy
 from fastbk.meta.records import Change
-from fastbk.model.ledger import NAMESPACE_KEY, STREAM_KEY, custom_of_stream
+from fastbk.model.ledger import STREAM_KEY, custom_of_stream
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import Contents, check_epoch, open_for_append
 from fastbk.stream.chain.changes import attach as attached
@@ -159,7 +159,5 @@ async def _claim(context: StreamContext, reader: LedgerReader) -> None:
     if owner not in (None, ours):
         raise ConfigError(f"ledger {reader.ledger_id} is a segment of another stream")
     if owner is None:
-        marks: dict[str, bytes | None] = {**custom_of_stream(context.stream_id, context.namespace)}
-        if reader.metadata.namespace:
-            marks.pop(NAMESPACE_KEY, None)  # it is somebody's already
-        await context.client.edit_metadata(reader.ledger_id, marks)
+        namespace = "" if reader.metadata.namespace else context.namespace  # one that it has it keeps
+        await context.client.edit_metadata(reader.ledger_id, custom_of_stream(context.stream_id, namespace))
