@@ -258,16 +258,9 @@ end_with_status(struct fbk_worker *worker, struct fbk_connection *connection, st
 /* Answers a request that never had a context. */
 static void
 refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
-                         uint32_t apache_status)
+       uint32_t apache_status)
 {
-    const struct fbk_apache_echo repeated = {
-        .protocol = asked->protocol,
-        .version = asked->version,
-        .operation = asked->operation,
-        .transaction_id = asked->transaction_id,
-        .ledger_id = asked->echo_ledger_id,
-        .entry_id = asked->echo_entry_id,
-    };
+    const struct fbk_apache_echo repeated = fbk_apache_echo_of(asked);
     struct fbk_apache_reply reply = reply_of(&repeated, apache_status);
     fbk_worker_apache_finish_refused(worker, asked, apache_status);
     put_reply(worker, connection, &reply);

@@ -142,14 +142,7 @@ fbk_context_new(struct fbk_worker *worker, struct fbk_connection *connection, co
         return NULL;
     uint32_t number = (uint32_t)(context - apache->contexts);
     *context = (struct fbk_apache_context){
-        .echo = {
-            .protocol = asked->protocol,
-            .version = asked->version,
-            .operation = asked->operation,
-            .transaction_id = asked->transaction_id,
-            .ledger_id = asked->echo_ledger_id,
-            .entry_id = asked->echo_entry_id,
-        },
+        .echo = fbk_apache_echo_of(asked),
         .generation = context->generation + 1,
         .slot = fbk_connection_slot(worker, connection),
         .next = connection->contexts,

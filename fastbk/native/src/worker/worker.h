@@ -613,6 +613,20 @@ enum fbk_outcome fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_conne
                                    const struct fbk_request *request);
 
 /* ---- worker/contexts.c */
+/* What a reply repeats of its request. */
+static inline struct fbk_apache_echo
+fbk_apache_echo_of(const struct fbk_apache_request *asked)
+{
+    return (struct fbk_apache_echo){
+        .protocol = asked->protocol,
+        .version = asked->version,
+        .operation = asked->operation,
+        .transaction_id = asked->transaction_id,
+        .ledger_id = asked->echo_ledger_id,
+        .entry_id = asked->echo_entry_id,
+    };
+}
+
 int32_t fbk_contexts_init(struct fbk_worker *worker);
 void fbk_contexts_free(struct fbk_worker *worker);
 /* All of a connection that is gone. */
