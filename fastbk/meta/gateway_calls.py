@@ -253,7 +253,7 @@ class GatewayCalls:
         if now_s - read_s >= TOKEN_CHECK_S:
             token = self._credentials.token().decode("ascii", "replace")
             if not _TOKEN.fullmatch(token):
-                raise ConfigError(f"{self._credentials.token_file}: no token has such characters")
+                raise ConfigError(f"{self._credentials.token_file}: this is no token: none has such characters")
             self._token = (now_s, token)
         return {"Authorization": f"Bearer {token}"}
 
