@@ -15,20 +15,11 @@ from fastbk.native.build_native import NATIVE, ffi_of
 from fastbk.native.build_stubs import stub_text
 from tests.style.tree import ROOT, SKIPPED, walk
 
-FILE_LINES_MAX = 400
-# A C file holds one whole concept: each split makes functions public that nobody else should call.
-C_FILE_LINES_MAX = 1000
+# A file holds one whole concept: each split makes names public that nobody else should use.
+FILE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 70
 FILE_BYTES_MAX = 512 * 1024
 TEXT = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".fbs", ".in", "")
-
-# Files over the limit: lines that they may have, and why they are one file.
-LONG_FILES: dict[str, tuple[int, str]] = {
-    "fastbk/replication/add_machine.py": (619, "one state machine; half of it is its events and questions"),
-    "fastbk/replication/writer_machine.py": (430, "one state machine, with the text of what its drivers do"),
-    "fastbk/client/ledger_writer.py": (520, "a public handle, the first candidate for a split"),
-    "tests/native/test_store.c": (550, "one program, many cases over one rig"),
-}
 
 # Functions over the limit, as file:function, with lines and reason.
 LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
@@ -149,12 +140,8 @@ def test_files_are_short() -> None:
     faults = []
     for relative, path in walk((".py", ".c", ".h")):
         lines = path.read_text().count("\n")
-        most = C_FILE_LINES_MAX if relative.startswith("fastbk/native/src/") else FILE_LINES_MAX
-        limit = LONG_FILES.get(relative, (most, ""))[0]
-        if lines > limit:
-            faults.append(f"{relative}: {lines} lines, at most {limit}")
-        if relative in LONG_FILES and lines <= most:
-            faults.append(f"{relative}: {lines} lines: take it off the list")
+        if lines > FILE_LINES_MAX:
+            faults.append(f"{relative}: {lines} lines, at most {FILE_LINES_MAX}: is it one concept?")
     assert not faults, "\n".join(faults)
 
 
@@ -196,7 +183,7 @@ def test_functions_are_short() -> None:
 
 def test_listed_exceptions_exist_and_have_reasons() -> None:
     known = {relative for relative, _ in walk()}
-    for key, (_, reason) in {**LONG_FILES, **LONG_FUNCTIONS}.items():
+    for key, (_, reason) in LONG_FUNCTIONS.items():
         assert key.split(":")[0] in known, f"{key} is gone: take it off the list"
         assert reason, key
 
