@@ -7,9 +7,14 @@ and marks that turn the direction of a line. And it may be of any length.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+
+import msgspec
 
 CHARACTERS_MAX = 1000
 """Of a text of others in a message of ours."""
+DEPTH_MAX = 20
+"""Of lists and tables in each other, where JSON has to be made by hand."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -25,23 +30,42 @@ def printable(text: str, characters_max: int = CHARACTERS_MAX, *, kept: str = ""
     return cut if len(text) <= characters_max else f"{cut}..."
 
 
-def printable_json(line: bytes) -> bytes:
-    """Return JSON with all that is not printable as escapes of JSON: it means the same, and can be shown."""
-    text = line.decode()
+def printable_json(value: object) -> bytes:
+    """Return a value as JSON of one line that can be shown; never raises.
+
+    What is not printable stands there as JSON's escapes, so it means the same. Only what JSON cannot say is changed:
+    lone surrogates become text, as `printable` has them, and so do objects, large integers and what lies too deep.
+    """
+    try:
+        data = msgspec.json.encode(value, enc_hook=_text_of)
+    except (ValueError, TypeError, ArithmeticError, RecursionError):  # UnicodeEncodeError is a ValueError
+        data = msgspec.json.encode(_encodable(value, DEPTH_MAX))
+    text = data.decode()
     if text.isprintable():
-        return line
+        return data
     return "".join(one if one.isprintable() else _json_escape(one) for one in text).encode()
 
 
-def encodable(value: object) -> object:
-    """Return what JSON could be made of, with the lone surrogates of its texts escaped: no encoding takes those."""
+def _encodable(value: object, depth: int) -> object:
+    if value is None or isinstance(value, (bool, float)):
+        return value
     if isinstance(value, str):
         return _SURROGATE.sub(lambda found: _escape(found[0]), value)
-    if isinstance(value, dict):
-        return {encodable(name): encodable(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [encodable(one) for one in value]
-    return value
+    if isinstance(value, int):
+        return value if -(1 << 63) <= value < 1 << 64 else hex(value)[:CHARACTERS_MAX]
+    if depth and isinstance(value, Mapping):
+        return {str(_encodable(str(name), 0)): _encodable(one, depth - 1) for name, one in value.items()}
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return [_encodable(one, depth - 1) for one in value]
+    return _text_of(value)
+
+
+def _text_of(value: object) -> str:
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 - whatever another's object does when it is shown
+        text = f"a {type(value).__name__}"
+    return _SURROGATE.sub(lambda found: _escape(found[0]), text)
 
 
 def _escape(character: str) -> str:

@@ -24,6 +24,7 @@ from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
+from fastbk.printable_text import printable_json
 from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.admin.listener import HttpListener
@@ -342,7 +343,7 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
         else:
             asked = dict(parse_qsl(query, keep_blank_values=True))
         async with asyncio.timeout(ROUTE_TIMEOUT_S):
-            return 200, JSON, msgspec.json.encode(await handler(asked)) + b"\n"
+            return 200, JSON, printable_json(await handler(asked)) + b"\n"
     except ConfigError as error:
         return _failed(400, str(error))
     except TimeoutError:
@@ -357,7 +358,7 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
 
 
 def _failed(status: int, text: str) -> Response:
-    return status, JSON, msgspec.json.encode({"error": text}) + b"\n"
+    return status, JSON, printable_json({"error": text}) + b"\n"
 
 
 def _body(method: str, headers: dict[str, str], *, takes_any: bool) -> tuple[Response | None, int]:
