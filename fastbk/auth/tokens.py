@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.auth.rights import NO_RIGHTS, OPERATIONS, Principal
 from fastbk.errors import ConfigError
+from fastbk.printable_text import printable
 from fastbk.private_files import read_public, read_secret
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES_MAX = 4096
 NAME_CHARACTERS_MAX = 200
+REASON_CHARACTERS_MAX = 300
 KEYS_MAX = 100
 ALGORITHM = "EdDSA"
 TAG_TYPE = "fastbk-ledger"
@@ -35,7 +37,10 @@ _PUBLIC_FIELDS = ("kty", "crv", "x", "kid")
 
 
 class TokenError(Exception):
-    """A token that is not accepted; the text says why, without the token."""
+    """A token that is not accepted; the text says why, without the token. It can be sent and shown."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(printable(reason, REASON_CHARACTERS_MAX))
 
 
 class TokenKeys:
@@ -112,8 +117,10 @@ class TokenKeys:
             )  # fmt: skip
         except jwt.InvalidAudienceError:
             raise TokenError("it is for another cluster (aud)") from None
-        except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise TokenError(f"it is not good: {str(error)[:200]}") from None
+        except TokenError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a stranger's bytes in a library; its text may quote them
+            raise TokenError(f"it is not good: {error}") from None
         return claims, key_id
 
 

@@ -101,7 +101,7 @@ class Connections:
         name = writer.get_extra_info("peername")
         is_secure = writer.get_extra_info("ssl_object") is not None
         client = Client(is_secure=is_secure, address=str(name[0]) if isinstance(name, tuple) else "")
-        certificate = writer.get_extra_info("peercert") or {} if is_secure else None
+        certificate = writer.get_extra_info("peercert") or b"" if is_secure else None
         self._admission.meet(client, certificate)
         return Peer(client)
 

@@ -15,7 +15,7 @@ from fastbk.server.network.auth_files import AuthFiles
 from fastbk.tls.roles import first_role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from fastbk.server.configuration.authentication import (
         AuthenticationSettings,
@@ -114,10 +114,10 @@ class Admission:
         """Whether a client that begins SASL in the clear has to upgrade first."""
         return self.takes("sasl") and not self._sasl_without_tls
 
-    def meet(self, client: Client, certificate: Mapping[str, Any] | None) -> None:
+    def meet(self, client: Client, certificate: bytes | None) -> None:
         """Say who a client is, as far as its connection shows it.
 
-        `certificate`: as `SSLSocket.getpeercert` has it, {} where none was shown; None: the client is in the clear.
+        `certificate`: in DER, and verified; b"" where none was shown; None: the client is in the clear.
         """
         client.principal, client.refusal, client.exchange = NOBODY, "", None
         if certificate is None and self._is_tls_required:
@@ -211,7 +211,7 @@ class Admission:
                 rights |= granted
         return rights
 
-    def _role_refusal(self, certificate: Mapping[str, Any]) -> str:
+    def _role_refusal(self, certificate: bytes) -> str:
         if not self._certificate_roles:
             return ""
         role = first_role(certificate)
