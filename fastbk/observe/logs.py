@@ -174,10 +174,11 @@ class LimitLog:
         counts: events of each limit since the process started; a limit without events is missing.
     """
 
-    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`event`: the name of the log line."""
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic, level: str = "warning") -> None:
+        """`event`: the name of the log line, and `level` its level."""
         self.counts: dict[str, int] = {}
         self._event = event
+        self._level = level
         self._clock = clock
         self._logged: dict[str, tuple[float, int]] = {}
 
@@ -190,4 +191,5 @@ class LimitLog:
         if now_s - logged_s < LOG_INTERVAL_S:
             return
         self._logged[limit] = (now_s, total)
-        warning(self._event, limit=limit, count=total - logged_total, total=total, **values)
+        line = {"limit": limit, "count": total - logged_total, "total": total, **values}
+        write(self._level, self._event, line)

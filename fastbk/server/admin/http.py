@@ -98,6 +98,7 @@ class PageServer:
         self._requests, self._answers = Places(REQUESTS_MAX), Places(ANSWERS_MAX)
         self._routes_running = 0
         self._limits = LimitLog("http.limit_reached")
+        self._faults = LimitLog("http.connection_failed", level="error")
         self.port = 0
 
     def refused(self) -> dict[str, int]:
@@ -190,6 +191,10 @@ class PageServer:
             await self._sent(writer, answer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # it did not ask properly or is gone: nothing to say
+        except Exception as error:  # noqa: BLE001 - one client's exception is not the server's
+            trace = traceback.format_exc(limit=-12)
+            self._faults.note(type(error).__name__, reason=repr(error), trace=trace)
+            await self._sent(writer, _encoded(*_failed(500, "a fault of this server's: see its log"), has_body=True))
         finally:
             self._connections.discard(task)
             writer.transport.abort()

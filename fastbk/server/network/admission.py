@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from fastbk.auth.digest_md5 import DigestServer, SaslError
+from fastbk.auth.revocations import can_be_revoked
 from fastbk.auth.rights import ALL_RIGHTS, ANYBODY, NO_RIGHTS, NOBODY, ROLES, Principal
 from fastbk.auth.tokens import TokenError
 from fastbk.server.configuration.authentication import is_limited
@@ -212,10 +213,10 @@ class Admission:
         return rights
 
     def _role_refusal(self, certificate: bytes) -> str:
-        if not self._certificate_roles:
-            return ""
         role = first_role(certificate)
-        if role in self._certificate_roles:
+        if role and not can_be_revoked(role):
+            return f"this {self._server} does not serve the role {role[:100]!r}: it could not be revoked"
+        if not self._certificate_roles or role in self._certificate_roles:
             return ""
         if not role:
             return f"this {self._server} serves certificates with a role: an organizational unit such as 0:writer"
