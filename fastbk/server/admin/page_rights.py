@@ -53,7 +53,7 @@ class PageRights:
         if self._tokens is not None and authorization[: len(BEARER)].lower() == BEARER:
             return self._user_of_token(self._tokens, authorization[len(BEARER) :].strip())
         certificate = writer.get_extra_info("peercert")
-        role = first_role(certificate or {})
+        role = first_role(certificate or b"")
         principal = f"certificate:{role}" if certificate else ""
         if not self._roles or role in self._roles:
             return PageUser(principal)
