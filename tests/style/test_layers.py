@@ -18,7 +18,7 @@ from tests.style.tree import ROOT, walk
 # `package.folder` puts one folder of a package into a layer of its own.
 LAYERS = [
     {"errors", "exit_codes", "invariant", "option_checks", "units", "config", "private_files"}
-    | {"durable_files", "formats", "properties", "rate_limit", "retry"},
+    | {"durable_files", "formats", "printable_text", "properties", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"tls", "auth"},
