@@ -220,7 +220,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A connection that reads less than 4 KiB of its replies in this time is cut."""
 
     hello_timeout_ms: Milliseconds = 10_000
-    """From the first byte to a complete hello."""
+    """From the first byte to a complete hello, or to the end of a TLS handshake. Where clients authenticate themselves:
+    from the beginning of a connection until its client has."""
 
     frame_timeout_ms: Milliseconds = 30_000
     """Longest pause in a frame, and the time for a small one. Each byte of a frame adds 1/`frame_rate_min` s."""

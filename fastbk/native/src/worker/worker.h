@@ -102,7 +102,7 @@ struct fbk_connection {
     bool has_ended;       /* its peer has, or it is broken: nothing more is received */
     bool is_watched;      /* by worker->poll_fd */
     bool is_trial;        /* one of FBK_TRIALS_MAX */
-    bool is_awaited;      /* its first byte is not to be received yet */
+    bool is_awaited;      /* its next bytes are not to be received yet */
     uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
     uint8_t tagged_rights; /* the same, for the ledgers in `tags` (INV-N4) */
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
@@ -375,6 +375,20 @@ fbk_connection_is_alive(const struct fbk_connection *connection)
     return connection->state != FBK_CONNECTION_FREE && connection->state != FBK_CONNECTION_GONE;
 }
 
+/* Nobody knows who it is yet, and it is served nothing (INV-N5).  Where clients do not authenticate themselves there are none. */
+static inline bool
+fbk_connection_is_stranger(const struct fbk_connection *connection)
+{
+    return connection->rights == 0;
+}
+
+/* Its deadline is the one from its beginning. */
+static inline bool
+fbk_connection_is_new(const struct fbk_connection *connection)
+{
+    return connection->state != FBK_CONNECTION_OPEN || fbk_connection_is_stranger(connection);
+}
+
 /* The lane of the pair that a ledger lives in. */
 static inline struct fbk_lane *
 fbk_lane_of(struct fbk_worker *worker, int64_t ledger_id)
@@ -467,6 +481,8 @@ fbk_line_first(struct fbk_worker *worker, uint32_t line)
 
 /* A deadline so long from now. */
 void fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us);
+/* The time for its hello or its handshake begins; a stranger's has begun with its connection. */
+void fbk_connection_begin(struct fbk_worker *worker, struct fbk_connection *connection);
 
 /* It has output or events. */
 static inline void
