@@ -16,7 +16,7 @@ from fastbk.gateway.ledger_rules import (
     needs_of_deletion,
     needs_of_update,
 )
-from fastbk.gateway.rules import ADD, DELETE, READ, WRITE, Need
+from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, WRITE, Need
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.gateway_messages import LedgerPage, LedgerRow, bounded
@@ -55,9 +55,12 @@ def plan_creation(store: MetadataStore, access: Access, request: messages.Create
     ledger_id, metadata = check_ledger_id(request.ledger_id), _metadata(request.metadata)
     needs = needs_of_creation(metadata)
     access.check_all(needs, f"ledger {ledger_id}")
-    if metadata.is_placeholder and ledger_id <= store.highest_drawn_id():
-        pass  # it keeps an id that was drawn from being used, whoever drew it: he draws another
-    else:
+    is_drawn = ledger_id <= store.highest_drawn_id()
+    if not is_drawn:
+        # Ids that are chosen may use up those that the counter is to give out (INV-W6).
+        access.check(Need(ADMIN, "choose an id that was not drawn for"), f"ledger {ledger_id}")
+    if not (metadata.is_placeholder and is_drawn):
+        # A placeholder keeps an id that was drawn from being used, whoever drew it: he draws another.
         access.check_ledger(ledger_id, metadata)
 
     def act() -> int:

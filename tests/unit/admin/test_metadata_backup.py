@@ -29,7 +29,7 @@ from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
 from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import RESERVE_IDS
+from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -107,6 +107,25 @@ def test_a_backup_of_an_ensemble_comes_back_in_another(
             restore(again, file)
             assert list(differences(file, again)) == []
             assert restore(again, file).was_complete
+
+
+@pytest.mark.parametrize("chosen", [2**62 - 1, 2**62 - 500, 2**50])
+def test_an_id_that_somebody_chose_does_not_stop_a_restore(
+    zookeeper: ZooKeeperPlace, tmp_path: Path, chosen: int
+) -> None:
+    """INV-M3: ids are drawn above those that the counter gave out, also where an older mark has the chosen one."""
+    file = tmp_path / "backup"
+    with closing(open_store(zookeeper.uri())) as store:
+        drawn = store.next_ledger_id()
+        for ledger_id in (drawn, chosen):
+            store.create_ledger(ledger_id, metadata())
+        raise_mark(store, Mark(highest_id=chosen))
+        backup(store, file)
+        uri = zookeeper.location("/restored").uri
+        with closing(remade_store(uri, store.instance_id())) as again:
+            restore(again, file)
+            assert again.list_ledgers() == [drawn, chosen]
+            assert drawn + RESERVE_IDS < again.next_ledger_id() < drawn + 2 * RESERVE_IDS
 
 
 def test_damage_anywhere_is_noticed_before_anything_is_written(tmp_path: Path, rng: random.Random) -> None:
