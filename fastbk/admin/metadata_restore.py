@@ -33,7 +33,7 @@ from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, GroupingStore
 from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
+from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, is_counted, raise_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -110,12 +110,13 @@ def restore(store: MetadataStore, path: Path) -> Restored:
         _check_empty(store)
     elif found[0].archive_id != summary.archive_id:
         raise MetadataConflict(f"this metadata was restored from another backup, {found[0].archive_id}")
+    # First of all: a store whose ids cannot be moved stays empty.
+    _move_ids(store, summary, out)
     taken = format_utc_ms(summary.head.began_ms)
     # Nobody deletes what half a store does not list.
     out.hold_id = place_hold(store, new_hold(f"metadata was restored from a backup of {taken}")).hold_id
     begun = RestoreRecord(archive_id=summary.archive_id, is_complete=False)
     version = _put_restore_record(store, begun, None if found is None else found[1])
-    _move_ids(store, summary, out)
     for frame in read_archive(path):
         if isinstance(frame, Ledgers):
             _write_ledgers(store, frame.items, summary.deleted, out)
@@ -157,10 +158,14 @@ def _check_empty(store: MetadataStore) -> None:
 
 
 def _move_ids(store: MetadataStore, summary: Summary, out: Restored) -> None:
-    """Have no id be drawn that any ledger had, also of those made after the backup (INV-M3)."""
-    mark = summary.head.mark
-    highest = max(summary.end.highest_drawn_id, mark.highest_id, mark.floor)
-    if not 0 <= highest < COUNTED_ID_END:
+    """Have no id be drawn that any ledger had, also of those made after the backup (INV-M3).
+
+    A mark that is far above the counter is of an earlier version, and of an id that somebody chose.
+    """
+    mark, drawn = summary.head.mark, summary.end.highest_drawn_id
+    marked = [one for one in (mark.highest_id, mark.floor) if is_counted(one, drawn)]
+    highest = max(drawn, *marked, -1)
+    if highest < 0:
         return
     out.highest_id = highest + RESERVE_IDS
     store.move_ids_above(LedgerId(out.highest_id))

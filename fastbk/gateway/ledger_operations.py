@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
 
 READ_AT_ONCE = 100
-UNDRAWN = Need(ADMIN, "create by an id that was not drawn")
 MARK_BYTES_MAX = 64 * 1024
 """Of what is added to a mark, and of a mark that more is added to."""
 DELETE_TRIES_MAX = 10
@@ -58,13 +57,13 @@ def plan_creation(store: MetadataStore, access: Access, request: messages.Create
     ledger_id, metadata = check_ledger_id(request.ledger_id), _metadata(request.metadata)
     needs = needs_of_creation(metadata)
     access.check_all(needs, f"ledger {ledger_id}")
-    if metadata.is_placeholder and ledger_id <= store.highest_drawn_id():
-        pass  # it keeps an id that was drawn from being used, whoever drew it: he draws another
-    else:
+    is_drawn = ledger_id <= store.highest_drawn_id()
+    if not is_drawn:
+        # Ids that are chosen may use up those that the counter is to give out (INV-W7).
+        access.check(Need(ADMIN, "choose an id that was not drawn for"), f"ledger {ledger_id}")
+    if not (metadata.is_placeholder and is_drawn):
+        # A placeholder keeps an id that was drawn from being used, whoever drew it: he draws another.
         access.check_ledger(ledger_id, metadata)
-        if not access.has(UNDRAWN) and ledger_id > store.highest_drawn_id():
-            # Ids of whole clusters begin above the highest: few high ones would use them up.
-            access.check(UNDRAWN, f"ledger {ledger_id}")
 
     def act() -> int:
         try:

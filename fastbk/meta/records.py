@@ -1,7 +1,8 @@
 """Records of a metadata store for what is built on ledgers: small values at paths, changed by compare-and-set.
 
 A path is names with slashes between them, such as `streams/1f/1f07/chain`; a record may have others below it. What is
-empty is no record. Versions are numbers that mean nothing but "the same as when I read it".
+empty is no record. Versions are numbers of at most 64 bits (INV-M14) that mean nothing but "the same as when I read
+it".
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ metadata that knows less than a bookie stores was rolled back, and nothing else 
 INV-M3: no ledger id at or below the mark's `floor` is drawn. A bookie that finds a rollback sets it above every id that
 it has stored, and by `RESERVE_IDS` more for ids that were drawn between its last look and the rollback.
 
-Ids that somebody chose without metadata do not count: the highest id is what the store's counter has given out, and
-what its listings contained.
+Ids that somebody chose without metadata do not count (`is_counted`): the highest id is what the store's counter has
+given out, and what its listings contained near it. Else one ledger with a high id would leave no room for the floor.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 MARK_PATH = "cluster/mark"
 RESERVE_IDS = 1000
 """More than metadata gives out between two looks of a bookie, of which there is one every few seconds."""
-COUNTED_ID_END = 2**62
-"""Ids from here on are nobody's counter: above them there is no room for others."""
+COUNTED_ID_END = 2**48
+"""Ids from here on were chosen, unless the counter is there: a counter moves by 2^32 at most after each rollback."""
+CHOSEN_DISTANCE = 2**32
+"""So far above the counter an id was chosen, by somebody who may want the counter to end."""
+MOVED_ID_END = 2**62
+"""No counter is moved beyond: above it there is no room for others."""
 TRIES_MAX = 20
 
 
@@ -51,6 +55,11 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
             highest_id=max(self.highest_id, other.highest_id),
             floor=max(self.floor, other.floor),
         )
+
+
+def is_counted(ledger_id: int, drawn_id: int) -> bool:
+    """Return whether an id may be a counter's that has given out `drawn_id` as its highest one."""
+    return ledger_id <= max(drawn_id, -1) + CHOSEN_DISTANCE
 
 
 class MarkedStore(Protocol):

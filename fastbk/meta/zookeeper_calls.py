@@ -61,6 +61,8 @@ class Node:
     version: int
     created_zxid: int
     """Tells a node from one that was made under its name later."""
+    written_zxid: int
+    """The transaction that wrote it last: tells this content from every other that the name ever had."""
     owner: int
     """The session that an ephemeral node belongs to; 0 for others."""
     written_ms: int
@@ -350,6 +352,7 @@ def _node(data: bytes, stat: Any) -> Node:  # noqa: ANN401 -- kazoo's
         data,
         stat.version,
         stat.czxid,
+        stat.mzxid,
         stat.ephemeralOwner,
         stat.mtime,
         stat.numChildren,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fastbk.errors import StorageError
-from fastbk.meta.rollback_mark import COUNTED_ID_END
+from fastbk.meta.rollback_mark import MOVED_ID_END
 from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, Op, ResultUnknown
 from fastbk.meta.zookeeper_paths import SHORT_ID_END, Layout, Paths
 from fastbk.model.ids import LedgerId
@@ -55,7 +55,7 @@ def move_above(call: Call, paths: Paths, layout: Layout, floor: LedgerId) -> Non
     A near move draws the ids up to there. A far one begins to draw from `idgen-long`, or from its next high half, which
     Apache's clients do as well. Raises StorageError where the layout has 31 bits and the move is far.
     """
-    if floor >= COUNTED_ID_END:
+    if floor >= MOVED_ID_END:
         raise StorageError(f"ledger ids cannot be moved above {floor}: choose ids yourself")
     if layout.draws_long_ids and (
         floor >= SHORT_ID_END or call.exists(paths.idgen_long) is not None

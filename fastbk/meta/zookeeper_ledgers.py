@@ -88,7 +88,8 @@ class Ledgers:
                 return drawn
 
     def highest_drawn_id(self, call: Call) -> LedgerId:
-        """Return the highest id that was drawn."""
+        """Return the highest id that was drawn, by whatever server it was."""
+        call.sync(self._paths.root)
         return ids.highest_drawn(call, self._paths, self._layout)
 
     def move_ids_above(self, call: Call, ledger_id: LedgerId) -> None:

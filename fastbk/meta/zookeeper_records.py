@@ -1,8 +1,11 @@
 """Records in ZooKeeper: a node each below `<own>/records`. See `fastbk.meta.records`.
 
 A node without data is no record but stands on the way to others; it is made when something below it is, and goes with
-the record above it. A version is made of the transaction that made the node and the node's own version, so that a
-record made anew never has a version that an earlier one had.
+the record above it.
+
+INV-M14: a version is the transaction that wrote the node last (mzxid). So it has 64 bits on any server, and no two
+contents of a path ever had the same one, not even of a record that was deleted and made anew. The transaction that made
+the node (czxid) and the node's own version would need 96 bits: an ensemble counts its elections above bit 32 of both.
 """
 
 from __future__ import annotations
@@ -35,11 +38,10 @@ from fastbk.meta.zookeeper_session import Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 
 _READ_AT_ONCE = 500
-_NODE_VERSION_BITS = 32
 
 
 def _version(node: Node) -> int:
-    return node.created_zxid << _NODE_VERSION_BITS | node.version
+    return node.written_zxid
 
 
 def _record(node: Node | None) -> VersionedRecord | None:

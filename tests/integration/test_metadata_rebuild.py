@@ -28,6 +28,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until
+from tests.fixtures.zookeeper import QuorumServer
 
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 BOOKIES = 4
@@ -240,7 +241,7 @@ def wipe(server: ZooKeeperServer, folder: Path) -> None:
 
 
 def test_wiped_zookeeper_is_made_anew(tmp_path: Path) -> None:
-    server = ZooKeeperServer(tmp_path / "zookeeper", tick_ms=100, is_durable=False)
+    server = QuorumServer(tmp_path / "zookeeper")
     server.start()
     try:
         uri = f"zk+hierarchical://{server.address}/ledgers"

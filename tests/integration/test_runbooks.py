@@ -26,6 +26,7 @@ from tests.fixtures.mounts import KIND, small_disk
 from tests.fixtures.runbook import FOLDER, Action, Walk
 from tests.fixtures.steady_load import SteadyLoad
 from tests.fixtures.wait import wait_until
+from tests.fixtures.zookeeper import QuorumServer
 from tests.rigs import mounts
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
@@ -178,7 +179,7 @@ def test_lose_a_zone(machines: Callable[..., Machines]) -> None:
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    server = ZooKeeperServer(tmp_path / "zookeeper", tick_ms=100, is_durable=False)
+    server = QuorumServer(tmp_path / "zookeeper")
     server.start()
     yield server
     server.stop()

@@ -26,11 +26,12 @@ from fastbk.meta.hold import (
     read_record,
 )
 from fastbk.meta.rollback_mark import (
-    COUNTED_ID_END,
+    MOVED_ID_END,
     RESERVE_IDS,
     Mark,
     RolledBack,
     evidence,
+    is_counted,
     raise_mark,
     read_mark,
 )
@@ -122,7 +123,7 @@ class MetadataAge:
             return
         self._polled_s = now_s
         try:
-            self._follow(listed_id if listed_id < COUNTED_ID_END else -1)
+            self._follow(listed_id)
         finally:
             if is_last or now_s - self._stored_s >= STORE_INTERVAL_S:
                 self._write()
@@ -146,7 +147,10 @@ class MetadataAge:
         if why := evidence(self._known, published):
             raise RolledBack(why)
         drawn_id = self._store.highest_drawn_id()
-        highest_id = max(drawn_id if drawn_id < COUNTED_ID_END else -1, listed_id)
+        highest_id = max(
+            drawn_id if drawn_id < MOVED_ID_END else -1,
+            listed_id if is_counted(listed_id, drawn_id) else -1,
+        )
         is_due = self._clock() - self._aged_s >= AGE_INTERVAL_S
         if highest_id <= published.highest_id and not is_due:
             return published

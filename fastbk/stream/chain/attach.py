@@ -32,12 +32,13 @@ async def attach(
     All of them or none. `key` and `number` make it repeatable: numbers of one key rise from 0, and a number that the
     key had, or one below it, changes nothing. The stream is taken over first: a writer that it has is fenced.
 
-    A ledger's entries must be those of a stream (`fastbk/stream/README.md`); their transaction ids are taken as
-    relative to the stream's last one.
-    The ledgers are the stream's from then on, and are deleted with its segments.
+    A ledger's entries must be those of a stream (`fastbk/stream/README.md`). Transaction ids stay as they are where a
+    stream's writer wrote them; others count from the stream's last one on (INV-S15). The ledgers are the stream's from
+    then on, and are deleted with its segments.
 
-    Raises ConfigError for a ledger that is open, empty, or a stream's already; StorageError for one with other
-    entries; MetadataConflict when a writer opened the stream meanwhile (call it again); StreamSealed, StreamNotFound.
+    Raises ConfigError for a ledger that is open, empty, a stream's already, or older than the stream's end;
+    StorageError for one with other entries; MetadataConflict when a writer opened the stream meanwhile (call it again);
+    StreamSealed, StreamNotFound.
     """
     _check_arguments(ledger_ids, key, number)
     known = await _open_chain(context, key, number, is_fencing=True)

@@ -1,4 +1,4 @@
-"""Changes of a chain: pure functions from one to the next, whoever makes them (INV-S2 to INV-S4, INV-S6 to INV-S9).
+"""Changes of a chain: pure functions from one to the next (INV-S2 to INV-S4, INV-S6 to INV-S9, INV-S15).
 
 What a change may not do it refuses with an error. Whoever made a change writes the chain by compare-and-set, and
 decides anew when somebody was faster, or when nobody knows whether it was written (`store.py`): a change that
@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from fastbk.errors import MetadataConflict, StreamSealed
+from fastbk.errors import ConfigError, MetadataConflict, StreamSealed
 from fastbk.invariant import check
 from fastbk.stream.chain.chain import (
     ATTACHMENTS_MAX,
@@ -106,6 +106,8 @@ class Contents(msgspec.Struct, frozen=True):
     last_dlsn: DLSN | None = None
     index_entry_id: int = NONE
     size_bytes: int = 0
+    epoch: int = 0
+    """Of the stream's writer that wrote its first entry; 0: none did, but somebody who was to attach it."""
 
 
 def close_segment(
@@ -178,6 +180,9 @@ def attach(
 
     `segments`: of each its ledger and contents, with transaction ids as they are in its entries. Raises
     MetadataConflict while a segment is open: whoever attaches has to take the stream over first.
+
+    INV-S15: a writer's ids are the stream's own and stay as they are; raises ConfigError where they would fall. Ids of
+    a ledger that no writer of a stream wrote (epoch 0) count from the stream's last one on.
     """
     _check_not_sealed(chain)
     if number <= chain.attached_number(key):
@@ -185,33 +190,37 @@ def attach(
     if chain.open_rows:
         raise MetadataConflict(f"stream {chain.stream_id} has an open segment: a writer has it")
     for ledger_id, contents in segments:
-        base_txid = max(chain.last_txid, 0)
-        row = Segment(
-            chain.next_number,
-            ledger_id,
-            SegmentState.OPEN,
-            chain.epoch,
-            now_us,
-            chain.end_seq,
-            base_txid,
-        )
-        chain = replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1)
-        chain = close_segment(
-            chain,
-            ledger_id,
-            replace(
-                contents,
-                first_txid=base_txid + contents.first_txid,
-                last_txid=base_txid + contents.last_txid,
-                last_dlsn=contents.last_dlsn and contents.last_dlsn._replace(segment=row.number),
-                first_time_us=max(contents.first_time_us, chain.last_time_us),
-                last_time_us=max(contents.last_time_us, chain.last_time_us),
-            ),
-        )
+        chain = _attach_one(chain, ledger_id, contents, now_us)
     others = [one for one in chain.attachments if one.key != key]
     once = [one for one in others if one.key.startswith(ONCE)][:-ONCE_MAX]
     kept = [one for one in others if one not in once][-(ATTACHMENTS_MAX - 1) :]
     return replace(chain, attachments=(*kept, Attachment(key, number)))
+
+
+def _attach_one(chain: Chain, ledger_id: int, contents: Contents, now_us: int) -> Chain:
+    base_txid = 0 if contents.epoch else max(chain.last_txid, 0)
+    if contents.epoch and contents.first_txid < chain.last_txid:
+        raise ConfigError(
+            f"ledger {ledger_id} begins with the transaction id {contents.first_txid}, and stream {chain.stream_id} has"
+            f" {chain.last_txid} already: attach segments in the order in which they were written, before anybody"
+            " writes to the stream"
+        )
+    row = Segment(
+        chain.next_number, ledger_id, SegmentState.OPEN, chain.epoch, now_us, chain.end_seq, base_txid
+    )
+    chain = replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1)
+    return close_segment(
+        chain,
+        ledger_id,
+        replace(
+            contents,
+            first_txid=base_txid + contents.first_txid,
+            last_txid=base_txid + contents.last_txid,
+            last_dlsn=contents.last_dlsn and contents.last_dlsn._replace(segment=row.number),
+            first_time_us=max(contents.first_time_us, chain.last_time_us),
+            last_time_us=max(contents.last_time_us, chain.last_time_us),
+        ),
+    )
 
 
 # --- truncation and deletion ------------------------------------------------------------------------------------

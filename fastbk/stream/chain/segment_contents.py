@@ -53,6 +53,7 @@ async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> 
         last_dlsn=DLSN(number, entry_id, head.record_count - 1),
         index_entry_id=index_entry_id,
         size_bytes=reader.metadata.length or 0,
+        epoch=first.epoch,
     )
 
 

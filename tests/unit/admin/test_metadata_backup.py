@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fastbk.admin.metadata_archive import (
     read_archive,
 )
 from fastbk.admin.metadata_backup import backup, differences
+from fastbk.admin.metadata_rebuild import remade_store
 from fastbk.admin.metadata_restore import raise_if_half_restored, restore
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
@@ -27,9 +29,10 @@ from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
 from fastbk.meta.records import Change
-from fastbk.meta.rollback_mark import RESERVE_IDS
+from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
 from tests.fixtures.metadata import metadata, service
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 _numbers = count()
 
@@ -53,7 +56,8 @@ def fill(store: MetadataStore, rng: random.Random) -> None:
         (found,) = store.records.read([f"streams/{path}"])
         version = None if found is None else found.version
         store.records.change([Change(f"streams/{path}", b"%d" % number, version)])
-    store.records.change([Change("namespaces/aa/aaaa", bytes(600_000)), Change("namespaces/aa/bbbb", bytes(600_000))])
+    for path in ("namespaces/aa/aaaa", "namespaces/aa/bbbb"):
+        store.records.change([Change(path, bytes(600_000))])
     store.records.change([Change("autorecovery/settings", b"{}"), Change("autorecovery/votes/1", b"x")])
     store.records.change([Change("under_replicated/00/00", b"x")])
     for name in ("b1", "b2"):
@@ -88,6 +92,40 @@ def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -
     assert again.next_ledger_id() > summary.end.highest_drawn_id + RESERVE_IDS, "INV-M3"
     assert restore(again, file).was_complete
     again.close()
+
+
+def test_a_backup_of_an_ensemble_comes_back_in_another(
+    zookeeper: ZooKeeperPlace, tmp_path: Path, rng: random.Random
+) -> None:
+    """Its transactions are numbered beyond 32 bits, as those of every ensemble (INV-M14)."""
+    file = tmp_path / "backup"
+    with closing(open_store(zookeeper.uri())) as store:
+        fill(store, rng)
+        backup(store, file)
+        uri = zookeeper.location("/restored").uri
+        with closing(remade_store(uri, store.instance_id())) as again:
+            restore(again, file)
+            assert list(differences(file, again)) == []
+            assert restore(again, file).was_complete
+
+
+@pytest.mark.parametrize("chosen", [2**62 - 1, 2**62 - 500, 2**50])
+def test_an_id_that_somebody_chose_does_not_stop_a_restore(
+    zookeeper: ZooKeeperPlace, tmp_path: Path, chosen: int
+) -> None:
+    """INV-M3: ids are drawn above those that the counter gave out, also where an older mark has the chosen one."""
+    file = tmp_path / "backup"
+    with closing(open_store(zookeeper.uri())) as store:
+        drawn = store.next_ledger_id()
+        for ledger_id in (drawn, chosen):
+            store.create_ledger(ledger_id, metadata())
+        raise_mark(store, Mark(highest_id=chosen))
+        backup(store, file)
+        uri = zookeeper.location("/restored").uri
+        with closing(remade_store(uri, store.instance_id())) as again:
+            restore(again, file)
+            assert again.list_ledgers() == [drawn, chosen]
+            assert drawn + RESERVE_IDS < again.next_ledger_id() < drawn + 2 * RESERVE_IDS
 
 
 def test_damage_anywhere_is_noticed_before_anything_is_written(tmp_path: Path, rng: random.Random) -> None:

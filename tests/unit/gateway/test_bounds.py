@@ -14,7 +14,12 @@ from msgspec.structs import replace
 from fastbk.errors import ConfigError, StorageError, Unauthorized
 from fastbk.gateway.ledger_operations import MARK_BYTES_MAX
 from fastbk.gateway.ledger_rules import CUSTOM_BYTES_MAX
-from fastbk.gateway.record_rules import BYTES_MAX, NAMESPACES_DEEP_MAX, NEW_PAGES_MAX, READERS_CURSOR_BYTES_MAX
+from fastbk.gateway.record_rules import (
+    BYTES_MAX,
+    NAMESPACES_DEEP_MAX,
+    NEW_PAGES_MAX,
+    READERS_CURSOR_BYTES_MAX,
+)
 from fastbk.gateway.shares import Budgets
 from fastbk.meta import MetadataStore
 from fastbk.meta.records import VALUE_BYTES_MAX, Change

@@ -116,6 +116,18 @@ def test_a_limited_client_works_with_ledgers_of_its_namespaces_only(store: Metad
         shop.update_ledger(mine, moved, found.version)
 
 
+def test_only_an_admin_chooses_an_id_that_was_not_drawn(store: MetadataStore) -> None:
+    """INV-W7: a high id could use up those that the counter is to give out."""
+    drawn = store.next_ledger_id()
+    client = of(store, *WRITER)
+    for chosen in (drawn + 1, 2**62 - 1):
+        with pytest.raises(Unauthorized, match="needs the operation admin"):
+            client.create_ledger(chosen, metadata())
+    assert store.list_ledgers() == []
+    client.create_ledger(drawn, metadata())
+    of(store, *WRITER, "admin").create_ledger(2**62 - 1, metadata())
+
+
 def test_a_limited_listing_goes_on_over_pages_of_others(store: MetadataStore) -> None:
     for _ in range(5):
         ledger(store, "bank")

@@ -1,9 +1,10 @@
-"""One suite for the records of every metadata driver. INV-M1."""
+"""One suite for the records of every metadata driver. INV-M1, INV-M14."""
 
 from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,6 +44,21 @@ def test_a_change_needs_the_version_that_is_there(open_driver: Open) -> None:
     assert again not in (first, second), "a record made anew has a version that none before it had"
     with pytest.raises(MetadataConflict):
         records.change([Change("a", b"4", second)])
+
+
+def test_a_version_fits_64_bits(open_driver: Open) -> None:
+    records = open_driver().records
+    versions: set[int] = set()
+    version = None
+    for value in (b"1", b"2"):  # made, changed, deleted, and the same again
+        for _ in range(2):
+            (version,) = records.change([Change("a", value, version)])
+            versions.add(version)
+        records.change([Change("a", None, version)])
+        version = None
+    assert len(versions) == 4, "no version is given twice"
+    assert all(msgspec.msgpack.decode(msgspec.msgpack.encode(one)) == one for one in versions)
+    assert max(versions) < 2**63
 
 
 def test_several_changes_happen_together_or_not_at_all(open_driver: Open) -> None:

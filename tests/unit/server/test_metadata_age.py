@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fastbk.server.configuration.storage_settings import JournalSettings, Ledger
 from fastbk.server.identity import settle
 from fastbk.server.supervision.metadata_age import AGE_INTERVAL_S, POLL_INTERVAL_S, MetadataAge
 from fastbk.storage.metadata_mark import NAME
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"
 
@@ -114,6 +115,21 @@ def test_ids_that_metadata_lost_are_not_drawn_again(harness: Harness) -> None:
     harness.start()
     assert "metadata once had ledger 7 and knows of 4 at most now" in harness.hold()
     assert harness.next_id() > 7 + RESERVE_IDS
+
+
+def test_an_id_that_was_chosen_far_above_leaves_room_for_the_floor(
+    tmp_path: Path, zookeeper: ZooKeeperPlace
+) -> None:
+    """INV-M3."""
+    harness = Harness(tmp_path)
+    with closing(open_store(zookeeper.uri())) as store:
+        drawn = store.next_ledger_id()
+        for chosen in (2**62 - 1, 2**40):
+            age = harness.age(store)
+            age.poll(chosen)
+            assert read_mark(store).highest_id == drawn
+        harness.age(store).poll(drawn + 7)
+        assert read_mark(store).highest_id == drawn + 7
 
 
 def test_a_start_that_metadata_lost_is_noticed_before_it_is_counted_again(harness: Harness) -> None:

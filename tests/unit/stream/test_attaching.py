@@ -1,4 +1,4 @@
-"""Closed ledgers are attached by one change of the chain, once, whatever is repeated or lost. INV-S3, INV-S6."""
+"""Closed ledgers are attached by one change of the chain, once, whatever is lost. INV-S3, INV-S6, INV-S15."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 from array import array
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fastbk.errors import (
     ConfigError,
@@ -15,6 +18,8 @@ from fastbk.errors import (
 )
 from fastbk.native.stream_codec import encode
 from fastbk.stream.chain.attach import attach
+from fastbk.stream.chain.chain import Chain, Segment
+from fastbk.stream.chain.changes import Contents, add_segment, close_segment, reserve
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
@@ -62,6 +67,85 @@ async def test_ledgers_follow_what_the_stream_has_and_a_repeat_does_nothing() ->
     custom = harness.cluster.ledger(one).metadata.custom
     assert custom["fastbk.stream"] == b"ab"
     assert custom["fastbk.namespace"] == b"test"
+
+
+async def forget(harness: Harness, kept: int) -> None:
+    """Take the chain back to its first segments, as a restored backup does."""
+    context = harness.context()
+
+    def older(chain: Chain) -> Chain:
+        again = Chain("ab", epoch=chain.epoch)
+        for row in chain.rows[:kept]:
+            held = Contents(
+                row.records,
+                row.first_txid,
+                row.last_txid,
+                row.first_time_us,
+                row.last_time_us,
+                DLSN(row.number, row.last_entry_id, 0),
+                row.index_entry_id,
+                row.size_bytes,
+            )
+            opened = add_segment(reserve(again, again.epoch, row.ledger_id), again.epoch, row.ledger_id, 0)
+            again = close_segment(opened, row.ledger_id, held)
+        return again
+
+    await context.store.change(older)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    segments=st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=4), min_size=1, max_size=5),
+    kept=st.integers(0, 4),
+    together=st.booleans(),
+)
+def test_segments_that_a_chain_has_lost_come_back_as_they_were(
+    segments: list[list[int]], kept: int, together: bool
+) -> None:
+    """Positions, sequence numbers, transaction ids and times (INV-S15)."""
+
+    async def run() -> None:
+        harness, txid = Harness(), 0
+        for steps in segments:
+            writer = await harness.writer()
+            for step in steps:
+                txid += step
+                await writer.append(b"%d" % txid, txid=txid)
+            await writer.close()
+        before, records = await harness.chain(), await payloads_of(harness.cluster)
+        await forget(harness, kept)
+        lost = [row.ledger_id for row in before.rows[kept:]]
+        for number, ledger_ids in enumerate([lost] if together else [[one] for one in lost]):
+            if ledger_ids:
+                await attach(harness.context(), ledger_ids, "again", number)
+        after = await harness.chain()
+        assert [_facts(row) for row in after.rows] == [_facts(row) for row in before.rows]
+        assert (after.last_txid, after.last_time_us, after.end_seq) == (
+            before.last_txid,
+            before.last_time_us,
+            before.end_seq,
+        )
+        assert await payloads_of(harness.cluster) == records
+
+    asyncio.run(run())
+
+
+def _facts(row: Segment) -> Segment:
+    return replace(row, epoch=0, created_us=0)
+
+
+async def test_a_segment_that_is_older_than_the_streams_end_is_refused() -> None:
+    harness = Harness()
+    for txid in (5, 9):
+        writer = await harness.writer()
+        await writer.append(b"own", txid=txid)
+        await writer.close()
+    rows = (await harness.chain()).rows
+    await forget(harness, 1)
+    async with StreamWriter(harness.context(), WriterOptions()) as writer:
+        await writer.append(b"later", txid=20)
+    with pytest.raises(ConfigError, match=f"ledger {rows[1].ledger_id} begins with the transaction id 9"):
+        await attach(harness.context(), [rows[1].ledger_id], "again", 0)
 
 
 async def test_an_answer_that_is_lost_attaches_once() -> None:

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 
 from fastbk.errors import StorageError
 from fastbk.stream.chain import chain as chains
-from fastbk.stream.chain.chain import Attachment, Chain, PageRef, Segment, SegmentState, get_chain, put_chain
+from fastbk.stream.chain.chain import (
+    Attachment,
+    Chain,
+    PageRef,
+    Segment,
+    SegmentState,
+    get_chain,
+    put_chain,
+)
 from fastbk.stream.chain.drafts import _State
 from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record, put_record
 from fastbk.stream.namespace.tree_records import (
