@@ -237,6 +237,9 @@ class PageServer:
             self._limits.note("answers")
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                # Closed only once all of it is with the kernel: a transport that is closed before cannot be aborted
+                # any more when it has sent the rest (Python 3.11 raises AttributeError then).
+                writer.transport.set_write_buffer_limits(0)
                 writer.write(answer)
                 await writer.drain()
                 writer.close()
