@@ -118,8 +118,8 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
         help="only certificates with this role change anything by --http; default: all that --http-tls accepts",
     )  # fmt: skip
     parser.add_argument(
-        "--http-public", action="append", default=[], choices=("health", "metrics"), metavar="PAGES",
-        help="what --http answers to everybody, beyond this machine, too: health (/livez) or metrics; may be repeated",
+        "--http-public", action="extend", nargs="+", default=[], choices=("health", "metrics"), metavar="PAGES",
+        help="what --http answers to everybody, beyond this machine, too: health (/livez), metrics, or both",
     )  # fmt: skip
     parser.add_argument(
         "--http-allow-unauthenticated-remote", action="store_true",
@@ -129,8 +129,8 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
 
 HTTP_CURE = (
     "use 127.0.0.1, or give --http-tls require (or --http-tls and --http-token-keys FILE), or --http-public health"
-    " --http-public metrics if others need nothing more, or --http-allow-unauthenticated-remote to let everybody do"
-    " everything (docs/http.md)"
+    " metrics if others need nothing more, or --http-allow-unauthenticated-remote to let everybody do everything"
+    " (docs/http.md)"
 )
 
 

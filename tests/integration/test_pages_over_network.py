@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.monitoring import FOLDER
 from tests.fixtures.namespaces import Host, hosts, skip_without_namespaces
 from tests.fixtures.wait import wait_until
 
@@ -22,6 +24,7 @@ SCRAPES = 40
 RECEIVE_BYTES = 2048
 """Of a slow reader's socket: a page of metrics has forty times as much."""
 WAIT_S = 60.0
+ROOT = FOLDER.parent
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +94,21 @@ def test_other_pages_answer_by_their_own_names_only(host: Host) -> None:
 
 @pytest.mark.parametrize(("command", "port"), [("autorecovery", HEALER_PORT), ("janitor", JANITOR_PORT)])
 def test_services_are_scraped_by_the_names_of_the_example(host: Host, command: str, port: int, tmp_path: Path) -> None:
-    """As docs/systemd.md starts them, and monitoring/prometheus/prometheus.yml calls them."""
-    words = (
-        command, "--metadata", uri_of(host), "--http", f"0.0.0.0:{port}",
-        "--http-public", "health", "--http-public", "metrics",
-    )  # fmt: skip
-    entered = ["ip", "netns", "exec", host.name, sys.executable, "-m", "fastbk.cli", *words]
+    """With the options of the shipped unit, and by the names and ports of the shipped example."""
+    unit = (ROOT / "packaging" / "systemd" / f"fastbk-{command}.service").read_text()
+    options = re.findall(r"^#   FASTBK_OPTIONS=(.+)$", unit, re.MULTILINE)[0].split()
+    targets = re.findall(rf'"([a-z]+-\d):{port}"', (FOLDER / "prometheus" / "prometheus.yml").read_text())
+    entered = [
+        "ip", "netns", "exec", host.name,
+        sys.executable, "-m", "fastbk.cli", command, "--metadata", uri_of(host), *options,
+    ]  # fmt: skip
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(entered, stdout=log, stderr=log, env=os.environ)
     try:
         wait_until(lambda: answers(host.address, port), "its pages", WAIT_S)
-        for called in ("healer-1", "janitor-1", f"{command}.example:{port}"):
-            assert get(host.address, port, "/metrics", called) == 200
+        assert targets
+        for called in targets:
+            assert get(host.address, port, "/metrics", f"{called}:{port}") == 200
         assert get(host.address, port, "/events", host.address) == 401
     finally:
         process.terminate()
