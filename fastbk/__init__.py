@@ -6,6 +6,8 @@ the client, the errors and the values of streams come with their first use.
 
 from typing import TYPE_CHECKING
 
+from fastbk.version import VERSION
+
 if TYPE_CHECKING:
     from fastbk import sync as sync
     from fastbk.auth.credentials import Credentials
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
     from fastbk.stream.writer.stream_writer import StreamWriter
     from fastbk.tls.options import TlsOptions
 
-__version__ = "0.2.0"
+__version__ = VERSION
 __all__ = [
     "DLSN",
     "AppendUnknown",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
+
+from fastbk.errors import ConfigError
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -19,12 +22,12 @@ DURATION_UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `text` names (`64MiB`). Raises ValueError with a sentence."""
+    """Return the bytes that `text` names (`64MiB`). Raises ConfigError with a sentence."""
     return _parse(text, SIZE_UNITS, "a size", "64MiB")
 
 
 def parse_duration_us(text: str) -> int:
-    """Return the microseconds that `text` names (`200us`, `10min`). Raises ValueError."""
+    """Return the microseconds that `text` names (`200us`, `10min`). Raises ConfigError."""
     return _parse(text, DURATION_UNITS, "a duration", "200us")
 
 
@@ -118,11 +121,11 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     try:
         amount = float(number)
     except ValueError:
-        raise ValueError(f'"{text}" is not {what}: write it like "{example}"') from None
+        raise ConfigError(f'"{text}" is not {what}: write it like "{example}"') from None
     if factor is None:
         known = ", ".join(units)
-        raise ValueError(f'"{text}" has no known unit: {what} ends in one of {known}')
+        raise ConfigError(f'"{text}" has no known unit: {what} ends in one of {known}')
     value = amount * factor
-    if value != int(value) or value < 0:
-        raise ValueError(f'"{text}" is not a whole number of {next(iter(units))}, zero or more')
+    if not math.isfinite(value) or value != int(value) or value < 0:
+        raise ConfigError(f'"{text}" is not a whole number of {next(iter(units))}, zero or more')
     return int(value)

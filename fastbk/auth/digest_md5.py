@@ -14,6 +14,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from fastbk.auth.revocations import can_be_revoked
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ def check_name(user: str) -> None:
     """Raise ConfigError for a user's name that cannot be sent."""
     if not user or len(user.encode()) > 255 or any(ord(one) < 32 for one in user):
         raise ConfigError(f"user {user[:40]!r}: must have 1 to 255 bytes of UTF-8 without control characters")
+    if not can_be_revoked(user):
+        reason = 'must not begin or end with a blank, nor have " #" in it: a line of revoked_file could not say it'
+        raise ConfigError(f"user {user[:40]!r}: {reason}")
 
 
 def _responses(found: dict[str, str], user: str, password: str) -> tuple[str, str]:

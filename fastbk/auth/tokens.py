@@ -16,8 +16,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbk.auth.revocations import can_be_revoked
 from fastbk.auth.rights import NO_RIGHTS, OPERATIONS, Principal
 from fastbk.errors import ConfigError
+from fastbk.printable_text import printable
 from fastbk.private_files import read_public, read_secret
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES_MAX = 4096
 NAME_CHARACTERS_MAX = 200
+REASON_CHARACTERS_MAX = 300
+UNREVOCABLE = 'could not be revoked: it must not begin or end with a blank, nor have " #" in it'
 KEYS_MAX = 100
 ALGORITHM = "EdDSA"
 TAG_TYPE = "fastbk-ledger"
@@ -39,7 +43,10 @@ _PUBLIC_FIELDS = ("kty", "crv", "x", "kid")
 
 
 class TokenError(Exception):
-    """A token that is not accepted; the text says why, without the token."""
+    """A token that is not accepted; the text says why, without the token. It can be sent and shown."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(printable(reason, REASON_CHARACTERS_MAX))
 
 
 class TokenKeys:
@@ -121,8 +128,10 @@ class TokenKeys:
             )  # fmt: skip
         except jwt.InvalidAudienceError:
             raise TokenError("it is for another cluster, or for another kind of servers (aud)") from None
-        except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise TokenError(f"it is not good: {str(error)[:200]}") from None
+        except TokenError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a stranger's bytes in a library; its text may quote them
+            raise TokenError(f"it is not good: {error}") from None
         return claims, key_id
 
 
@@ -177,10 +186,14 @@ class TokenKey:
     ) -> str:
         """Return a token. `namespaces`: patterns that it is limited to; None: not.
 
-        Raises ConfigError for an operation that there is not, and for patterns that bookies would refuse.
+        Raises ConfigError for an operation that there is not, and for what bookies would refuse.
         """
         if wrong := [one for one in operations if one not in OPERATIONS] or not operations:
             raise ConfigError(f"operations must be some of {', '.join(OPERATIONS)}, not {wrong}")
+        if not 0 < len(subject) <= NAME_CHARACTERS_MAX or not subject.isprintable():
+            raise ConfigError(f"the subject must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+        if not can_be_revoked(subject):
+            raise ConfigError(f"the subject {subject!r} {UNREVOCABLE}")
         now_s = int(clock_s())
         claims = {
             "sub": subject,
@@ -236,6 +249,8 @@ def _principal(claims: Mapping[str, Any], key_id: str, now_s: float) -> Principa
     subject, operations, ends_at_s = claims["sub"], claims.get("ops"), claims["exp"]
     if not isinstance(subject, str) or not 0 < len(subject) <= NAME_CHARACTERS_MAX or not subject.isprintable():
         raise TokenError(f"its subject must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+    if not can_be_revoked(subject):
+        raise TokenError(f"its subject {subject!r} {UNREVOCABLE}")
     if isinstance(ends_at_s, bool) or not isinstance(ends_at_s, int | float) or not abs(ends_at_s) < 1e12:
         raise TokenError("its end (exp) is no time")
     if ends_at_s <= now_s:

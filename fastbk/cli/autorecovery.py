@@ -13,6 +13,7 @@ from fastbk.cli.options import (
     add_http,
     add_lifeline,
     add_metadata,
+    begin_service,
     end_with_lifeline,
     http_admission,
     http_tls,
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Work until a signal."""
+    begin_service("autorecovery")
     return asyncio.run(_run(options))
 
 
@@ -73,8 +75,6 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.tls.options import TlsOptions
 
     end_with_lifeline(options)
-    logs.configure()
-    logs.bind(role="autorecovery")
     if not 1 <= options.ledgers_at_once <= 64:
         raise ConfigError(f"--ledgers-at-once {options.ledgers_at_once}: must be 1 to 64")
     if options.grace < 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import (
     add_lifeline,
     add_metadata,
+    begin_service,
     end_with_lifeline,
     metadata_uri,
     server_tls,
@@ -72,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
+    begin_service("console")
     from fastbk.config import split_address
-    from fastbk.observe import logs
 
     try:
         from fastbk.console.process import ConsoleOptions
@@ -84,8 +85,6 @@ def run(options: argparse.Namespace) -> int:
                 f"the console needs {error.name}, which is not installed: pip install 'fastbk[console]'"
             ) from error
         raise
-    logs.configure()
-    logs.bind(role="console")
     host, port = split_address(options.listen, "--listen")
     chosen = ConsoleOptions(
         uri=metadata_uri(options),

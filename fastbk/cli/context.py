@@ -16,7 +16,7 @@ from fastbk.cli.options import (
     table,
 )
 from fastbk.errors import ConfigError
-from fastbk.meta.uri import FORMS, URI_VARIABLE, is_zookeeper, parse_zookeeper
+from fastbk.meta.uri import URI_VARIABLE, check_uri
 from fastbk.private_files import read_public, read_secret
 
 if TYPE_CHECKING:
@@ -61,10 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add(options: argparse.Namespace) -> int:
     name = contexts.checked_name(options.name)
-    if is_zookeeper(options.metadata):
-        parse_zookeeper(options.metadata)
-    elif not options.metadata.partition(":")[2]:
-        raise ConfigError(f"metadata URI {options.metadata!r} has no scheme: write {FORMS}")
+    check_uri(options.metadata)
     files = {field: _checked_file(field, getattr(options, field)) for field in _FILES}
     if bool(options.user) != bool(files["user_password_file"]):
         raise ConfigError("--user and --user-password-file go together: give both or none")

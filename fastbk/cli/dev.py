@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gets the metadata URI, by a rename, once writes are taken",
     )
     parser.add_argument(
-        "--port-base", type=int, default=0, metavar="PORT", help="bookie n listens on PORT + n"
+        "--port-base", type=int, default=0, metavar="PORT", help="bookie n listens on PORT + n - 1"
     )
     parser.add_argument(
         "--http-port-base", type=int, default=0, metavar="PORT", help="the same for /metrics"

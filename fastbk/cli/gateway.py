@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_config, add_lifeline, end_with_lifeline
+from fastbk.cli.options import add_config, add_lifeline, begin_service, end_with_lifeline
 from fastbk.exit_codes import DONE
 
 if TYPE_CHECKING:
@@ -24,16 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
     from fastbk.gateway.configuration import check_named_files, load
-    from fastbk.native.process import confine
-    from fastbk.observe import logs
 
     if options.check:
         check_named_files(load(options.config))
         print(f"{options.config}: a gateway would start with it, where the metadata store answers")
         return DONE
-    confine()
-    logs.configure()
-    logs.bind(role="gateway")
+    begin_service("gateway")
     config = load(options.config)
     asyncio.run(_run(config, options))
     return DONE

@@ -13,6 +13,7 @@ from fastbk.cli.options import (
     add_json,
     add_lifeline,
     add_metadata,
+    begin_service,
     end_with_lifeline,
     http_admission,
     http_tls,
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pass once, or until a signal."""
+    begin_service("janitor")
     return asyncio.run(_run(options))
 
 
@@ -88,8 +90,6 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.tls.options import TlsOptions
 
     end_with_lifeline(options)
-    logs.configure()
-    logs.bind(role="janitor")
     chosen = JanitorOptions(
         interval_s=options.interval,
         roll_grace_s=options.roll_grace,

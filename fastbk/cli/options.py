@@ -203,6 +203,24 @@ def add_lifeline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lifeline", type=int, metavar="FD", help=argparse.SUPPRESS)
 
 
+def begin_service(role: str) -> None:
+    """Begin a command that runs until a signal, before it reads anything secret: each calls this first.
+
+    From now on it gets no new privileges, and no other process of its user reads its memory, where tokens of users
+    may be. Its log is configured.
+    """
+    from fastbk.observe import logs
+
+    logs.configure()
+    logs.bind(role=role)
+    try:
+        from fastbk.native.process import confine
+    except ImportError as error:  # clients of other systems have no such module
+        logs.warning("process.not_confined", what="privileges", reason=str(error))
+    else:
+        confine()
+
+
 def end_with_lifeline(options: argparse.Namespace) -> None:
     """Exit, from the running loop, once the other end of the lifeline is closed.
 

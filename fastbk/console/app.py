@@ -25,7 +25,7 @@ from fastbk.console import (
 from fastbk.console.context import PART_HEADER, Console, Context
 from fastbk.console.guards import Guard
 from fastbk.errors import ConfigError, Error
-from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -139,9 +139,10 @@ def _refused(console: Console) -> Callable[[Request, Exception], Awaitable[Respo
     return handler
 
 
+_faults = LimitLog("console.page_failed", level="error")
+
+
 async def _broken(request: Request, error: Exception) -> Response:
-    logs.error(
-        "console.page_failed", path=request.url.path[:200], reason=repr(error)[:500],
-        trace="".join(traceback.format_exception(error, limit=-8)),
-    )  # fmt: skip
+    trace = "".join(traceback.format_exception(error, limit=-8))
+    _faults.note(type(error).__name__, path=request.url.path[:200], reason=repr(error)[:500], trace=trace)
     return PlainTextResponse("a fault of the console: its log has console.page_failed with the reason\n", 500)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from typing import TYPE_CHECKING
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, StorageError
 from fastbk.gateway.service import REQUESTS_MAX, Peer
 from fastbk.gateway.shares import as_it_is
 from fastbk.gateway.waits import WAITS_MAX
@@ -21,6 +22,7 @@ from fastbk.meta.gateway_messages import (
     encode,
     failure_of,
 )
+from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http_guard import Places
 from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.admin.listener import HANDSHAKES_MAX
@@ -68,6 +70,7 @@ class Connections:
         self._bodies = Places(scale(SMALL_MAX)), Places(scale(LARGE_MAX))
         self._answers = Places(scale(SMALL_MAX)), Places(scale(LARGE_ANSWERS_MAX))
         self._limits = service.limits
+        self._faults = LimitLog("gateway.connection_failed", level="error")
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -92,16 +95,26 @@ class Connections:
                 pass
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # it is gone, or sends what is no request: nothing to answer
+        except Exception as error:  # noqa: BLE001 - one client's exception is not the gateway's
+            await self._say_fault(writer, error)
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
+
+    async def _say_fault(self, writer: asyncio.StreamWriter, error: Exception) -> None:
+        peer = writer.get_extra_info("peername")
+        trace = "".join(traceback.format_exception(error, limit=-12))
+        self._faults.note(type(error).__name__, reason=repr(error), address=str(peer), trace=trace)
+        with contextlib.suppress(OSError, TimeoutError):
+            fault = StorageError("a fault of the gateway's: see its log", outcome="unknown")
+            await self._send(writer, (500, encode(failure_of(fault))), is_last=True)
 
     def _met(self, writer: asyncio.StreamWriter) -> Peer:
         """Return who is at the other end, as far as the connection shows it."""
         name = writer.get_extra_info("peername")
         is_secure = writer.get_extra_info("ssl_object") is not None
         client = Client(is_secure=is_secure, address=str(name[0]) if isinstance(name, tuple) else "")
-        certificate = writer.get_extra_info("peercert") or {} if is_secure else None
+        certificate = writer.get_extra_info("peercert") or b"" if is_secure else None
         self._admission.meet(client, certificate)
         return Peer(client)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +32,8 @@ from fastbk.gateway.waits import Waits
 from fastbk.invariant import InvariantError
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.gateway_messages import decode_request, encode, failure_of
-from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
+from fastbk.printable_text import printable
 from fastbk.server.network.admission import Refused
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Service:
         self._tree: NamespaceTree | None = None
         self._active = Shares(scale(REQUESTS_MAX), scale(REQUESTS_OF_ONE_MAX))
         self._refusals = LimitLog("gateway.client_refused")
+        self._faults = LimitLog("gateway.request_failed", level="error")
 
     async def answer(self, peer: Peer, name: str, token: bytes, body: bytes) -> Answer:
         """Return the answer to one request; `token`: what it was shown with, b"": nothing."""
@@ -118,7 +120,8 @@ class Service:
         except Error as error:
             return _failed(error)
         except (Exception, InvariantError) as error:  # noqa: BLE001 -- one request's fault must not end the gateway
-            logs.error("gateway.request_failed", operation=name, reason=repr(error), failed=error)
+            trace = "".join(traceback.format_exception(error, limit=-12))
+            self._faults.note(type(error).__name__, operation=printable(name), reason=repr(error), trace=trace)
             fault = StorageError(f"a fault of the gateway's: {error!r}; see its log", outcome="unknown")
             return _failed(fault)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.api import MetadataStore
+    from fastbk.server.configuration.settings import MetadataSettings
     from fastbk.server.configuration.storage_settings import GcSettings
 
 REOPEN_DELAY_S = 5.0
@@ -110,7 +111,7 @@ def work_of(
     return work
 
 
-def open_metadata(control: Control, uri: str) -> MetadataStore:
+def open_metadata(control: Control, settings: MetadataSettings) -> MetadataStore:
     """Open the store, however long that takes. Raises Draining, SupervisorGone."""
     # Metadata logs by the standard module, which no other child imports.
     from fastbk.observe import library_log
@@ -118,7 +119,7 @@ def open_metadata(control: Control, uri: str) -> MetadataStore:
     library_log.forward()
     while True:
         try:
-            return open_store(uri)
+            return open_store(settings.uri, session_timeout_s=settings.session_timeout_s)
         except MetadataUnavailable as error:
             logs.warning("gc.metadata_unavailable", reason=str(error))
         control.pause(REOPEN_DELAY_S)
@@ -133,7 +134,7 @@ def main(child: Child) -> None:
     control = Control(child, report.suspended, beat=stats.beat)
     child.ready()
     try:
-        store = open_metadata(control, config.metadata_uri)
+        store = open_metadata(control, config.metadata)
         pairs = range(len(config.ledger_directories))
         indexes = [IndexClient(child.fds[f"index.{pair}"]) for pair in pairs]
         work = work_of(config, control, store, indexes, report)

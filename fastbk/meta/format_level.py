@@ -1,5 +1,8 @@
 """The format level of a cluster: one record of the metadata store, which `fastbk cluster finalize` raises.
 
+A new cluster begins at the newest level. One without the record was made by an older version, or by Apache's or
+Pulsar's tools, or its metadata was rebuilt: it has the first level.
+
 `fastbk.formats` says what each level means. A process reads the level when it starts and then every few seconds
 (`FormatGate`). What it writes in a newer format, it writes by `FormatGate.version`.
 
@@ -15,10 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-import fastbk
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, version_at
 from fastbk.meta.records import Change
+from fastbk.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +48,13 @@ class LevelRecord(msgspec.Struct, frozen=True, kw_only=True):
     level: int = LEVEL_FIRST
     finalized_ms: int = 0
     software: str = ""
+
+
+def first_record() -> bytes:
+    """Return the record of a cluster that is made now: no process of an older version has been in it."""
+    return msgspec.json.encode(
+        LevelRecord(level=LEVEL_MAX, finalized_ms=int(time.time() * 1000), software=f"fastbk {VERSION}")
+    )
 
 
 def decode(value: bytes | None) -> LevelRecord:
@@ -86,7 +96,7 @@ def raise_level(store: HasRecords, level: int) -> LevelRecord:
         raised = LevelRecord(
             level=level,
             finalized_ms=time.time_ns() // 1_000_000,
-            software=f"fastbk {fastbk.__version__}",
+            software=f"fastbk {VERSION}",
         )
         version = None if found is None else found.version
         try:
@@ -103,7 +113,7 @@ def check_level(store: HasRecords) -> int:
     if record.level > LEVEL_MAX:
         by = f" by {record.software}" if record.software else ""
         raise ConfigError(
-            f"the cluster was finalized at format level {record.level}{by}; this is fastbk {fastbk.__version__}, which"
+            f"the cluster was finalized at format level {record.level}{by}; this is fastbk {VERSION}, which"
             f" has levels up to {LEVEL_MAX}. Start a version that has the level: see `fastbk version --formats` there"
         )
     return record.level

@@ -17,6 +17,7 @@ import msgspec
 from fastbk import errors
 from fastbk.errors import ConfigError, Error, MetadataUnavailable
 from fastbk.meta.records import Change, VersionedRecord, check_path
+from fastbk.printable_text import printable
 
 SCHEME = "gateway"
 CONTENT_TYPE = "application/msgpack"
@@ -31,6 +32,7 @@ CHANGES_MAX = 4096
 """Records that one request changes: attaching 2,048 ledgers changes one more."""
 WAIT_MS_MAX = 30_000
 """An answer waits so long for a change at most, whatever its request says."""
+MESSAGE_CHARACTERS_MAX = 4000
 STATE_CHARACTERS_MAX = 100
 ABSENT, FORBIDDEN = "", "forbidden"
 """States of what is not there, or is empty, and of what the client may not see."""
@@ -216,7 +218,7 @@ def failure_of(error: Error) -> Failure:
     """Return an error as a gateway sends it."""
     known = (kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS)
     kind = next(known, "StorageError")
-    return Failure(kind, str(error)[:4000], error.outcome, error.retryable, error.ledger_id)
+    return Failure(kind, printable(str(error), MESSAGE_CHARACTERS_MAX), error.outcome, error.retryable, error.ledger_id)
 
 
 def error_of(failure: Failure) -> Error:
@@ -224,7 +226,8 @@ def error_of(failure: Failure) -> Error:
     kind = _KINDS.get(failure.kind, MetadataUnavailable)
     known = ("written", "not_written", "unknown")
     outcome = next((one for one in known if one == failure.outcome), "unknown")
-    return kind(failure.message, ledger_id=failure.ledger_id, outcome=outcome, retryable=failure.retryable)  # type: ignore[arg-type]
+    message = printable(failure.message, MESSAGE_CHARACTERS_MAX)
+    return kind(message, ledger_id=failure.ledger_id, outcome=outcome, retryable=failure.retryable)  # type: ignore[arg-type]
 
 
 def encode(value: object) -> bytes:

@@ -41,8 +41,8 @@ class SessionLog:
         _log.warning(
             "metadata.session_expired",
             servers=self._servers,
-            reason="ZooKeeper ended the session and removed its registrations",
-            next="a new session begins at once; registrations are made again",
+            reason="ZooKeeper ended the session, and removed the registrations and locks that it had",
+            next="a new session begins at once; what the session had is made again",
         )
 
     def refused(self, reason: str) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, StorageError
 from fastbk.meta.api import NO_CLUSTER_REMEDY
+from fastbk.meta.format_level import LEVEL_PATH, first_record
 from fastbk.private_files import FILE_MODE, tighten
 
 FORMAT = 3
@@ -155,9 +156,13 @@ class SqliteFile:
             with self.transaction() as db:
                 for statement in _SCHEMA.split(";\n"):
                     db.execute(statement)
-                db.execute(
+                made = db.execute(
                     "INSERT OR IGNORE INTO cluster VALUES (1, ?, 0, 0)", (self._instance_id or str(uuid.uuid4()),)
                 )
+                # Another process may have made the file since its version was read.
+                if made.rowcount and not self._instance_id:
+                    db.execute("UPDATE records_version SET version = 1")
+                    db.execute("INSERT INTO records VALUES (?, 1, ?)", (LEVEL_PATH, first_record()))
                 db.execute(f"PRAGMA user_version={FORMAT}")
 
     def _no_cluster(self, why: str) -> ConfigError:

@@ -2,6 +2,7 @@
 
     zk+hierarchical://host1:2181;host2:2181/ledgers     ZooKeeper, with the layout that LAYOUT there must name
     zk://host1:2181/ledgers, zk+null://...              the same with whatever layout is there
+    metadata-store:zk:host1:2181,host2:2181/chroot      the same as Pulsar writes it: /ledgers, below a chroot if any
     gateway://host1:3182;host2:3182                     gateways, for clients that do not reach ZooKeeper
     sqlite:/absolute/path                               one machine
     memory:name                                         one process, for tests
@@ -17,15 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.meta.api import MetadataStore
 from fastbk.meta.zookeeper_paths import ROOT_DEFAULT, Layout
 
 if TYPE_CHECKING:
+    from fastbk.meta.api import MetadataStore
     from fastbk.meta.gateway import GatewayAccess
 
 FORMS = "zk+hierarchical://host:2181/ledgers, gateway://host:3182, sqlite:/absolute/path or memory:name"
 ZOOKEEPER_PORT = 2181
 GATEWAY_PORT = 3182
+PULSAR_SCHEME = "metadata-store"
+"""The scheme of URIs for Pulsar's metadata driver of bookies."""
 URI_VARIABLE = "FASTBK_METADATA"
 """The environment variable that names the cluster where nothing else does."""
 
@@ -52,7 +55,7 @@ class ZooKeeperLocation:
 def is_zookeeper(uri: str) -> bool:
     """Return whether this is a URI of ZooKeeper's, well-formed or not."""
     scheme = uri.partition(":")[0]
-    return scheme == "zk" or scheme.startswith("zk+")
+    return scheme in ("zk", PULSAR_SCHEME) or scheme.startswith("zk+")
 
 
 def is_gateway(uri: str) -> bool:
@@ -71,6 +74,8 @@ def parse_gateway(uri: str) -> tuple[str, ...]:
 
 def parse_zookeeper(uri: str) -> ZooKeeperLocation:
     """Return what a ZooKeeper URI names. Raises ConfigError saying which part is wrong."""
+    if uri.startswith(f"{PULSAR_SCHEME}:"):
+        return _parse_pulsar(uri)
     scheme, separator, rest = uri.partition("://")
     if not separator:
         raise ConfigError(f"metadata URI {uri!r}: write zk+LAYOUT://host:2181/ledgers")
@@ -79,6 +84,24 @@ def parse_zookeeper(uri: str) -> ZooKeeperLocation:
         tuple(_server(uri, one) for one in re.split("[;,]", servers)),
         _root(uri, f"/{path}") if slash and path.strip("/") else ROOT_DEFAULT,
         _layout(uri, scheme),
+    )
+
+
+def _parse_pulsar(uri: str) -> ZooKeeperLocation:
+    """Return the location of `metadata-store:[zk:]SERVERS[/CHROOT]`.
+
+    Pulsar's driver passes a path to ZooKeeper as a chroot, and its bookies use /ledgers below that.
+    """
+    rest = uri.removeprefix(f"{PULSAR_SCHEME}:")
+    kind = re.match(r"(etcd|rocksdb|memory|oxia|raft):", rest)
+    if kind is not None:
+        raise ConfigError(
+            f"metadata URI {uri!r}: of Pulsar's metadata stores only ZooKeeper is known here, not {kind[1]}"
+        )
+    servers, _, chroot = rest.removeprefix("zk:").removeprefix("//").partition("/")
+    path = f"/{chroot.strip('/')}{ROOT_DEFAULT}" if chroot.strip("/") else ROOT_DEFAULT
+    return ZooKeeperLocation(
+        tuple(_server(uri, one) for one in re.split("[;,]", servers)), _root(uri, path)
     )
 
 
@@ -166,9 +189,41 @@ def open_store(
     Raises ConfigError for a URI that this version cannot serve and for a place where no cluster is,
     MetadataUnavailable when the store does not open.
     """
+    place = _parse(uri)
+    if isinstance(place, ZooKeeperLocation):
+        # Here and not above: kazoo is loaded by those who need it.
+        from fastbk.meta.zookeeper import ZooKeeperStore
+
+        if session_timeout_s is None:
+            return ZooKeeperStore(place, timeout_s=timeout_s)
+        return ZooKeeperStore(place, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+    if isinstance(place, tuple):
+        from fastbk.meta.gateway import GatewayAccess, open_gateway
+
+        return open_gateway(place, access or GatewayAccess.from_environment(), timeout_s)
+    from fastbk.meta.sqlite import MemoryStore, SqliteStore
+
+    if uri.startswith("memory:"):
+        return MemoryStore(place)
+    return SqliteStore(place, timeout_s=timeout_s, may_make=may_make, new_instance_id=new_instance_id)
+
+
+def check_uri(uri: str) -> None:
+    """Raise the ConfigError that `open_store` would raise for the form of a URI; nothing is opened."""
+    _parse(uri)
+
+
+def _parse(uri: str) -> ZooKeeperLocation | tuple[str, ...] | str:
+    """Return where in ZooKeeper a URI points, which gateways it names, its file's path, or its name in memory."""
     scheme, colon, rest = uri.partition(":")
     if not colon:
         raise ConfigError(f"metadata URI {uri!r} has no scheme: write {FORMS}")
+    if is_zookeeper(uri):
+        return parse_zookeeper(uri)
+    if is_gateway(uri):
+        return parse_gateway(uri)
+    if scheme == "memory":
+        return rest
     if scheme == "sqlite":
         # Some people write sqlite:///path, as they do for databases.
         path = "/" + rest.lstrip("/")
@@ -176,25 +231,5 @@ def open_store(
             raise ConfigError(
                 f"metadata URI {uri!r}: sqlite needs an absolute path, sqlite:/absolute/path"
             )
-        from fastbk.meta.sqlite import SqliteStore
-
-        return SqliteStore(
-            path, timeout_s=timeout_s, may_make=may_make, new_instance_id=new_instance_id
-        )
-    if scheme == "memory":
-        from fastbk.meta.sqlite import MemoryStore
-
-        return MemoryStore(rest)
-    if is_gateway(uri):
-        from fastbk.meta.gateway import GatewayAccess, open_gateway
-
-        return open_gateway(parse_gateway(uri), access or GatewayAccess.from_environment(), timeout_s)
-    if is_zookeeper(uri):
-        location = parse_zookeeper(uri)
-        # Here and not above: kazoo is loaded by those who need it.
-        from fastbk.meta.zookeeper import ZooKeeperStore
-
-        if session_timeout_s is None:
-            return ZooKeeperStore(location, timeout_s=timeout_s)
-        return ZooKeeperStore(location, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
+        return path
     raise ConfigError(f"metadata URI {uri!r}: unknown scheme {scheme!r}; use {FORMS}")

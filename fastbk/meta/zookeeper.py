@@ -6,6 +6,7 @@ Beside Apache's nodes there are a few of our own under `<root>/ID-fastbk`; `fast
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from fastbk.errors import ConfigError
 from fastbk.meta.api import (
@@ -22,10 +23,18 @@ from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.subscriptions import WatchHandle
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
-from fastbk.meta.zookeeper_calls import Call
+from fastbk.meta.zookeeper_calls import Call, NodeExists, ResultUnknown
 from fastbk.meta.zookeeper_ledgers import Ledgers
 from fastbk.meta.zookeeper_marks import UnderreplicatedNodes, ZooKeeperReplicaMarks
-from fastbk.meta.zookeeper_paths import OWN_NAME, OWN_NAME_OLD, Layout, Paths, parse_layout
+from fastbk.meta.zookeeper_paths import (
+    OWN_NAME,
+    OWN_NAME_OLD,
+    Layout,
+    Paths,
+    flat_ledger_id,
+    layout_text,
+    parse_layout,
+)
 from fastbk.meta.zookeeper_records import ZooKeeperRecords
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
 from fastbk.meta.zookeeper_underreplication import ZooKeeperCoordination
@@ -48,13 +57,13 @@ class ZooKeeperStore:
         self._session = Session(location.servers, timeout_s, session_timeout_s, location.root)
         try:
             call = self._session.call("open")
-            layout = read_layout(call, location)
+            self._layout = read_layout(call, location)
             self._paths = find_paths(call, location.root)
         except BaseException:
             self._session.close()
             raise
         self._session.on_rolled_back(self._hold)
-        self._ledgers = Ledgers(self._paths, layout)
+        self._ledgers = Ledgers(self._paths, self._layout)
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
         self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
@@ -134,6 +143,7 @@ class ZooKeeperStore:
     def register_bookie(self, service: BookieService, *, writable: bool) -> ZooKeeperLease:
         """Announce a bookie, taking over what an earlier process of the same data left."""
         check_bookie_id(service.bookie_id)
+        _write_layout(self._session.call("write the layout"), self._paths, self._layout)
         return ZooKeeperLease(self._session, self._paths, service, writable=writable)
 
     def list_bookies(self) -> list[BookieRegistration]:
@@ -185,9 +195,7 @@ def read_layout(call: Call, location: ZooKeeperLocation) -> Layout:
         call.sync(paths.root)
         node = call.get(paths.layout)
     if node is None:
-        raise ConfigError(
-            f"there is no cluster at {location.uri}: check the path. {NO_CLUSTER_REMEDY}"
-        )
+        return _unwritten_layout(call, location, paths)
     try:
         layout = parse_layout(node.data)
     except ValueError as error:
@@ -199,6 +207,47 @@ def read_layout(call: Call, location: ZooKeeperLocation) -> Layout:
             f"{location.uri}: the cluster there has the layout {layout.value}; write zk+{layout.value}"
         )
     return layout
+
+
+def _unwritten_layout(call: Call, location: ZooKeeperLocation, paths: Paths) -> Layout:
+    """Return the layout of a cluster without the node LAYOUT. Raises ConfigError if there is no cluster.
+
+    Pulsar's set-up makes a cluster's INSTANCEID and no LAYOUT, and Pulsar's own driver never reads or writes one: its
+    ledgers lie as in the hierarchical layout. Apache's clients take the layout of their URI, or the hierarchical one.
+
+    Without INSTANCEID nothing shows that this is the cluster of the bookies: its metadata may be lost. With it, a
+    bookie compares the id with its cookies (INV-D1).
+    """
+    names = call.children(paths.root)
+    if names is None:
+        raise ConfigError(
+            f"there is no cluster at {location.uri}: check the path. {NO_CLUSTER_REMEDY}"
+        )
+    if call.exists(paths.instance_id) is None:
+        raise ConfigError(
+            f"{location.uri} has neither LAYOUT nor INSTANCEID: that is no cluster, or one that lost metadata. Check"
+            f" the path. {NO_CLUSTER_REMEDY}"
+        )
+    is_flat = any(flat_ledger_id(name) is not None for name in names)
+    layout = location.layout or (Layout.FLAT if is_flat else Layout.HIERARCHICAL)
+    if is_flat and layout is not Layout.FLAT:
+        raise ConfigError(
+            f"{location.uri}: LAYOUT is missing there, and ledgers lie as in the flat layout; write zk+flat"
+        )
+    return layout
+
+
+def _write_layout(call: Call, paths: Paths, layout: Layout) -> None:
+    """Write LAYOUT where it is missing, as Apache's bookies do. Raises ConfigError if another one came first."""
+    while (node := call.get(paths.layout)) is None:
+        call.again()
+        with suppress(NodeExists, ResultUnknown):
+            call.create(paths.layout, layout_text(layout))
+    if node.data != layout_text(layout):
+        raise ConfigError(
+            f"{paths.layout} says {node.data.decode(errors='replace')!r} since a moment ago, not {layout.value}:"
+            " start again"
+        )
 
 
 def find_paths(call: Call, root: str) -> Paths:

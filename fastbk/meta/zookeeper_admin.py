@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from fastbk.errors import ConfigError, MetadataConflict
+from fastbk.meta.format_level import LEVEL_PATH, first_record
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import read_layout
 from fastbk.meta.zookeeper_bookies import list_bookies
@@ -60,7 +61,9 @@ def exists(location: ZooKeeperLocation, timeout_s: float = 10.0) -> bool:
 def init(
     location: ZooKeeperLocation, timeout_s: float = 10.0, *, instance_id: str | None = None
 ) -> str:
-    """Make a new cluster and return its instance id; `instance_id`: of a cluster that is rebuilt.
+    """Make a new cluster and return its instance id; `instance_id`: of a cluster that is rebuilt or restored.
+
+    A rebuilt one has the first format level, until it is finalized, or the record of its level is restored.
 
     Without a layout in the location it gets the hierarchical one. Raises MetadataConflict when there is one
     already, MetadataUnavailable.
@@ -168,6 +171,7 @@ def show(location: ZooKeeperLocation, timeout_s: float = 10.0) -> ClusterFacts:
 def _init(call: Call, location: ZooKeeperLocation, instance_id: str | None = None) -> str:
     paths = Paths(location.root)
     layout = location.layout or LAYOUT_DEFAULT
+    level = [] if instance_id else [Op.create(f"{paths.records}/{LEVEL_PATH}", first_record())]
     instance_id = instance_id or str(uuid.uuid4())
     parent = location.root.rpartition("/")[0]
     if parent:
@@ -182,6 +186,9 @@ def _init(call: Call, location: ZooKeeperLocation, instance_id: str | None = Non
         Op.create(paths.own),
         Op.create(paths.identities),
         Op.create(paths.deleted),
+        Op.create(paths.records),
+        Op.create(f"{paths.records}/{LEVEL_PATH.rpartition('/')[0]}"),
+        *level,
     ]
     while True:
         call.again()
@@ -192,10 +199,15 @@ def _init(call: Call, location: ZooKeeperLocation, instance_id: str | None = Non
             found = call.get(paths.instance_id)
             if found is not None and found.data == instance_id.encode():
                 return instance_id
+            if found is not None:
+                raise MetadataConflict(
+                    f"there is a cluster at {location.uri} already, with the id"
+                    f" {found.data.decode(errors='replace')}: start bookies with this URI, or choose another path"
+                ) from None
             if call.exists(paths.root) is not None:
                 raise MetadataConflict(
-                    f"there is something at {location.uri} already: choose another path, or remove what"
-                    " is there by `fastbk metadata format`"
+                    f"there is something at {location.uri} already, which has no INSTANCEID: choose another path."
+                    " If a cluster was there, restore its metadata first (docs/metadata-backup.md)"
                 ) from None
         else:
             return instance_id

@@ -42,12 +42,18 @@ def confine_rings() -> None:
     _check(lib.fbk_confine_rings())
 
 
-def confine_calls(role: str) -> None:
+def preload(library: str) -> bool:
+    """Load a shared library before `confine_calls`, which allows it no more; return whether it is there."""
+    return bool(lib.fbk_confine_preload(library.encode()))
+
+
+def confine_calls(role: str, *, may_connect: bool) -> None:
     """Have all threads of this process make only the system calls of `role`. Raises OSError.
 
-    Others fail with EPERM; those that only an attacker makes end the process with SIGSYS.
+    Others fail with EPERM; those that only an attacker makes end the process with SIGSYS. No library can be loaded any
+    more. Without `may_connect` gc opens no socket.
     """
-    _check(lib.fbk_confine_calls(ROLES[role]))
+    _check(lib.fbk_confine_calls(ROLES[role], lib.FBK_MAY_CONNECT if may_connect else 0))
 
 
 def _check(result: int) -> int:

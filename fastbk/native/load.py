@@ -7,8 +7,8 @@ whose buckets are at most 1.6 % wide.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,14 @@ class LoadOptions:
     """Reads: from a random entry on each time, not from one behind the last."""
 
 
+def _ipv4(host: str) -> bytes:
+    """Return the IPv4 address of a name or address. Raises LoadError."""
+    try:
+        return socket.inet_aton(socket.gethostbyname(host))
+    except OSError as error:
+        raise LoadError(f"{host}: no IPv4 address is known: {error.strerror or error}") from error
+
+
 class Load:
     """One load against one bookie: `append` or `read`, as often as wanted, then `result`."""
 
@@ -113,7 +121,7 @@ class Load:
         raw.connection_count = options.connections
         raw.ledger_count = len(ledger_ids)
         ffi.memmove(raw.master_key, options.master_key, 20)
-        raw.ipv4 = int.from_bytes(ipaddress.IPv4Address(options.host).packed, "little")
+        raw.ipv4 = int.from_bytes(_ipv4(options.host), "little")
         raw.port = options.port
         error = ffi.new("int32_t *")
         self._load: Any = lib.fbk_load_create(raw, ffi.new("int64_t[]", list(ledger_ids)), error)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fastbk.printable_text import printable_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -35,10 +37,10 @@ class Chain:
     def line(self, record: Mapping[str, Any]) -> bytes:
         """Return the next line, with its line break."""
         self.sequence += 1
-        body = msgspec.json.encode({"sequence": self.sequence, **record}, enc_hook=str)[:-1]
+        body = printable_json({"sequence": self.sequence, **record})[:-1]
         if len(body) > LINE_BYTES_MAX:
             cut = body[: LINE_BYTES_MAX // 4].decode("utf-8", "replace")
-            body = msgspec.json.encode({"sequence": self.sequence, "cut_bytes": len(body), "start": cut})[:-1]
+            body = printable_json({"sequence": self.sequence, "cut_bytes": len(body), "start": cut})[:-1]
         self.head = _hash(self.head, body)
         return body + _MARK + self.head.encode() + _END + b"\n"
 

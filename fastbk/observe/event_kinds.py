@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from fastbk.printable_text import printable_json
+
 VALUES_BYTES_MAX = 4096
 
 KINDS = {
@@ -132,7 +134,7 @@ KIND_OF = {
 
 def bounded(values: Mapping[str, object]) -> dict[str, Any]:
     """Return a line's values as JSON has them; of more than VALUES_BYTES_MAX the reason and the beginning."""
-    text = msgspec.json.encode(dict(values), enc_hook=str)
+    text = printable_json(dict(values))
     if len(text) > VALUES_BYTES_MAX:
         reason = str(values.get("reason", ""))[: VALUES_BYTES_MAX // 4]
         start = text[: VALUES_BYTES_MAX // 4].decode("utf-8", "replace")

@@ -16,7 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
+from fastbk.printable_text import printable, printable_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,7 +101,7 @@ def error(event: str, **values: object) -> None:
 def json_line(level: str, event: str, values: dict[str, object], now_s: float) -> bytes:
     """Return one line of the JSON style, its newline included."""
     line = {"time": utc(now_s), "level": level, "event": event, **_bound, **values}
-    return msgspec.json.encode(line, enc_hook=str) + b"\n"
+    return printable_json(line) + b"\n"
 
 
 def text_line(level: str, event: str, values: dict[str, object], now_s: float) -> bytes:
@@ -110,13 +110,16 @@ def text_line(level: str, event: str, values: dict[str, object], now_s: float) -
     if "index" in _bound:
         who += f"[{_bound['index']}]"
     clock = utc(now_s)[11:23]
-    return (
-        f"{clock} {level:<7} {who:<12} {message(f'{event:<24}', values)}".rstrip().encode() + b"\n"
-    )
+    short = {name: value for name, value in values.items() if not _has_lines(value)}
+    lines = [f"{clock} {level:<7} {who:<12} {message(f'{event:<24}', short)}".rstrip()]
+    for name, value in values.items():
+        if name not in short:  # such as a traceback; no line of it can be taken for one of the log's
+            lines += [f"    {name}:", *(f"    | {printable(one)}" for one in str(value).splitlines())]
+    return "\n".join(lines).encode() + b"\n"
 
 
 def message(event: str, values: Mapping[str, object]) -> str:
-    """Return an event and its keys as one line of text."""
+    """Return an event and its keys as one line of text; text of others in it is escaped."""
     return " ".join((event, *(f"{name}={_text(value)}" for name, value in values.items())))
 
 
@@ -141,8 +144,12 @@ def write(level: str, event: str, values: dict[str, object]) -> None:
 
 
 def _text(value: object) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    text = printable(value, _LINE_BYTES_MAX) if isinstance(value, str) else printable_json(value).decode()
     return text if text and " " not in text else f'"{text}"'
+
+
+def _has_lines(value: object) -> bool:
+    return isinstance(value, str) and "\n" in value
 
 
 def utc(now_s: float) -> str:
@@ -167,10 +174,11 @@ class LimitLog:
         counts: events of each limit since the process started; a limit without events is missing.
     """
 
-    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`event`: the name of the log line."""
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic, level: str = "warning") -> None:
+        """`event`: the name of the log line, and `level` its level."""
         self.counts: dict[str, int] = {}
         self._event = event
+        self._level = level
         self._clock = clock
         self._logged: dict[str, tuple[float, int]] = {}
 
@@ -183,4 +191,5 @@ class LimitLog:
         if now_s - logged_s < LOG_INTERVAL_S:
             return
         self._logged[limit] = (now_s, total)
-        warning(self._event, limit=limit, count=total - logged_total, total=total, **values)
+        line = {"limit": limit, "count": total - logged_total, "total": total, **values}
+        write(self._level, self._event, line)

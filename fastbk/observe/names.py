@@ -259,6 +259,7 @@ LIMITS: Slots = {
 
 _OFF_BY_DEFAULT: Slots = {
     "WORKER_SPINS": (145, "Times that the worker polled for answers instead of sleeping."),
+    "WORKER_CONNECTIONS_FAILED": (90, "Connections ended because their client's bytes found a fault of fastbk's own."),
     "WORKER_TLS_HANDSHAKES": (157, "TLS handshakes that succeeded."),
     "WORKER_TLS_FAILED": (158, "TLS handshakes that failed or did not end in time."),
     "WORKER_TLS_REFUSED": (159, "Hellos refused: in the clear, or without an authorised role."),

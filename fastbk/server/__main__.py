@@ -8,14 +8,13 @@ import socket
 import sys
 from pathlib import Path
 
-import msgspec
-
 from fastbk.errors import ConfigError, Error
 from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.native.process import confine
 from fastbk.observe import logs
 from fastbk.observe.event_log import EventLog
+from fastbk.printable_text import printable_json
 from fastbk.server.configuration import bookie_file
 from fastbk.server.supervision.claim import Claim, claim_at_once
 
@@ -73,7 +72,7 @@ def serve(
         return asyncio.run(supervisor.run())
     except (Error, OSError) as error:
         if lifeline is not None:
-            message = msgspec.json.encode({"type": "failed", "reason": str(error)})
+            message = printable_json({"type": "failed", "reason": str(error)})
             try:
                 lifeline.send(message)
             except OSError:

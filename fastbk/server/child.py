@@ -28,6 +28,7 @@ from fastbk.native.kill_points import arm_from_environment
 from fastbk.native.process import confine, die_with_parent, watch_signals
 from fastbk.observe import logs
 from fastbk.observe.event_kinds import KIND_OF, bounded
+from fastbk.printable_text import printable_json
 from fastbk.server.confinement import Confinement
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Child:
         """Send one message; waits while the socket is full. Raises SupervisorGone when the other
         end is closed.
         """
-        data = msgspec.json.encode(message)
+        data = printable_json(message)
         while True:
             try:
                 self.control.send(data)
@@ -99,7 +100,7 @@ class Child:
         that must not wait. Raises SupervisorGone.
         """
         try:
-            self.control.send(msgspec.json.encode(message))
+            self.control.send(printable_json(message))
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionError) as error:

@@ -6,7 +6,9 @@ ZooKeeper, connects to nobody. The supervisor, which starts them, is not confine
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ import msgspec
 
 import fastbk
 from fastbk.errors import ConfigError
-from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings
+from fastbk.native.confine import UNSUPPORTED, confine_calls, confine_paths, confine_rings, preload
 from fastbk.native.kill_points import FILE_VARIABLE
 from fastbk.observe import logs
 from fastbk.server.configuration.authentication import folders_of_workers
@@ -39,6 +41,14 @@ NAME_PATHS = (
 """What looking up ZooKeeper's names takes."""
 
 
+MODULES = ("unicodedata",)
+"""Every process's modules in C that the standard library imports when it first needs them."""
+MODULES_OF_KEYS = ("cryptography.hazmat.primitives.serialization.pkcs12",)
+"""A renewed file may be of the other format."""
+THREAD_LIBRARY = "libgcc_s.so.1"
+"""The C library loads it when a thread is ended."""
+
+
 class Confinement(msgspec.Struct, kw_only=True):
     """What one child may still do; with the defaults everything."""
 
@@ -47,6 +57,8 @@ class Confinement(msgspec.Struct, kw_only=True):
     """Directories and files, beside the program itself."""
     write: tuple[str, ...] = ()
     may_connect: bool = False
+    modules: tuple[str, ...] = ()
+    """Imported before the system calls are given up: those that this child may need later."""
 
     def begin(self, role: str) -> None:
         """Open no other paths from now on; before this process makes threads. Raises ConfigError with `require`."""
@@ -71,10 +83,20 @@ class Confinement(msgspec.Struct, kw_only=True):
         """Make no system calls but those of `role` from now on. Raises ConfigError with `require`."""
         if self.mode == "off":
             return
+        self._load()
         try:
-            confine_calls(role)
+            confine_calls(role, may_connect=self.may_connect)
         except OSError as error:
             self._cannot("system calls", error)
+
+    def _load(self) -> None:
+        """Load what this process may come to need: from now on it makes no memory executable."""
+        preload(THREAD_LIBRARY)
+        for name in (*MODULES, *self.modules):
+            importlib.import_module(name)
+        if self.may_connect:
+            for service in name_services():
+                preload(f"libnss_{service}.so.2")
 
     def _cannot(self, what: str, error: OSError) -> None:
         if self.mode == "require":
@@ -94,6 +116,15 @@ def program_paths() -> Iterator[str]:
     yield f"/proc/{os.getpid()}"
 
 
+def name_services() -> Iterator[str]:
+    """Yield what looks the names of hosts up on this machine: a library each, which the C library loads."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in Path("/etc/nsswitch.conf").read_text().splitlines():
+            database, _, services = line.partition("#")[0].partition(":")
+            if database.strip() == "hosts":
+                yield from (one for one in services.split() if one.isidentifier())
+
+
 def kill_point_folders() -> Iterator[str]:
     """Yield where an armed kill point leaves its mark."""
     if path := os.environ.get(FILE_VARIABLE):
@@ -105,8 +136,13 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     may_connect = False
+    modules: tuple[str, ...] = ()
     if process.role == "worker":
         read = tuple(folders_of_workers(config.authentication, config.tls))
+        modules = (
+            *(MODULES_OF_KEYS if config.tls.mode != "off" else ()),
+            *(("jwt", "jwt.algorithms") if "token" in config.authentication.methods else ()),
+        )
     elif process.role == "journal":
         write = (config.journal.all_directories[process.index],)
     elif process.role == "index":
@@ -120,11 +156,16 @@ def confinement_of(process: Process, config: BookieConfig) -> Confinement:
         is_sqlite = path != config.metadata.uri
         write = (*config.ledgers.all_directories, *((os.path.dirname(os.path.realpath(path)),) if is_sqlite else ()))
         read = NAME_PATHS
+        modules = ("fastbk.observe.library_log", "fastbk.meta.sqlite" if is_sqlite else "fastbk.meta.zookeeper")
         if not is_sqlite:
             from fastbk.meta import zookeeper_security
 
-            read = (*read, *zookeeper_security.from_environment().folders)
+            security = zookeeper_security.from_environment()
+            read = (*read, *security.folders)
+            modules = (*modules, "encodings.idna")
+            if security.tls_files is not None:
+                modules = (*modules, "fastbk.meta.zookeeper_tls", *MODULES_OF_KEYS)
         may_connect = not is_sqlite
     return Confinement(
-        mode=config.bookie.confinement, read=read, write=write, may_connect=may_connect
+        mode=config.bookie.confinement, read=read, write=write, may_connect=may_connect, modules=modules
     )

@@ -1,7 +1,12 @@
 """TLS contexts of clients and servers, and their policy.
 
 The policy: TLS 1.2 and 1.3. Of 1.2 only suites with forward secrecy and authenticated encryption (ECDHE with AES-GCM or
-ChaCha20-Poly1305); of 1.3 all, since all are. No compression, no renegotiation, no session tickets: nobody resumes.
+ChaCha20-Poly1305); of 1.3 all, since all are. No compression, no renegotiation, no session tickets.
+
+Of 1.3 nobody resumes. Of 1.2 OpenSSL keeps sessions in its context, and that cannot be switched off from Python. A
+client that resumes one shows no certificate anew. So its certificate's end is compared again, and a context that has
+had a handshake of 1.2 is replaced within SESSIONS_S: no session outlives what its certificate was verified by.
+(Refusing to resume would be worse: Java's clients would have every second connection fail.)
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from typing import Literal
 from fastbk.errors import ConfigError
 from fastbk.observe.library_log import LibraryLog
 from fastbk.tls.files import TlsFiles
+from fastbk.tls.roles import end_s
 
 _log = LibraryLog("fastbk.tls")
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -23,12 +29,47 @@ CLIENT = "TLS (FASTBK_TLS_... or TlsOptions)"
 REFRESH_S = 10.0
 """Files are looked at once in so long, and only when a connection is made."""
 
+SESSIONS_S = 60.0
+"""How long sessions of TLS 1.2 can be resumed, at most."""
+
 ClientCertificates = Literal["none", "request", "require"]
 """What a server wants of its clients: no certificate; one if they have it; one. One that is shown must be good."""
 _VERIFY = {"none": ssl.CERT_NONE, "request": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
-def client_context(files: TlsFiles, *, verify_name: bool) -> ssl.SSLContext:
+class _Peer(ssl.SSLObject):
+    """One connection's TLS."""
+
+    def getpeercert(self, binary_form: bool = True) -> bytes | None:  # type: ignore[override]
+        """Return the peer's certificate in DER, whatever is asked for: event loops ask for it as a dictionary.
+
+        That raises where the certificate says something that is no text, which an authority may well have signed.
+        """
+        return super().getpeercert(binary_form=True)
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake; refuse a session whose certificate has ended since. Raises ssl.SSLError."""
+        super().do_handshake()
+        if not self.server_side or self.version() != "TLSv1.2":
+            return
+        assert isinstance(self.context, Context)
+        self.context.has_sessions = True
+        if self.session_reused and (certificate := self.getpeercert()) and end_s(certificate) <= time.time():
+            raise ssl.SSLError(1, "the certificate of the session has ended")
+
+
+class Context(ssl.SSLContext):
+    """A context of either side.
+
+    Attributes:
+        has_sessions: it has had a handshake whose session can be resumed.
+    """
+
+    sslobject_class = _Peer
+    has_sessions = False
+
+
+def client_context(files: TlsFiles, *, verify_name: bool) -> Context:
     """Return the context of connections to servers, whose certificates are always verified.
 
     Without `ca_file` the system's authorities count. Raises ConfigError.
@@ -43,7 +84,7 @@ def client_context(files: TlsFiles, *, verify_name: bool) -> ssl.SSLContext:
 
 def server_context(
     files: TlsFiles, client_certificates: ClientCertificates, where: str
-) -> ssl.SSLContext:
+) -> Context:
     """Return the context of connections from clients. Raises ConfigError, beginning with `where`."""
     if not files.certificate_file:
         raise ConfigError(f"{where}: a server needs a certificate and its key")
@@ -56,8 +97,8 @@ def server_context(
     return context
 
 
-def _context(protocol: int, files: TlsFiles, where: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _context(protocol: int, files: TlsFiles, where: str) -> Context:
+    context = Context(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
@@ -88,7 +129,7 @@ class RefreshedContext:
     def __init__(
         self,
         files: TlsFiles,
-        make: Callable[[], ssl.SSLContext],
+        make: Callable[[], Context],
         *,
         refresh_s: float = REFRESH_S,
         clock_s: Callable[[], float] = time.monotonic,
@@ -101,19 +142,21 @@ class RefreshedContext:
         self._clock_s = clock_s
         self._stamp = files.stamp()
         self._context = make()
-        self._looked_s = clock_s()
+        self._looked_s = self._made_s = clock_s()
 
-    def current(self) -> ssl.SSLContext:
+    def current(self) -> Context:
         """Return the context for the next connection; those that are open keep theirs."""
         now_s = self._clock_s()
-        if now_s - self._looked_s < self._refresh_s:
+        has_old_sessions = self._context.has_sessions and now_s - self._made_s >= SESSIONS_S
+        if now_s - self._looked_s < self._refresh_s and not has_old_sessions:
             return self._context
         self._looked_s = now_s
         stamp = self._files.stamp()
-        if stamp != self._stamp:
+        if stamp != self._stamp or has_old_sessions:
+            self._made_s = now_s
             try:
                 self._context = self._make()
-            except ConfigError as error:
+            except Exception as error:  # noqa: BLE001 - whatever half a file leads to; a connection waits for this
                 self.failed(str(error))  # perhaps only the first of two files was replaced yet
             else:
                 self._stamp = stamp

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias, TypeVar
 
+from fastbk.printable_text import printable
 from fastbk.wire.flatbuffers_plain import flatbuffers
 from fastbk.wire.generated import ErrorReply as ErrorTable
 from fastbk.wire.generated import Hello as HelloTable
@@ -32,6 +33,7 @@ LENGTH_BYTES = 4
 Untyped: TypeAlias = Any
 """An object of flatbuffers' own, which has no annotations."""
 NAME_BYTES_MAX = 128
+TEXT_BYTES_MAX = 4096
 TOKEN, SASL = "token", "sasl"
 TAG, TAG_WANTED = "ledger-tag", "ledger-tag-wanted"
 REPORT = "report"
@@ -221,7 +223,7 @@ def _table(builder: Untyped, module: Untyped, message: Hello | Reply) -> int:
 
 def _stored(builder: Untyped, value: str | bytes | int) -> int:
     if isinstance(value, str):
-        return int(builder.CreateString(value))
+        return int(builder.CreateString(printable(value, TEXT_BYTES_MAX)))  # it may quote a library, or a client
     return int(builder.CreateByteVector(value)) if isinstance(value, bytes) else value
 
 
@@ -235,9 +237,9 @@ def _auth_payload(table: Untyped, offset: int) -> bytes:
 
 
 def _value(
-    kind: type[T], message: Untyped, module: Untyped, text_bytes_max: int = 4096
+    kind: type[T], message: Untyped, module: Untyped, text_bytes_max: int = TEXT_BYTES_MAX
 ) -> T:
-    """Return the body of a message; a text that is too long is cut."""
+    """Return the body of a message; a text that is too long is cut, and what is not printable escaped."""
     where = message.Body()
     table = getattr(module, module.__name__.rpartition(".")[2])()
     table.Init(where.Bytes, where.Pos)
@@ -248,6 +250,6 @@ def _value(
             continue
         value = getattr(table, _generated(field.name))()
         if field.type == "str":
-            value = (value or b"")[:text_bytes_max].decode(errors="replace")
+            value = printable((value or b"")[:text_bytes_max].decode(errors="replace"), text_bytes_max)
         values[field.name] = value
     return kind(**values)

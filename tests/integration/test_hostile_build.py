@@ -26,11 +26,20 @@ PATHS = {"read_secret", "list_root", "read_configuration", "read_other_directory
          "read_supervisor"}  # fmt: skip
 """Attempts that Landlock keeps from succeeding; where the kernel has none only the others are looked at."""
 BEGIN = "        self.confinement.finish(self.role)\n"
-PLANTED = BEGIN + "        from fastbk import hostile\n        hostile.begin(self)\n"
+PLANTED = f"        from fastbk import hostile\n{BEGIN}        hostile.begin(self)\n"
+"""Its own imports come first: no library can be loaded later."""
 HOSTILE = '''
-import ctypes, fcntl, json, mmap, os, pathlib, socket, sys, threading, time
+import ctypes, fcntl, json, mmap, os, pathlib, platform, resource, socket, struct, sys, tempfile, threading, time
 
 libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mprotect.argtypes = libc.pkey_mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int]
+libc.mprotect.argtypes = libc.mprotect.argtypes[:3]
+IS_X86 = platform.machine() == "x86_64"
+PRLIMIT64, IOPRIO_SET, TGSIGQUEUE = (302, 251, 297) if IS_X86 else (261, 30, 240)
+READ, WRITE, EXECUTE = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
+LOW_HALF_ZERO = 0x200000000000
 SECRET = pathlib.Path(os.environ["FASTBK_HOSTILE_SECRET"])
 
 
@@ -115,8 +124,143 @@ def reopen_memory(child):
     raise PermissionError
 
 
+def mapped(protection, flags, fd, address=None):
+    place = libc.mmap(address, 4096, protection, flags, fd, 0)
+    if place == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return place
+
+
+def of(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def limit_supervisor(child):
+    """A pointer whose low half is 0 is a pointer: the supervisor gets a limit of this process's."""
+    place = mapped(READ | WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, LOW_HALF_ZERO)
+    ctypes.memmove(place, struct.pack("QQ", 0, resource.getrlimit(resource.RLIMIT_CORE)[1] & 2**64 - 1), 16)
+    called(PRLIMIT64, os.getppid(), resource.RLIMIT_CORE, ctypes.c_void_p(place), None)
+
+
+def limit_itself(child):
+    place = mapped(READ | WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, LOW_HALF_ZERO)
+    ctypes.memmove(place, struct.pack("QQ", 0, resource.getrlimit(resource.RLIMIT_CORE)[1] & 2**64 - 1), 16)
+    called(PRLIMIT64, 0, resource.RLIMIT_CORE, ctypes.c_void_p(place), None)
+
+
+def read_limits(child):
+    called(PRLIMIT64, os.getppid(), resource.RLIMIT_CORE, None, ctypes.create_string_buffer(16))
+
+
+def own_signals(child):
+    """The kernel would signal the owner of a descriptor in the name of this process."""
+    one, other = socket.socketpair()
+    fcntl.fcntl(one, 8, os.getppid())
+
+
+def own_signals_of_a_kind(child):
+    one, other = socket.socketpair()
+    fcntl.fcntl(one, 15, struct.pack("ii", 1, os.getppid()))
+
+
+def choose_signal(child):
+    one, other = socket.socketpair()
+    fcntl.fcntl(one, 10, 10)
+
+
+def pin_supervisor(child):
+    os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))
+
+
+def slow_supervisor(child):
+    os.setpriority(os.PRIO_PROCESS, os.getppid(), 0)
+
+
+def slow_group(child):
+    os.setpriority(os.PRIO_PGRP, 0, 0)
+
+
+def slow_user(child):
+    """Of a user that there is not: what succeeds here would slow all processes of one."""
+    try:
+        os.setpriority(os.PRIO_USER, 1_999_999_999, 19)
+    except ProcessLookupError:
+        pass
+
+
+def starve_supervisor(child):
+    called(IOPRIO_SET, 1, os.getppid(), 2 << 13 | 4)
+
+
+def schedule_supervisor(child):
+    os.sched_setscheduler(os.getppid(), os.SCHED_OTHER, os.sched_param(0))
+
+
+def queue_signal(child):
+    information = ctypes.create_string_buffer(struct.pack("iii", 0, 0, -1), 128)
+    called(TGSIGQUEUE, os.getppid(), os.getppid(), 0, information)
+
+
+def send_to_any_socket(child):
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        one.sendto(b"x", str(SECRET.parent / "socket"))
+    except FileNotFoundError:
+        pass
+
+
+def make_socket(child):
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+def make_raw_socket(child):
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9)
+
+
+def own_segment(child):
+    return next(fd for name, fd in sorted(child.fds.items()) if name.startswith("segment"))
+
+
+def run_shared_memory(child):
+    mapped(READ | EXECUTE, mmap.MAP_SHARED, own_segment(child))
+
+
+def run_copy_of_memory(child):
+    mapped(READ | EXECUTE, mmap.MAP_PRIVATE, own_segment(child))
+
+
+def run_file(child):
+    """A role that keeps files has one that it wrote; for a worker one of Python's."""
+    folder = {"journal": "journal", "index": "ledgers", "gc": "ledgers"}.get(child.role)
+    path = SECRET.parent / folder / f"code.{child.role}" if folder else pathlib.Path(os.__file__)
+    if folder:
+        path.write_bytes(bytes(4096))
+    try:
+        with open(path, "rb") as file:
+            mapped(READ | EXECUTE, mmap.MAP_PRIVATE, file.fileno())
+    finally:
+        if folder:
+            path.unlink()
+
+
+def make_memory_code(child):
+    place = mapped(READ | WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    ctypes.set_errno(0)
+    of(libc.mprotect(place, 4096, READ | EXECUTE))
+
+
+def make_memory_code_with_a_key(child):
+    place = mapped(READ | WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    of(libc.pkey_mprotect(place, 4096, READ | EXECUTE, 0))
+
+
 TRIES = [read_secret, list_root, read_configuration, read_other_directory, write_beside, write_program, read_supervisor,
-         signal_supervisor, connect, bind, become_dumpable, make_code, reopen_memory]
+         signal_supervisor, connect, bind, become_dumpable, make_code, reopen_memory, limit_supervisor,
+         limit_itself, read_limits, own_signals, own_signals_of_a_kind, choose_signal, pin_supervisor,
+         slow_supervisor, slow_group, slow_user, starve_supervisor, schedule_supervisor, queue_signal,
+         send_to_any_socket, make_socket, make_raw_socket, run_shared_memory, run_copy_of_memory, run_file,
+         make_memory_code, make_memory_code_with_a_key]
 
 
 def run_program(child):
@@ -256,6 +400,10 @@ def test_without_confinement_the_attacks_succeed(started: Any) -> None:
         achieved = {name for name, outcome in one["found"].items() if outcome == "done"}
         wanted = {"read_secret", "list_root", "read_configuration", "read_other_directory", "write_beside"}
         wanted |= {"write_program", "signal_supervisor", "bind", "become_dumpable", "make_code"}
+        wanted |= {"limit_supervisor", "limit_itself", "read_limits", "own_signals", "own_signals_of_a_kind"}
+        wanted |= {"choose_signal", "pin_supervisor", "slow_supervisor", "slow_group", "slow_user"}
+        wanted |= {"starve_supervisor", "schedule_supervisor", "send_to_any_socket", "make_socket"}
+        wanted |= {"run_shared_memory", "run_copy_of_memory", "run_file", "make_memory_code"}
         assert wanted <= achieved, one["role"]
 
 

@@ -1,4 +1,4 @@
-"""Who is served at the HTTP ports of real services (INV-N5): strangers, tokens, certificates.
+"""Who is served at the HTTP ports of real services (INV-N7): strangers, tokens, certificates.
 
 `LOCALHOST` counts as an address that other machines reach, as all names but `localhost` do, and is none.
 """

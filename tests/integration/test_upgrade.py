@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from fastbk.meta.format_level import raise_level
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.fixtures.cli import Cli
+from tests.fixtures.metadata import forget_level
 from tests.fixtures.pages import page
 from tests.fixtures.released import ReleasedCluster, released_tree
 from tests.fixtures.restart_server import restart_server, restarts_into
@@ -53,9 +55,21 @@ def check(uri: str, ledger_id: int) -> None:
     assert found == [data_of(ledger_id, one) for one in range(ENTRIES)]
 
 
-def test_a_new_cluster_is_finalized_once(fastbk_cluster: LocalCluster) -> None:
+def made_by_older(cluster: LocalCluster) -> Cli:
+    """Leave the cluster as one that an older version made; return commands for it."""
+    with closing(open_store(cluster.metadata_uri)) as store:
+        forget_level(store)
+    return Cli(cluster.metadata_uri)
+
+
+def test_an_older_cluster_is_finalized_once_and_a_new_one_need_not_be(
+    fastbk_cluster: LocalCluster,
+) -> None:
     """INV-U2."""
     cli = Cli(fastbk_cluster.metadata_uri)
+    assert cli.json("cluster", "status")["format_level"] == LEVEL_MAX
+    assert "format level" not in cli("cluster", "status")
+    made_by_older(fastbk_cluster)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
     assert "format level 1: older versions may join; once none has to, `fastbk" in cli("cluster", "status")
     assert cli.json("cluster", "finalize", "--dry-run")["dry_run"] is True
@@ -72,7 +86,10 @@ async def test_running_bookies_read_the_new_level(
     fastbk_cluster: LocalCluster,
 ) -> None:
     """INV-U1: within `POLL_INTERVAL_S`, without a restart."""
-    cli = Cli(fastbk_cluster.metadata_uri)
+    cli = await asyncio.to_thread(made_by_older, fastbk_cluster)
+    for index in range(len(fastbk_cluster.bookies)):
+        await fastbk_cluster.stop_bookie_async(index)
+        await fastbk_cluster.start_bookie_async(index)
     await asyncio.to_thread(cli, "cluster", "finalize", "--yes")
 
     def have_it() -> bool:

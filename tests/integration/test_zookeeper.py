@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 import fastbk
 from fastbk.devcluster.bookie import Bookie
 from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.devcluster.zookeeper import ZooKeeperServer
-from fastbk.errors import MetadataUnavailable
+from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster
 from tests.fixtures.logs import json_lines
@@ -140,3 +143,57 @@ def test_a_bookie_comes_back_in_zookeeper_under_its_name(
         assert found.service.incarnation == identity.incarnation
         cluster.stop_bookie(0)
         wait_until(lambda: near.list_bookies() == [], "it deregisters when it stops", WAIT_S)
+
+
+async def test_bookies_start_in_a_cluster_that_pulsar_made_and_not_in_one_made_anew_over_their_data(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    zookeeper.make_by_pulsar(peek)
+    uri = f"metadata-store:zk:{zookeeper.address}{zookeeper.path(root='')}"
+    async with LocalCluster(1, metadata_uri=uri) as cluster:
+        async with fastbk.connect(uri) as client:
+            async with await client.create_ledger(
+                ensemble=1, write_quorum=1, ack_quorum=1
+            ) as writer:
+                await writer.append(b"kept")
+            reader = await client.open_ledger(writer.ledger_id)
+            assert [bytes(one.data) async for one in reader.read(0, 0)] == [b"kept"]
+        assert peek.exists(zookeeper.path("LAYOUT"))
+        await cluster.stop_bookie_async(0)
+        await asyncio.to_thread(peek.delete, zookeeper.path(), recursive=True)
+        zookeeper.make_by_pulsar(peek)
+        # The new cluster has another id: the bookie's ledgers are not those that it would list.
+        with pytest.raises(StorageError):
+            await cluster.start_bookie_async(0)
+        line = json.loads(cluster.bookies[0].log_tail(1))
+        assert line["event"] == "bookie.failed"
+        assert "belongs to the cluster with the instance id" in line["reason"]
+
+
+def session_timeouts_ms(server: ZooKeeperServer) -> set[tuple[str, int]]:
+    """Return (session, timeout) of each session of a server that allows `cons`."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(b"cons")
+        text = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+    return {(one[1], int(one[2])) for one in re.finditer(r"sid=(0x[0-9a-f]+),.*?to=(\d+)", text)}
+
+
+async def test_sessions_of_all_processes_of_a_bookie_have_the_timeout_that_is_set(
+    tmp_path: Path,
+) -> None:
+    allowed = {"4lw.commands.whitelist": "srvr,cons"}
+    server = ZooKeeperServer(tmp_path / "zookeeper", is_durable=False, settings=allowed)
+    server.start()
+    try:
+        place = ZooKeeperPlace(server)
+        settings = {"metadata": {"session_timeout": "15s"}}
+        async with LocalCluster(1, metadata_uri=place.uri(), settings=settings) as cluster:
+            await asyncio.to_thread(page, cluster.bookies[0], "/api/v1/ledger/list")
+            await wait_until_async(
+                lambda: len(session_timeouts_ms(server)) >= 3,
+                "supervisor, gc and pages have sessions",
+                WAIT_S,
+            )
+            assert {timeout_ms for _, timeout_ms in session_timeouts_ms(server)} == {15_000}
+    finally:
+        server.stop()

@@ -115,6 +115,81 @@ static int attempt_mount(void) { return result_of(syscall(SYS_mount, "none", fol
 static int attempt_namespace(void) { return result_of(unshare(CLONE_NEWUSER)); }
 static int attempt_identity(void) { return result_of(setuid(0)); }
 
+/* A pointer whose low half is 0. */
+static int limit_with_far_pointer(pid_t pid)
+{
+    struct rlimit *limit = mmap((void *)0x200000000000, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (limit == MAP_FAILED)
+        return -errno;
+    limit->rlim_cur = limit->rlim_max = 1 << 20;
+    return result_of(syscall(SYS_prlimit64, pid, RLIMIT_CORE, limit, NULL));
+}
+static int attempt_far_limits(void) { return limit_with_far_pointer(0); }
+static int attempt_far_limits_of_parent(void) { return limit_with_far_pointer(getppid()); }
+static int attempt_read_limits_of_parent(void)
+{
+    struct rlimit limit;
+    return result_of(syscall(SYS_prlimit64, getppid(), RLIMIT_CORE, NULL, &limit));
+}
+static int attempt_high_half(void) { return result_of(syscall(SYS_kill, (1ll << 32) | getpid(), 0)); }
+static int attempt_flags(void) { return result_of(fcntl(0, F_GETFL)); }
+static int attempt_owner(void) { return result_of(fcntl(0, F_SETOWN, getppid())); }
+static int attempt_owner_of_a_kind(void)
+{
+    const int owner[] = {1, getppid()};
+    return result_of(syscall(SYS_fcntl, 0, 15, owner));
+}
+static int attempt_signal_of_descriptor(void) { return result_of(syscall(SYS_fcntl, 0, 10, SIGKILL)); }
+static int attempt_lease(void) { return result_of(syscall(SYS_fcntl, 0, 1024, F_RDLCK)); }
+static int attempt_affinity(void)
+{
+    unsigned long processors = 1;
+    return result_of(syscall(SYS_sched_setaffinity, 0, sizeof processors, &processors));
+}
+static int attempt_affinity_of_parent(void)
+{
+    unsigned long processors = 1;
+    return result_of(syscall(SYS_sched_setaffinity, getppid(), sizeof processors, &processors));
+}
+static int attempt_priority(void) { return result_of(setpriority(PRIO_PROCESS, 0, 1)); }
+static int attempt_priority_of_parent(void) { return result_of(setpriority(PRIO_PROCESS, (id_t)getppid(), 1)); }
+static int attempt_priority_of_group(void) { return result_of(setpriority(PRIO_PGRP, 0, 1)); }
+static int attempt_priority_of_user(void) { return result_of(setpriority(PRIO_USER, 0, 1)); }
+static int attempt_io_priority(void) { return result_of(syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 4)); }
+static int attempt_io_priority_of_parent(void) { return result_of(syscall(SYS_ioprio_set, 1, getppid(), 2 << 13 | 4)); }
+static int attempt_io_priority_of_user(void) { return result_of(syscall(SYS_ioprio_set, 3, 0, 2 << 13 | 4)); }
+static int attempt_stream_pair(void)
+{
+    int pair[2];
+    return result_of(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+}
+static int attempt_datagram_pair(void)
+{
+    int pair[2];
+    return result_of(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair));
+}
+static int attempt_datagram_socket(void) { return result_of(socket(AF_UNIX, SOCK_DGRAM, 0)); }
+static int attempt_netlink_audit(void) { return result_of(socket(AF_NETLINK, SOCK_RAW, 9)); }
+/* What is compared is the whole call: the file itself could be run. */
+static int attempt_run_file(void)
+{
+    const int fd = open("/usr/lib/os-release", O_RDONLY);
+    if (fd < 0)
+        return -errno;
+    return mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED ? -errno : 0;
+}
+static int attempt_run_shared(void)
+{
+    const int fd = open("/usr/lib/os-release", O_RDONLY);
+    if (fd < 0)
+        return -errno;
+    return mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0) == MAP_FAILED ? -errno : 0;
+}
+static int attempt_new_space_thread(void)
+{
+    return result_of(syscall(SYS_clone, CLONE_VM | CLONE_THREAD | CLONE_SIGHAND | CLONE_NEWNET, 0, 0, 0, 0));
+}
+
 #define EACH (-1)
 #define DIES (-10000)
 #define MAY 0
@@ -136,7 +211,13 @@ static const struct attempt attempts[] = {
     FILES_ONLY(sync, -EACCES), {attempt_socket, "socket", -EPERM, -EPERM, -EPERM, MAY},
     {attempt_connect, "connect", -EPERM, -EPERM, -EPERM, CONNECTED}, SAME(exec, DIES), SAME(trace, DIES),
     SAME(read_memory, DIES), SAME(take_descriptor, DIES), SAME(ring, DIES), SAME(mount, DIES), SAME(namespace, DIES),
-    SAME(identity, DIES),
+    SAME(identity, DIES), SAME(far_limits, -EPERM), SAME(far_limits_of_parent, -EPERM), SAME(read_limits_of_parent, -EPERM),
+    SAME(high_half, -EPERM), SAME(flags, MAY), SAME(owner, -EPERM), SAME(owner_of_a_kind, -EPERM),
+    SAME(signal_of_descriptor, -EPERM), SAME(lease, -EPERM), SAME(affinity, MAY), SAME(affinity_of_parent, -EPERM),
+    SAME(priority, MAY), SAME(priority_of_parent, -EPERM), SAME(priority_of_group, -EPERM), SAME(priority_of_user, -EPERM),
+    SAME(io_priority, MAY), SAME(io_priority_of_parent, -EPERM), SAME(io_priority_of_user, -EPERM), SAME(stream_pair, MAY),
+    SAME(datagram_pair, -EPERM), SAME(datagram_socket, -EPERM), SAME(netlink_audit, -EPERM), SAME(run_file, -EPERM),
+    SAME(run_shared, -EPERM), SAME(new_space_thread, -EPERM),
 };
 
 static void
@@ -148,7 +229,7 @@ confine(uint32_t role)
     };
     const int32_t version = fbk_confine_paths(paths, 4, role == GC ? FBK_MAY_CONNECT : 0);
     CHECK(has_landlock ? version > 0 : version == 0);
-    CHECK_EQUAL(fbk_confine_calls(role), 0);
+    CHECK_EQUAL(fbk_confine_calls(role, role == GC ? FBK_MAY_CONNECT : 0), 0);
 }
 
 /* The result of an attempt of a role. */
@@ -219,7 +300,7 @@ test_earlier_threads(void)
         int result;
         CHECK(pipe(ready) == 0 && pipe(go) == 0 && pipe(said) == 0);
         CHECK(pthread_create(&thread, NULL, earlier_thread, NULL) == 0 && read(ready[0], &byte, 1) == 1);
-        CHECK_EQUAL(fbk_confine_calls(INDEX), 0);
+        CHECK_EQUAL(fbk_confine_calls(INDEX, 0), 0);
         CHECK(write(go[1], "g", 1) == 1 && read(said[0], &result, sizeof result) == sizeof result);
         CHECK_EQUAL(result, -EPERM);
         _exit(0);
@@ -277,7 +358,7 @@ main(void)
     test_earlier_threads();
     test_no_rings();
     test_attempts();
-    CHECK_EQUAL(fbk_confine_calls(FBK_ROLE_SUPERVISOR), -EINVAL);
+    CHECK_EQUAL(fbk_confine_calls(FBK_ROLE_SUPERVISOR, 0), -EINVAL);
     unlink(inside);
     rmdir(folder);
     return 0;

@@ -98,4 +98,4 @@ def test_the_version_has_one_home() -> None:
         if not relative.startswith(("CHANGELOG.md", "LICENSE", "tests/"))
         and pattern.search(path.read_text(errors="replace"))
     ]
-    assert homes == ["fastbk/__init__.py"]
+    assert homes == ["fastbk/version.py"]

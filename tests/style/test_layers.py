@@ -17,8 +17,8 @@ from tests.style.tree import ROOT, walk
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
 # `package.folder` puts one folder of a package into a layer of its own.
 LAYERS = [
-    {"errors", "exit_codes", "invariant", "option_checks", "units", "config", "private_files"}
-    | {"durable_files", "formats", "properties", "rate_limit", "retry"},
+    {"errors", "version", "exit_codes", "invariant", "option_checks", "units", "config", "private_files"}
+    | {"durable_files", "formats", "printable_text", "properties", "rate_limit", "retry"},
     {"model"},
     {"observe"},
     {"tls", "auth"},

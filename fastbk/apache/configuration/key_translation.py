@@ -214,8 +214,8 @@ def _missing(builder: ConfigBuilder) -> None:
     """Say aloud what somebody may count on and has no counterpart here."""
     if builder.source.boolean("autoRecoveryDaemonEnabled"):
         builder.report.remarks.append(
-            "autoRecoveryDaemonEnabled=true: bookies here repair no others' ledgers: run AutoRecovery,"
-            " the daemon of Apache's, beside it, or `fastbk bookie recover` when one is lost"
+            "autoRecoveryDaemonEnabled=true: a bookie here runs no AutoRecovery inside: run `fastbk autorecovery`,"
+            " or Apache's daemon, beside it"
         )
     if components := builder.source.items("extraServerComponents"):
         builder.report.remarks.append(f"extraServerComponents: not started: {', '.join(components)}")

@@ -124,7 +124,7 @@ IGNORED: tuple[tuple[str, str], ...] = (
         " storeSystemTimeAsLedgerCreationTime=false",
     ),
     (
-        "there is no AutoRecovery in a fastbk bookie yet: run Apache's daemon beside it, or `fastbk bookie recover`",
+        "a bookie runs no AutoRecovery inside: run `fastbk autorecovery`, or Apache's daemon, beside it",
         "autoRecoveryDaemonEnabled=false auditorPeriodicBookieCheckInterval=86400 auditorPeriodicCheckInterval=604800"
         " auditorPeriodicPlacementPolicyCheckInterval=0 auditorReplicasCheckInterval=0"
         " auditorLedgerVerificationPercentage=0 auditorMaxNumberOfConcurrentOpenLedgerOperations=500"

@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import Error
-from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Response, decoded_object
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ def integer(request: Request, name: str, default: int) -> int:
     return int(request.query[name]) if name in request.query else default
 
 
+_faults = LimitLog("http.page_failed", level="error")
+
+
 def guarded(page: Page) -> Page:
     """Return `page` with what it raises, or what takes too long, answered as 500: the reason follows Apache's words."""
 
@@ -66,7 +69,7 @@ def guarded(page: Page) -> Page:
         except (Error, ValueError, OSError) as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - a page's fault must not end the server
-            logs.error("http.page_failed", reason=repr(error), trace=traceback.format_exc(limit=-8))
+            _faults.note(type(error).__name__, reason=repr(error), trace=traceback.format_exc(limit=-8))
             reason = f"a fault of this bookie's: {error!r}; see its log"
         return text(500, f"{INTERNAL_ERROR}: {reason}")
 

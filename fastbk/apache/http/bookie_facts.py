@@ -31,8 +31,10 @@ THREADS = 2
 class StoreThreads:
     """A connection to metadata of its own, opened when a page needs it first: slow pages must not delay the lease."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, session_timeout_s: float | None = None) -> None:
+        """`session_timeout_s`: of ZooKeeper; None: the default."""
         self._uri = uri
+        self._session_timeout_s = session_timeout_s
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="http-metadata")
         self._lock = threading.Lock()
         self._store: MetadataStore | None = None
@@ -54,7 +56,7 @@ class StoreThreads:
     def _opened(self) -> MetadataStore:
         with self._lock:
             if self._store is None:
-                self._store = open_store(self._uri)
+                self._store = open_store(self._uri, session_timeout_s=self._session_timeout_s)
             return self._store
 
 

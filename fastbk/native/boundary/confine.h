@@ -22,6 +22,10 @@ int32_t fbk_confine_version(void);
  * it.  Returns 0 or -errno. */
 int32_t fbk_confine_rings(void);
 
+/* Loads a shared library for good, before fbk_confine_calls.  Returns 1, or 0 where it is not there. */
+int32_t fbk_confine_preload(const char *library);
+
 /* All threads of the process make only the system calls of their role from now on (seccomp): others fail with EPERM, and those
- * that only an attacker makes end the process (SIGSYS).  role: FBK_ROLE_*, not of the supervisor.  Returns 0 or -errno. */
-int32_t fbk_confine_calls(uint32_t role);
+ * that only an attacker makes end the process (SIGSYS).  No memory can be made executable: libraries are loaded before.  role:
+ * FBK_ROLE_*, not of the supervisor; flags: FBK_MAY_CONNECT, heeded of gc.  Returns 0 or -errno. */
+int32_t fbk_confine_calls(uint32_t role, uint32_t flags);

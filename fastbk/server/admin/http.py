@@ -24,6 +24,7 @@ from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
+from fastbk.printable_text import printable_json
 from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.admin.listener import HttpListener
@@ -100,6 +101,7 @@ class PageServer:
         self._requests, self._answers = Places(REQUESTS_MAX), Places(ANSWERS_MAX)
         self._routes_running = 0
         self._limits = LimitLog("http.limit_reached")
+        self._faults = LimitLog("http.connection_failed", level="error")
         self.port = 0
 
     def refused(self) -> dict[str, int]:
@@ -185,6 +187,10 @@ class PageServer:
             await self._sent(writer, answer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # it did not ask properly or is gone: nothing to say
+        except Exception as error:  # noqa: BLE001 - one client's exception is not the server's
+            trace = traceback.format_exc(limit=-12)
+            self._faults.note(type(error).__name__, reason=repr(error), trace=trace)
+            await self._sent(writer, _encoded(*_failed(500, "a fault of this server's: see its log"), has_body=True))
         finally:
             self._connections.discard(task)
             writer.transport.abort()
@@ -354,7 +360,7 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
         else:
             asked = dict(parse_qsl(query, keep_blank_values=True))
         async with asyncio.timeout(ROUTE_TIMEOUT_S):
-            return 200, JSON, msgspec.json.encode(await handler(asked)) + b"\n"
+            return 200, JSON, printable_json(await handler(asked)) + b"\n"
     except ConfigError as error:
         return _failed(400, str(error))
     except TimeoutError:
@@ -369,7 +375,7 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
 
 
 def _failed(status: int, text: str) -> Response:
-    return status, JSON, msgspec.json.encode({"error": text}) + b"\n"
+    return status, JSON, printable_json({"error": text}) + b"\n"
 
 
 def _body(method: str, headers: dict[str, str], *, takes_any: bool) -> tuple[Response | None, int]:

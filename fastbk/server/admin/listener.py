@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbk.config import is_loopback
 from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http_guard import Places
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class HttpListener:
 
     async def start_protocols(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Listen, and have a protocol made for each connection. Once only."""
+        asyncio.get_running_loop().set_exception_handler(_contained)
         for one in self._sockets:
             one.listen(BACKLOG)
             self._run(self._accept(one, protocol))
@@ -117,9 +120,22 @@ class HttpListener:
         context = None if self._tls is None else self._tls.current()
         try:
             await loop.connect_accepted_socket(protocol, sock, **_tls_arguments(context))
-        except (OSError, TimeoutError) as error:  # the peer's trouble
-            logs.debug("http.handshake_failed", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the peer's trouble, whatever TLS makes of it
+            logs.debug("http.handshake_failed", reason=repr(error))
             sock.close()
+
+
+_failures = LimitLog("http.connection_failed", level="error")
+
+
+def _contained(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a connection's bytes led to at a bounded rate; the loop has closed the connection."""
+    error = context.get("exception")
+    if isinstance(error, Exception) and ("transport" in context or "protocol" in context):
+        trace = "".join(traceback.format_exception(error, limit=-12))
+        _failures.note(type(error).__name__, reason=repr(error), trace=trace)
+    else:
+        loop.default_exception_handler(context)
 
 
 @dataclass(frozen=True, eq=False)

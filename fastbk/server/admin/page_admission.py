@@ -1,4 +1,4 @@
-"""Who may use which page: the one rule of all HTTP ports, of bookies, gateways, janitors and healers (INV-N5).
+"""Who may use which page: the one rule of all HTTP ports, of bookies, gateways, janitors and healers (INV-N7).
 
 Each page is of a kind, and each kind needs a right. A request is of the client that its token names, else of the
 certificate that its connection showed, else a stranger's. Where strangers are served at all is decided before the port
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbk.auth.revocations import can_be_revoked
 from fastbk.auth.rights import ALL_RIGHTS, Principal, Right, names_of
 from fastbk.auth.tokens import PAGES, TokenError
 from fastbk.config import is_loopback
@@ -153,6 +154,8 @@ class PageAdmission:
         if not certificate:
             return Visitor()
         role = first_role(certificate)
+        if not can_be_revoked(role):
+            return Visitor(reason="the certificate's role could not be revoked")
         principal = Principal(name=f"certificate:{role}", rights=self._rights_of_role(role))
         reason = "" if credentials is None else credentials.why_revoked(principal)
         return Visitor(None, reason) if reason else Visitor(principal)

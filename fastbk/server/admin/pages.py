@@ -69,7 +69,8 @@ async def open_admin(
     add_event_page(admin, events)
     admin.add_page(LOG_LEVEL, facts.log_level.page, is_quick=True)
     facts.gc.add_routes(admin)
-    metadata = StoreThreads(facts.config.metadata.uri)
+    settings = facts.config.metadata
+    metadata = StoreThreads(settings.uri, settings.session_timeout_s)
     stack.push_async_callback(metadata.close)
     add_pages(admin, facts, metadata)
     stack.push_async_callback(admin.close)

@@ -104,7 +104,7 @@ def rights_of(settings: AuthorizationSettings, name: str) -> Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPort:
-    """An HTTP port, before it listens: whom it would serve. Every service of fastbk is held to this (INV-N5).
+    """An HTTP port, before it listens: whom it would serve. Every service of fastbk is held to this (INV-N7).
 
     Attributes:
         where: the setting or option that names it, for messages.

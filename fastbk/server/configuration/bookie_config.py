@@ -223,7 +223,7 @@ class GcConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the gc process gets."""
 
     bookie_id: str
-    metadata_uri: str
+    metadata: MetadataSettings
     ledger_directories: tuple[str, ...]
     shards: tuple[int, ...]
     unconfirmed_ledgers_max: int

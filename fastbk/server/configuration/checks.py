@@ -63,8 +63,8 @@ def check_security_files(config: BookieConfig) -> None:
 def _problems(config: BookieConfig) -> Iterator[str]:
     if not config.metadata.uri:
         yield "[metadata] uri is missing: the bookie needs it"
-    if config.metadata.uri.startswith("gateway:"):  # `fastbk.meta` is imported later, beside the start
-        yield "[metadata] uri names a gateway: a bookie needs the metadata store itself (`zk://...`)"
+    else:
+        yield from _uri_problems(config.metadata.uri)
     yield from _directory_problems(config)
     host, port = split_address(config.bookie.listen, "[bookie] listen")
     is_allowed = config.bookie.allow_unauthenticated_remote
@@ -76,6 +76,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             " [tls] mode to \"require\" and [authentication] methods, or"
             " [bookie] allow_unauthenticated_remote = true"
         )
+    yield from _registration_problems(config, host)
     yield from authentication.problems(config.authentication, config.authorization, config.tls)
     yield from quotas.problems(config.quotas, has_names=bool(config.authentication.methods))
     if config.tls.authorized_roles and not authenticates(config.tls):
@@ -124,6 +125,51 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             f"the memory settings add up to {format_size(needed_bytes)}, above"
             f" [bookie] memory_total = {format_size(total_bytes)}: shrink caches and rings or raise it"
         )
+
+
+def _registration_problems(config: BookieConfig, host: str) -> Iterator[str]:
+    """Yield why other machines could not use what the bookie would register in a ZooKeeper of another machine."""
+    if config.metadata.uri.startswith("sqlite:"):
+        return
+    from fastbk.meta.uri import is_zookeeper, parse_zookeeper
+
+    try:
+        servers = parse_zookeeper(config.metadata.uri).servers if is_zookeeper(config.metadata.uri) else ()
+    except ConfigError:
+        return  # said already
+    if all(is_loopback(split_address(one, "[metadata] uri")[0]) for one in servers):
+        return
+    there = config.bookie.advertised or host
+    if _is_only_local(there):
+        yield (
+            f"[bookie] listen = {config.bookie.listen}: clients and other bookies would find the address {there} in"
+            " ZooKeeper, which means their own machine: set [bookie] advertised to an address of this machine that"
+            " they reach, or listen there"
+        )
+    elif _is_only_local(host) and not config.bookie.id:
+        yield (
+            f"[bookie] id is missing, and {config.bookie.listen} is no id: each machine has that address. Set [bookie]"
+            f" id to a name that never changes, such as {there}:3181"
+        )
+
+
+def _is_only_local(host: str) -> bool:
+    return is_loopback(host) or host in ("0.0.0.0", "::")
+
+
+def _uri_problems(uri: str) -> Iterator[str]:
+    """Yield what the start would say of the URI, by the same code."""
+    if uri.startswith("sqlite:/") and uri.strip("/") != "sqlite:":
+        return  # without the import below, which takes 30 ms of a start
+    from fastbk.meta.uri import check_uri, is_gateway
+
+    if is_gateway(uri):
+        yield "[metadata] uri names a gateway: a bookie needs the metadata store itself (`zk://...`)"
+        return
+    try:
+        check_uri(uri)
+    except ConfigError as error:
+        yield f"[metadata] uri: {error}"
 
 
 def _directory_problems(config: BookieConfig) -> Iterator[str]:

@@ -101,8 +101,13 @@ class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     session_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=300_000)] = 10_000
     """ZooKeeper takes a bookie's registration away when it has heard nothing for so long. Its servers allow 2 to 20 of
-    their ticks, mostly 4 to 40 s, and take the nearest.
+    their ticks, mostly 4 to 40 s, and take the nearest. All processes of the bookie have it.
     """
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The same in seconds."""
+        return self.session_timeout_ms / 1e3
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    import ssl
-
     from fastbk.server.configuration.settings import HttpSettings
-    from fastbk.tls.contexts import ClientCertificates, RefreshedContext
+    from fastbk.tls.contexts import ClientCertificates, Context, RefreshedContext
     from fastbk.tls.files import TlsFiles
 
 
@@ -86,7 +84,7 @@ def _context(settings: TlsSettings, client_certificates: ClientCertificates, whe
 
     files = tls_files(settings)
 
-    def make() -> ssl.SSLContext:
+    def make() -> Context:
         context = server_context(files, client_certificates, where)
         context.minimum_version = VERSIONS[settings.version_min]
         return context

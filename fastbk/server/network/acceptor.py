@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fastbk.native.worker import TLS_FAILED, TLS_HANDSHAKES
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
+from fastbk.printable_text import printable
 from fastbk.rate_limit import RateLimit
 from fastbk.server.configuration.tls import server_tls
 from fastbk.server.network.connection import Connection
@@ -114,7 +115,10 @@ class Acceptor:
             sock = connection.waiting_socket
             if sock is None:
                 continue  # it is gone
-            connection.opening = self._run(self._open(connection, sock, self._context.current()))
+            try:
+                connection.opening = self._run(self._open(connection, sock, self._context.current()))
+            except Exception as error:  # noqa: BLE001 - INV-N5
+                self._failed(connection, error, secured=True)
             if (wait_s := self._limit.take(1)) > 0:
                 self._timer = self._loop.call_later(wait_s, self._begin_again)
 
@@ -142,7 +146,7 @@ class Acceptor:
             )
             if secured:
                 self._succeeded(connection)
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - OpenSSL's, Python's ssl or the loop's; INV-N5
             self._failed(connection, error, secured=secured)
 
     async def _upgrade(self, connection: Connection, transport: asyncio.Transport) -> None:
@@ -159,7 +163,7 @@ class Acceptor:
                 raise ConnectionResetError("the connection was lost")
             connection.upgraded(secure)
             self._succeeded(connection)
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._failed(connection, error, secured=True)
 
     def _succeeded(self, connection: Connection) -> None:
@@ -178,5 +182,5 @@ class Acceptor:
 def _reason_of(error: Exception) -> str:
     for name in ("verify_message", "reason"):
         if text := getattr(error, name, None):
-            return str(text)
+            return printable(str(text))
     return type(error).__name__

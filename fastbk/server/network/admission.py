@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastbk.auth.digest_md5 import DigestServer, SaslError
+from fastbk.auth.revocations import can_be_revoked
 from fastbk.auth.rights import ALL_RIGHTS, ANYBODY, NO_RIGHTS, NOBODY, Principal, Right
 from fastbk.auth.tokens import BOOKIES, GATEWAYS, TokenError
 from fastbk.server.configuration.authentication import is_limited, rights_of
@@ -14,7 +15,7 @@ from fastbk.server.network.auth_files import AuthFiles
 from fastbk.tls.roles import first_role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from fastbk.server.configuration.authentication import (
         AuthenticationSettings,
@@ -114,10 +115,10 @@ class Admission:
         """Whether a client that begins SASL in the clear has to upgrade first."""
         return self.takes("sasl") and not self._sasl_without_tls
 
-    def meet(self, client: Client, certificate: Mapping[str, Any] | None) -> None:
+    def meet(self, client: Client, certificate: bytes | None) -> None:
         """Say who a client is, as far as its connection shows it.
 
-        `certificate`: as `SSLSocket.getpeercert` has it, {} where none was shown; None: the client is in the clear.
+        `certificate`: in DER, and verified; b"" where none was shown; None: the client is in the clear.
         """
         client.principal, client.refusal, client.exchange = NOBODY, "", None
         if certificate is None and self._is_tls_required:
@@ -206,11 +207,11 @@ class Admission:
             return ALL_RIGHTS
         return rights_of(self._authorization, name)
 
-    def _role_refusal(self, certificate: Mapping[str, Any]) -> str:
-        if not self._certificate_roles:
-            return ""
+    def _role_refusal(self, certificate: bytes) -> str:
         role = first_role(certificate)
-        if role in self._certificate_roles:
+        if role and not can_be_revoked(role):
+            return f"this {self._server} does not serve the role {role[:100]!r}: it could not be revoked"
+        if not self._certificate_roles or role in self._certificate_roles:
             return ""
         if not role:
             return f"this {self._server} serves certificates with a role: an organizational unit such as 0:writer"

@@ -53,8 +53,8 @@ class AuthFiles:
         for read in (self._read_keys, self._read_tag_keys, self._read_users, self._read_revoked):
             try:
                 read()
-            except ConfigError as error:
-                wrong.append(str(error))
+            except Exception as error:  # noqa: BLE001 - whatever half a file leads to: it ends no worker
+                wrong.append(str(error) if isinstance(error, ConfigError) else f"{read.__name__}: {error!r}")
         if wrong:
             logs.warning("authentication.files_not_taken", reason="; ".join(wrong), kept="what was read before")
         else:

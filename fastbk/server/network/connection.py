@@ -9,8 +9,9 @@ until that is written (INV-B1). With TLS all bytes go through the transport, in 
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, cast
 
 from fastbk.native.worker import (
     ABORT,
@@ -30,6 +31,8 @@ from fastbk.server.network.admission import Client
 from fastbk.server.network.handlers import begins_sasl, begins_with_start_tls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastbk.native.worker import Worker
     from fastbk.server.network.admission import Admission
     from fastbk.server.network.audit_trail import AuditTrail
@@ -50,6 +53,24 @@ def merged(first: int, then: int) -> int:
     if both & PAUSE and both & RESUME:
         both &= ~(PAUSE | RESUME)
     return both
+
+
+_Rest = ParamSpec("_Rest")
+
+
+def contained(
+    method: Callable[Concatenate[Connection, _Rest], None],
+) -> Callable[Concatenate[Connection, _Rest], None]:
+    """Have an exception of a method that the loop calls end the connection alone (INV-N5)."""
+
+    @functools.wraps(method)
+    def call(connection: Connection, /, *arguments: _Rest.args, **named: _Rest.kwargs) -> None:
+        try:
+            method(connection, *arguments, **named)
+        except Exception as error:  # noqa: BLE001 - whatever the client's bytes led to
+            connection.failed(error)
+
+    return call
 
 
 class Owner(Protocol):
@@ -77,6 +98,9 @@ class Owner(Protocol):
 
     def connection_is_gone(self) -> None:
         """A connection was closed."""
+
+    def contain(self, connection: Connection, error: Exception) -> None:
+        """End the connection that an exception came of."""
 
     def collect_soon(self) -> None:
         """Have `Worker.collect` called in the next turn of the loop."""
@@ -124,12 +148,14 @@ class Connection(asyncio.BufferedProtocol):
         self.opening: asyncio.Task[None] | None = None
         """What makes a transport, or makes it a secure one."""
 
+    @contained
     def await_first_byte(self, sock: socket.socket, address: object) -> None:
         """Take a slot for a socket that has no transport until its first byte is there, or close it."""
+        self.waiting_socket = sock
         if not self._take_slot(sock, address):
+            self.waiting_socket = None
             sock.close()
             return
-        self.waiting_socket = sock
         self.act(self._worker.await_first_byte(self.slot))
 
     def secure(self, behind_bytes: int = 0) -> bool:
@@ -145,10 +171,11 @@ class Connection(asyncio.BufferedProtocol):
         self._network.principals.admitted(self)
 
     def _meet_secure(self) -> None:
-        certificate = self._transport.get_extra_info("peercert") or {}
+        certificate = self._transport.get_extra_info("peercert") or b""
         self._network.admission.meet(self.client, certificate)
         self._admit()
 
+    @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a slot, or refuse."""
         self._transport = cast("asyncio.Transport", transport)
@@ -170,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         self._network.loop.call_soon(self._watch)  # the transport begins to read when this call returns
 
+    @contained
     def upgraded(self, transport: asyncio.Transport) -> None:
         """Go on with TLS, where the client asked for it in the clear."""
         if self.slot < 0:  # it was lost when the handshake had just ended
@@ -201,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
         return True
 
+    @contained
     def _watch(self) -> None:
         """From now on C receives, from all connections in one call: one for each takes half as long as TCP itself."""
         if self.slot >= 0 and not self.client.is_secure and not self._transport.is_closing():
@@ -210,12 +239,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the slot back. The loop closes the descriptor only after this: C never sends on a stranger's."""
+        self._was_lost = True
         if self.slot >= 0:
-            self._network.left(self)
+            try:
+                self._network.left(self)
+            except Exception as error:  # noqa: BLE001 - INV-N5: its slot goes back in any case
+                self.failed(error)
             if self._worker.disconnect(self.slot):
                 self._network.collect_soon()
             self.slot = -1
-        self._was_lost = True
         self._own_buffer = None
         self._network.connection_is_gone()
 
@@ -227,14 +259,18 @@ class Connection(asyncio.BufferedProtocol):
         """Hand over what was received."""
         if self.slot < 0:
             return
-        todo = self._worker.receive(self.slot, nbytes)
-        if todo or self._own_buffer is not None:
-            self.act(todo)
+        try:
+            todo = self._worker.receive(self.slot, nbytes)
+            if todo or self._own_buffer is not None:
+                self.act(todo)
+        except Exception as error:  # noqa: BLE001 - INV-N5
+            self.failed(error)
 
     def eof_received(self) -> bool:
         """The client is done: close."""
         return False
 
+    @contained
     def resume_writing(self) -> None:
         """The transport has written everything: C may send again."""
         if self.slot >= 0:
@@ -278,6 +314,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.write_eof()
 
+    @contained
     def close(self) -> None:
         """Close once everything answered so far is written."""
         if not self._has_transport:
@@ -290,8 +327,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._rest = memoryview(b"")
         self._transport.close()
 
+    def failed(self, error: Exception) -> None:
+        """Close at once: an exception came of this connection."""
+        self._network.contain(self, error)
+
     def abort(self) -> None:
         """Close at once."""
+        if self._was_lost:
+            return
         opening, self.opening = self.opening, None
         if opening is not None and opening is not asyncio.current_task():
             opening.cancel()
@@ -352,6 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         client.postponed = frame
         return True
 
+    @contained
     def _answer_postponed(self) -> None:
         if self.opening is not None:
             return  # the handshake's end comes here, too
@@ -360,6 +404,7 @@ class Connection(asyncio.BufferedProtocol):
             answer = self._network.apache.answer(frame, self.client)
             self.act(self._worker.send(self.slot, answer.frame, is_last=answer.is_last))
 
+    @contained
     def _proceed_later(self) -> None:
         if self.slot >= 0:
             self.act(self._worker.proceed(self.slot))

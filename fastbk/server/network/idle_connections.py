@@ -47,7 +47,9 @@ class IdleConnections:
 
     def closed(self, slot: int) -> None:
         """Forget a connection."""
-        address = self._addresses.pop(slot)
+        address = self._addresses.pop(slot, None)
+        if address is None:
+            return  # its connection failed before it was noted
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]

@@ -3,16 +3,24 @@
 `Network` owns the connections by slot. One C call receives from all that are readable (`Worker.poll`), another answers
 everything once the bell rang (an eventfd of journal and index). The timer, once a second, looks at deadlines and at
 what a lost wake-up may have left.
+
+INV-N5: no client ends a worker. An exception that a connection's bytes led to ends that connection (`contain`), and is
+counted and logged. The worker ends only for what no connection can cause: broken shared memory, or a lost supervisor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import TYPE_CHECKING
 
-from fastbk.native.worker import LIMITS, QUOTA_STEP_S, WAITS_QUOTA
+from fastbk.errors import StorageError
+from fastbk.native.ffi import NativeStoppedError
+from fastbk.native.worker import CONNECTIONS_FAILED, LIMITS, QUOTA_STEP_S, WAITS_QUOTA
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
+from fastbk.printable_text import printable
+from fastbk.server.child import SupervisorGone
 from fastbk.server.network.acceptor import Acceptor
 from fastbk.server.network.audit_trail import AuditTrail
 from fastbk.server.network.connection import Connection
@@ -33,6 +41,8 @@ SWEEP_INTERVAL_S = 1.0
 BACKLOG = 1024
 CLOSE_TIMEOUT_S = 1.0
 """How long the last replies may take to leave once everything is answered."""
+_WORKERS_OWN = (StorageError, NativeStoppedError, SupervisorGone)
+"""What no client causes: poisoned shared memory is a StorageError."""
 
 
 class Network:
@@ -68,6 +78,7 @@ class Network:
         )
         self._idle = IdleConnections(worker, self.connections)
         self._limits = LimitLog("worker.limit_reached")
+        self._contained = LimitLog("connection.failed")
         self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
         self._poll_fd = worker.poll_fd
@@ -169,10 +180,35 @@ class Network:
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
-        self.audit.take_requests()
-        del self.connections[connection.slot]
-        self._idle.closed(connection.slot)
-        self.principals.left(connection)
+        try:
+            self.audit.take_requests()
+        finally:
+            self.connections.pop(connection.slot, None)
+            self._idle.closed(connection.slot)
+            self.principals.left(connection)
+
+    def contain(self, connection: Connection, error: Exception) -> None:
+        """End the connection that an exception came of, and no other (INV-N5)."""
+        if self._is_contained(error, connection.address, connection.client.principal.name):
+            try:
+                connection.abort()
+            except Exception as another:  # noqa: BLE001 - nothing that a client leads to ends the worker
+                self._is_contained(another, connection.address)
+
+    def _is_contained(self, error: Exception, address: str, principal: str = "") -> bool:
+        """Count and log an exception that a connection led to; False: none did, and the worker fails."""
+        if isinstance(error, _WORKERS_OWN):
+            self.fail(error)
+            return False
+        reason = printable(f"{type(error).__name__}: {error}")
+        if isinstance(error, OSError):  # the client's trouble, or its network's
+            logs.debug("connection.broken", reason=reason, address=address)
+            return True
+        self.worker.count(CONNECTIONS_FAILED)
+        self.audit.note("client.failed", address, principal, reason=reason)
+        trace = "".join(traceback.format_exception(error, limit=-12))
+        self._contained.note(type(error).__name__, reason=reason, address=address, principal=principal, trace=trace)
+        return True
 
     def connection_is_gone(self) -> None:
         """A connection was closed."""
@@ -207,7 +243,10 @@ class Network:
         """Send a frame that is no answer at once, if the client still has its connection."""
         connection = self.connections.get(client.slot)
         if connection is not None and connection.client is client:
-            connection.act(self.worker.send(client.slot, frame))
+            try:
+                connection.act(self.worker.send(client.slot, frame))
+            except Exception as error:  # noqa: BLE001 - INV-N5: clients wait for one answer together
+                self.contain(connection, error)
 
     def _on_timer(self) -> None:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
@@ -232,16 +271,21 @@ class Network:
         for slot, todo in events:
             connection = self.connections.get(slot)
             if connection is not None:
-                connection.act(todo)
+                try:
+                    connection.act(todo)
+                except Exception as error:  # noqa: BLE001 - INV-N5
+                    self.contain(connection, error)
 
     def _look_at_drain(self) -> None:
         if self._drained is not None and not self._drained.done() and self.worker.pending == 0:
             self._drained.set_result(None)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        error = context.get("exception")
-        if isinstance(error, OSError):  # a client's trouble: its connection is closed by the loop
-            logs.debug("connection.broken", reason=str(error))
+        error, transport = context.get("exception"), context.get("transport")
+        if isinstance(error, Exception) and (transport is not None or isinstance(error, OSError)):
+            # The loop found it between a socket and its connection, such as in TLS, and closes the socket.
+            peer = transport.get_extra_info("peername") if isinstance(transport, asyncio.BaseTransport) else None
+            self._is_contained(error, str(peer[0]) if isinstance(peer, tuple) else "")
         elif isinstance(error, BaseException):
             self.fail(error)
         else:

@@ -349,7 +349,7 @@ class BootOrder:
     def _gc_config(self) -> GcConfig:
         return GcConfig(
             bookie_id=self._facts.bookie_id,
-            metadata_uri=self._config.metadata.uri,
+            metadata=self._config.metadata,
             ledger_directories=self._config.ledgers.all_directories,
             shards=self._facts.shards,
             unconfirmed_ledgers_max=unconfirmed_ledgers_max(self._config.limits),

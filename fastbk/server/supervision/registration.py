@@ -215,7 +215,7 @@ class Membership:
 
     def _join(self, bookie_id: str) -> BookieService:
         metadata = self._config.metadata
-        self._store = open_store(metadata.uri, session_timeout_s=metadata.session_timeout_ms / 1e3)
+        self._store = open_store(metadata.uri, session_timeout_s=metadata.session_timeout_s)
         self._poll_level()
         end_move(self._config)
         incarnation = settle(

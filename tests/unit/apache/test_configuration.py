@@ -33,7 +33,7 @@ BASE = {
     "advertisedAddress": "10.0.0.1",
     "journalDirectories": "/data/journal",
     "ledgerDirectories": "/data/ledgers",
-    "metadataServiceUri": "zk+hierarchical://zk1:2181;zk2:2181/ledgers",
+    "metadataServiceUri": "zk+hierarchical://127.0.0.1:2181;localhost:2182/ledgers",
 }
 WITH_VALUES = {Verdict.HONOURED, Verdict.TRANSLATED}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def test_check_of_a_file_that_must_not_start_fails_with_the_reason(
     assert not json.loads(capsys.readouterr().out)["ok"]
     assert main(["config", "check", str(conf.with_name("none.conf"))]) == 1
     assert "cannot read it" in capsys.readouterr().out
+
+
+def test_check_refuses_a_uri_that_the_bookie_refuses(conf: Path, capsys: Captured) -> None:
+    conf.write_text(re.sub("sqlite:.*", "metadata-store:etcd:http://h:2379", conf.read_text()))
+    assert main(["config", "check", str(conf)]) == 1
+    assert "only ZooKeeper is known here" in capsys.readouterr().out
 
 
 def test_check_takes_a_file_of_ours(tmp_path: Path, capsys: Captured) -> None:

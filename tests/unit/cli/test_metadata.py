@@ -32,7 +32,7 @@ def test_init_makes_a_cluster_once(zookeeper: ZooKeeperPlace, capsys: Captured) 
     made = json.loads(capsys.readouterr().out)
     assert made["uri"] == uri
     assert main(["metadata", "init", "--metadata", uri]) == 1
-    assert "something at" in capsys.readouterr().err
+    assert "there is a cluster at" in capsys.readouterr().err
     with closing(open_store(uri)) as store:
         assert store.instance_id() == made["instance_id"]
         with closing(store.register_bookie(service(), writable=True)):

@@ -25,13 +25,17 @@ from fastbk.meta.format_level import (
 )
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite import MemoryStore
+from tests.fixtures.metadata import forget_level
 
 _numbers = count()
 
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(f"format level {next(_numbers)}")
+    """A cluster that an older version made."""
+    store = MemoryStore(f"format level {next(_numbers)}")
+    forget_level(store)
+    return store
 
 
 def put(store: MetadataStore, value: bytes) -> None:
@@ -47,7 +51,12 @@ class Clock:
         return self.now_s
 
 
-def test_a_cluster_begins_at_the_first_level(store: MemoryStore) -> None:
+def test_a_new_cluster_begins_at_the_newest_level() -> None:
+    new = read_record(MemoryStore(f"format level {next(_numbers)}"))
+    assert (new.level, new.software) == (LEVEL_MAX, f"fastbk {fastbk.__version__}")
+
+
+def test_a_cluster_without_the_record_has_the_first_level(store: MemoryStore) -> None:
     assert read_record(store) == LevelRecord()
     assert check_level(store) == LEVEL_FIRST
 
@@ -146,6 +155,8 @@ def test_zookeeper_and_sqlite_have_it_too(zookeeper: object, tmp_path: object) -
     for uri in (zookeeper.uri(), f"sqlite:{tmp_path}/metadata.sqlite"):  # type: ignore[attr-defined]
         store = open_store(uri)
         try:
+            assert read_record(store).level == LEVEL_MAX
+            forget_level(store)
             assert read_record(store).level == LEVEL_FIRST
             assert raise_level(store, 2).level == 2
         finally:

@@ -352,8 +352,8 @@ def test_a_cluster_of_apaches_without_an_id_is_served(
     zookeeper: ZooKeeperPlace, peek: KazooClient
 ) -> None:
     uri = zookeeper.uri()
-    for name in ("INSTANCEID", "cookies", "ID-fastbk/identities", "ID-fastbk/deleted", "ID-fastbk"):
-        peek.delete(zookeeper.path(name))
+    for name in ("INSTANCEID", "cookies", "ID-fastbk"):
+        peek.delete(zookeeper.path(name), recursive=True)
     peek.delete(zookeeper.path("available/readonly"))
     with closing(open_store(uri)) as store:
         assert store.instance_id() == ""
@@ -364,6 +364,73 @@ def test_a_cluster_of_apaches_without_an_id_is_served(
         store.write_identity(BookieIdentity("b1", 7, ()), None)
         store.register_bookie(service(), writable=False)
         assert [one.writable for one in store.list_bookies()] == [False]
+
+
+def test_a_cluster_that_pulsar_made_is_served_and_gets_its_layout_with_the_first_bookie(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    zookeeper.make_by_pulsar(peek)
+    location = zookeeper.location(layout=None)
+    with pytest.raises(MetadataConflict, match="start bookies with this URI") as refused:
+        zookeeper_admin.init(location)
+    assert "format" not in str(refused.value)
+    with closing(open_store(location.uri)) as store:
+        store.create_ledger(7, metadata())
+        assert peek.exists(zookeeper.path("00/0000/L0007"))
+        assert peek.exists(zookeeper.path("LAYOUT")) is None, "a reader changes nothing"
+        store.write_identity(BookieIdentity("b1:3181", 7, ()), None)
+        store.register_bookie(service(), writable=True)
+        assert peek.get(zookeeper.path("LAYOUT"))[0] == (
+            b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+        )
+        assert store.list_ledgers() == [7]
+        assert [str(one.service.bookie_id) for one in store.list_bookies()] == ["b1:3181"]
+
+
+def test_the_layout_that_the_uri_names_is_written(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    zookeeper.make_by_pulsar(peek)
+    with closing(open_store(zookeeper.location(layout=Layout.LONG_HIERARCHICAL).uri)) as store:
+        store.register_bookie(service(), writable=True)
+    assert zookeeper_admin.show(zookeeper.location(layout=None)).layout == "longhierarchical"
+
+
+def test_of_two_first_bookies_with_two_layouts_one_is_refused(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    zookeeper.make_by_pulsar(peek)
+    with (
+        closing(open_store(zookeeper.location(layout=None).uri)) as store,
+        closing(open_store(zookeeper.location(layout=Layout.FLAT).uri)) as other,
+    ):
+        other.register_bookie(service(), writable=True)
+        with pytest.raises(ConfigError, match="start again"):
+            store.register_bookie(service(), writable=True)
+
+
+def test_without_layout_and_id_no_cluster_is_taken_for_granted(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    zookeeper.make_by_pulsar(peek)
+    peek.delete(zookeeper.path("INSTANCEID"))
+    location = zookeeper.location(layout=None)
+    with pytest.raises(ConfigError, match="lost metadata"):
+        open_store(location.uri)
+    with pytest.raises(MetadataConflict, match="restore its metadata first") as refused:
+        zookeeper_admin.init(location)
+    assert "metadata format" not in str(refused.value)
+
+
+def test_flat_ledgers_without_a_layout_are_not_hidden_by_the_hierarchical_one(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    zookeeper.make_by_pulsar(peek)
+    peek.create(zookeeper.path("L0000000001"), metadata().to_bytes())
+    with closing(open_store(zookeeper.location(layout=None).uri)) as store:
+        assert store.list_ledgers() == [1]
+    with pytest.raises(ConfigError, match=r"write zk\+flat"):
+        open_store(zookeeper.location(layout=Layout.HIERARCHICAL).uri)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fastbk.errors import ConfigError, StorageError
 from fastbk.meta import zookeeper_bytes as raw_bytes
 from fastbk.meta import zookeeper_paths as paths
 from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
-from fastbk.meta.uri import ZooKeeperLocation, open_store, parse_zookeeper
+from fastbk.meta.uri import ZooKeeperLocation, check_uri, is_zookeeper, open_store, parse_zookeeper
 from fastbk.meta.zookeeper_paths import Layout
 
 # --- URIs --------------------------------------------------------------------------------------------------------
@@ -42,8 +42,29 @@ def test_every_form_of_a_uri(
 
 
 @pytest.mark.parametrize(
+    ("uri", "servers", "root"),
+    [
+        ("metadata-store:zk:h1:2181", ("h1:2181",), "/ledgers"),
+        ("metadata-store:zk:h1:2181,h2;h3:2182", ("h1:2181", "h2:2181", "h3:2182"), "/ledgers"),
+        ("metadata-store:h1:2181/", ("h1:2181",), "/ledgers"),
+        ("metadata-store:zk:h1:2181/pulsar/a", ("h1:2181",), "/pulsar/a/ledgers"),
+        ("metadata-store:zk:h1:2181/ledgers", ("h1:2181",), "/ledgers/ledgers"),
+    ],
+)
+def test_pulsars_uris_take_a_path_for_a_chroot(
+    uri: str, servers: tuple[str, ...], root: str
+) -> None:
+    assert is_zookeeper(uri)
+    assert parse_zookeeper(uri) == ZooKeeperLocation(servers, root)
+
+
+@pytest.mark.parametrize(
     ("uri", "says"),
     [
+        ("metadata-store:etcd:http://h1:2379", "only ZooKeeper is known here, not etcd"),
+        ("metadata-store:rocksdb:/data", "not rocksdb"),
+        ("metadata-store:zk:h 1", "is not a server"),
+        ("metadata-store:", "'' is not a server"),
         ("zk:h1:2181/ledgers", "write zk"),
         ("zk+tree://h1/ledgers", "unknown layout 'tree'"),
         ("zk:///ledgers", "'' is not a server"),
@@ -59,6 +80,8 @@ def test_every_form_of_a_uri(
 def test_a_uri_that_is_wrong_says_what_is(uri: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         open_store(uri)
+    with pytest.raises(ConfigError, match=says):
+        check_uri(uri)
 
 
 # --- layouts and paths -------------------------------------------------------------------------------------------

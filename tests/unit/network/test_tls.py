@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from fastbk.server.network import network
 from fastbk.tls.authority import Authority, Issued
@@ -315,8 +317,8 @@ async def test_a_renewed_certificate_is_shown_to_new_connections(
     old = authority.issue(tmp_path / "bookie", ["127.0.0.1"], common_name="old")
 
     def name_of(client: Client) -> str:
-        certificate = client.writer.get_extra_info("peercert")
-        return str(dict(part[0] for part in certificate["subject"])["commonName"])
+        certificate = x509.load_der_x509_certificate(client.writer.get_extra_info("peercert"))
+        return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
     with WorkerHarness() as harness:
         async with served(harness, tls_settings(old)) as bookie:

@@ -192,3 +192,11 @@ def test_a_child_records_known_events_under_its_own_name_only(log: EventLog) -> 
         log.take_message(Child(), message)
     found = log.read(Query()).events
     assert [(one.process, one.values) for one in found] == [("worker.3", {"ledger": 7}), ("worker.3", {})]
+
+
+def test_text_that_no_encoding_takes_ends_neither_who_logs_nor_the_thread(log: EventLog, tmp_path: Path) -> None:
+    log.open(tmp_path / "events.jsonl")
+    logs.warning("disk.slow", reason="a\ud800b")
+    wait_until(lambda: list(read_events(tmp_path / "events.jsonl")), "the event is in the file")
+    (event,) = read_events(tmp_path / "events.jsonl")
+    assert event.values == {"reason": r"a\ud800b"}

@@ -191,3 +191,14 @@ def test_the_command_finds_what_was_changed(tmp_path: Path, capsys: pytest.Captu
     path.write_bytes(b"".join([lines[0], *lines[2:]]))
     assert main(["audit", "verify", str(path)]) == 1
     assert "lines are missing" in capsys.readouterr().out
+
+
+def test_text_of_others_is_escaped_and_breaks_no_chain(tmp_path: Path) -> None:
+    log = opened(tmp_path / "audit.log")
+    record = {"event": "client.refused", "address": "::1", "reason": "a\ud800\x1b[2J\u202e"}
+    log.take({"worker": 0, "records": [record]})
+    assert log.note("page.refused", reason="b\udfff")
+    lines = lines_of(tmp_path / "audit.log")
+    assert list(faults(lines, Chain())) == []
+    assert all(line.decode().removesuffix("\n").isprintable() for line in lines)
+    assert [json.loads(line).get("reason") for line in lines[1:]] == ["a\\ud800\x1b[2J\u202e", r"b\udfff"]

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import msgspec
@@ -161,6 +162,48 @@ def test_listening_beyond_loopback_takes_an_explicit_setting(tmp_path: Path) -> 
     text = GOOD.replace("127.0.0.1:3181", "0.0.0.0:3181")
     text = text.replace("[bookie]", "[bookie]\nallow_unauthenticated_remote = true")
     check(load(tmp_path, text))
+
+
+REMOTE = '[metadata]\nuri = "zk+hierarchical://10.0.0.7:2181/ledgers"\n'
+
+
+@pytest.mark.parametrize(
+    ("bookie", "says"),
+    [
+        ("", "the address 127.0.0.1 in"),
+        ('listen = "0.0.0.0:3181"', "the address 0.0.0.0 in"),
+        ('listen = "[::]:3181"', "the address :: in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "localhost"', "the address localhost in"),
+        ('listen = "0.0.0.0:3181"\nadvertised = "10.0.0.1"', "id is missing"),
+    ],
+)
+def test_no_address_of_one_machine_is_registered_in_a_zookeeper_of_another(
+    tmp_path: Path, bookie: str, says: str
+) -> None:
+    text = f"[bookie]\nallow_unauthenticated_remote = true\n{bookie}\n{REMOTE}"
+    text += f'[journal]\ndirectory = "{tmp_path}/j"\n[ledgers]\ndirectory = "{tmp_path}/l"\n'
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        check(load(tmp_path, text))
+    check(load(tmp_path, text.replace("10.0.0.7", "127.0.0.1")))
+    good = 'listen = "0.0.0.0:3181"\nadvertised = "10.0.0.1"\nid = "b1"\n[metadata]'
+    check(load(tmp_path, text.replace(f"{bookie}\n[metadata]", good)))
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("metadata-store:etcd:h:1", "only ZooKeeper is known here"),
+        ("zk+tree://h/ledgers", "unknown layout"),
+        ("zookeeper:h", "unknown scheme"),
+        ("sqlite:metadata", "absolute path"),
+        ("h:2181", "unknown scheme"),
+    ],
+)
+def test_a_metadata_uri_that_the_start_refuses_is_refused_by_the_check(
+    tmp_path: Path, uri: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check(load(tmp_path, GOOD.replace("sqlite:/tmp/m.sqlite", uri)))
 
 
 def test_the_default_bookie_stays_within_its_memory_table() -> None:

@@ -298,3 +298,23 @@ async def test_a_page_of_its_own_gets_every_method_and_a_bounded_body() -> None:
         assert (await ask(server.port, of_a_page)).startswith(b"HTTP/1.1 403")
     assert len(seen) == 3
     await server.close()
+
+
+async def test_a_fault_of_one_request_is_answered_and_logged_at_a_bounded_rate(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server, _ = made()
+    await server.open("127.0.0.1", 0)
+    try:
+
+        def fail(*_: object) -> object:
+            raise UnicodeEncodeError("utf-8", "a\ud800", 1, 2, "surrogates not allowed")
+
+        with monkeypatch.context() as fault:
+            fault.setattr(server, "_checked", fail)
+            answers = [await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n") for _ in range(20)]
+        assert {one.partition(b"\r\n")[0] for one in answers} == {b"HTTP/1.1 500 Internal Server Error"}
+        assert len([line for line in capfd.readouterr().err.splitlines() if "http.connection_failed" in line]) == 1
+        assert b" 503 " in await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")
+    finally:
+        await server.close()

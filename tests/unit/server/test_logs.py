@@ -48,3 +48,23 @@ def test_a_line_is_bounded(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_value_of_any_kind_is_written_somehow(capfd: pytest.CaptureFixture[str]) -> None:
     logs.info("thing.seen", thing=object(), error=ValueError("no"))
     assert json.loads(capfd.readouterr().err)["error"] == "no"
+
+
+def test_text_of_others_is_escaped_and_ends_no_process(capfd: pytest.CaptureFixture[str]) -> None:
+    hostile = "a\ud800\x1b[2J\x9b\u202e"
+    for style, shown in (("json", r"a\\ud800\u001b[2J\u009b\u202e"), ("text", r"a\ud800\x1b[2J\x9b\u202e")):
+        logs.configure(style=style)
+        logs.warning("thing.seen", reason=hostile, parts=[hostile], error=ValueError(hostile))
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.isprintable()
+        assert shown in line
+
+
+def test_a_traceback_is_readable_on_a_terminal_and_forges_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.configure(style="text")
+    trace = "Traceback\n  File x\n12:00:00.000 error  supervisor  \x1b[31mforged"
+    logs.error("process.failed", trace=trace, code=1)
+    first, *rest = capfd.readouterr().err.splitlines()
+    assert first.endswith("code=1")
+    assert rest[:3] == ["    trace:", "    | Traceback", "    |   File x"]
+    assert rest[3:] == [r"    | 12:00:00.000 error  supervisor  \x1b[31mforged"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from fastbk.server.configuration.authentication import (
     AuthorizationSettings,
     HttpPort,
 )
+from fastbk.tls.authority import Authority
 
 CLUSTER = "the-cluster"
 KEY = TokenKey.generate("key-1")
@@ -144,7 +146,7 @@ def port(host: str = "10.0.0.1", **values: Any) -> HttpPort:
     ],
 )
 def test_what_a_stranger_is_served(admission: PageAdmission, served: set[Kind]) -> None:
-    """INV-N5: nothing beyond loopback but what an operator has named."""
+    """INV-N7: nothing beyond loopback but what an operator has named."""
     assert served_kinds(admission, Visitor()) == served
 
 
@@ -162,7 +164,7 @@ def test_what_a_stranger_is_served(admission: PageAdmission, served: set[Kind]) 
 def test_each_kind_of_page_needs_its_right(
     rights: Right, namespaces: tuple[str, ...] | None, refused: tuple[Kind, ...]
 ) -> None:
-    """INV-N5. The page of entries compares the ledger's namespace by itself."""
+    """INV-N7. The page of entries compares the ledger's namespace by itself."""
     visitor = Visitor(Principal(name="token:a", rights=rights, namespaces=namespaces))
     assert served_kinds(PageAdmission(port(is_encrypted=True)), visitor) == set(EVERY) - set(refused)
 
@@ -177,9 +179,10 @@ def test_a_page_that_nobody_has_listed_needs_authentication_and_its_changes_a_ri
 class Shown:
     """A connection's writer, as far as admission looks: with a certificate, over TLS."""
 
-    def __init__(self, role: str, peer: str = "10.0.0.9") -> None:
-        unit = ((("organizationalUnitName", f"0:{role}"),),) if role else ((("commonName", "x"),),)
-        self._info: dict[str, object] = {"peercert": {"subject": unit}, "peername": (peer, 1), "ssl_object": self}
+    def __init__(self, folder: Path, role: str, peer: str = "10.0.0.9") -> None:
+        issued = Authority.make(folder / "ca").issue(folder / "client", roles=f"0:{role}" if role else "")
+        certificate = ssl.PEM_cert_to_DER_cert(issued.certificate_file.read_text())
+        self._info: dict[str, object] = {"peercert": certificate, "peername": (peer, 1), "ssl_object": self}
 
     def get_extra_info(self, name: str) -> object:
         return self._info.get(name)
@@ -201,10 +204,10 @@ class Shown:
     ],
 )  # fmt: skip
 def test_a_certificate_may_not_more_at_the_pages_than_at_the_bookies_port(
-    role: str, rules: dict[str, Any], refused: tuple[Kind, ...]
+    role: str, rules: dict[str, Any], refused: tuple[Kind, ...], tmp_path: Path
 ) -> None:
     admission = PageAdmission(port(is_encrypted=True, client_certificates="require"), **rules)
-    visitor = admission.visitor(cast("asyncio.StreamWriter", Shown(role)), "")
+    visitor = admission.visitor(cast("asyncio.StreamWriter", Shown(tmp_path, role)), "")
     assert visitor.name == f"certificate:{role}"
     assert served_kinds(admission, visitor) == set(EVERY) - set(refused)
 
@@ -213,7 +216,7 @@ def test_a_certificate_that_is_revoked_is_nobody(tmp_path: Path) -> None:
     (tmp_path / "revoked").write_text("certificate:writer\n")
     credentials = PageCredentials(AuthenticationSettings(revoked_file=str(tmp_path / "revoked")), str)
     admission = PageAdmission(port(is_encrypted=True, client_certificates="require"), credentials=credentials)
-    visitor = admission.visitor(cast("asyncio.StreamWriter", Shown("writer")), "")
+    visitor = admission.visitor(cast("asyncio.StreamWriter", Shown(tmp_path, "writer")), "")
     assert (visitor.principal, "revoked" in visitor.reason) == (None, True)
     assert served_kinds(admission, visitor) == set()
 
@@ -233,6 +236,6 @@ def test_a_certificate_that_is_revoked_is_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_a_port_that_others_reach_authenticates_or_is_permitted(values: dict[str, Any], may_listen: bool) -> None:
-    """INV-N5."""
+    """INV-N7."""
     assert (port(**values).problem("do this") == "") is may_listen
     assert port("127.0.0.1", **values).problem("do this") == ""

@@ -21,6 +21,7 @@ from fastbk.server.configuration.tls import TlsSettings
 from fastbk.server.directories import lock_all
 from fastbk.server.supervision import registration
 from fastbk.server.supervision.registration import Membership
+from tests.fixtures.metadata import forget_level
 from tests.fixtures.wait import wait_until_async
 
 
@@ -152,7 +153,9 @@ async def test_a_damaged_level_keeps_a_running_bookie_in_its_cluster(
     await member.announce(writable=True, properties={})
     assert member._lease is not None
     member._lease.renew_interval_s = 0.02
-    harness.store.records.change([Change(format_level.LEVEL_PATH, b"no json")])
+    (found,) = harness.store.records.read([format_level.LEVEL_PATH])
+    assert found is not None
+    harness.store.records.change([Change(format_level.LEVEL_PATH, b"no json", found.version)])
     await wait_until_async(lambda: member._is_level_damaged, "the damage is found")
     (found,) = harness.store.records.read([format_level.LEVEL_PATH])
     assert found is not None
@@ -168,6 +171,7 @@ async def test_a_bookie_leaves_a_cluster_whose_level_it_lacks(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-U2: it was away while the level rose; and INV-U1: it follows a level that it has."""
+    forget_level(harness.store)
     monkeypatch.setattr(format_level, "POLL_INTERVAL_S", 0.0)
     member = harness.membership()
     await member.join("b1")

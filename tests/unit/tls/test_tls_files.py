@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import ssl
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,9 +20,18 @@ from fastbk.client.config import ClientConfig
 from fastbk.errors import ConfigError
 from fastbk.tls.authority import Authority, Issued
 from fastbk.tls.certificates import CertificateEnds, end_s, java_subject, names
-from fastbk.tls.contexts import RefreshedContext, client_context, server_context
+from fastbk.tls.contexts import (
+    SESSIONS_S,
+    Context,
+    RefreshedContext,
+    client_context,
+    server_context,
+)
 from fastbk.tls.files import TlsFiles
 from fastbk.tls.options import TlsOptions
+from fastbk.tls.roles import end_s as certificate_end_s
+from fastbk.tls.roles import first_role
+from tests.fixtures.certificates import der
 
 
 @pytest.fixture
@@ -242,3 +253,78 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 def test_a_subject_as_zookeeper_compares_it(authority: Authority, tmp_path: Path, name: str, expected: str) -> None:
     made = authority.issue(tmp_path / "client", common_name=name, roles="0:writer")
     assert java_subject(str(made.certificate_file)) == f"OU=0:writer,{expected}"
+
+
+def shaken(
+    client: ssl.SSLContext, server: Context, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Return both ends of a handshake. Raises ssl.SSLError."""
+    ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(theirs, ours, server_hostname="localhost", session=session)
+    far = server.wrap_bio(ours, theirs, server_side=True)
+    left = [near, far]
+    while left:
+        for one in list(left):
+            try:
+                one.do_handshake()
+                left.remove(one)
+            except ssl.SSLWantReadError:
+                pass
+    return near, far
+
+
+def test_a_session_of_tls_1_2_does_not_outlive_its_certificate(
+    issued: Issued, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_of(issued, ca_file=str(authority.ca_file))
+    now_s = [0.0]
+    refreshed = RefreshedContext(
+        files, lambda: server_context(files, "require", "[tls]"), refresh_s=1e9, clock_s=lambda: now_s[0]
+    )
+    own = authority.issue(tmp_path / "client", valid_for=timedelta(minutes=5))
+    client = client_context(files_of(own, ca_file=str(authority.ca_file)), verify_name=True)
+    shaken(client, refreshed.current())
+    assert not refreshed.current().has_sessions, "of TLS 1.3 nobody resumes"
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    first = refreshed.current()
+    near, _ = shaken(client, first)
+    assert (near.session_reused, first.has_sessions) == (False, True)
+    again, far_again = shaken(client, first, near.session)
+    assert (again.session_reused, far_again.session_reused) == (True, True)
+    assert certificate_end_s(far_again.getpeercert(binary_form=True) or b"") == pytest.approx(time.time() + 300, abs=60)
+    with monkeypatch.context() as later:
+        later.setattr("fastbk.tls.contexts.time.time", lambda: 4e9)
+        with pytest.raises(ssl.SSLError, match="has ended"):
+            shaken(client, first, near.session)
+    now_s[0] = SESSIONS_S
+    second = refreshed.current()
+    assert second is not first
+    other, _ = shaken(client, second, near.session)
+    assert not other.session_reused
+
+
+@pytest.mark.parametrize("roles", ["0:writer,reader;1:x", "1:x;0: writer ", "", "x", "0:\u00e9"])
+def test_roles_and_end_are_those_that_were_issued(roles: str, authority: Authority, tmp_path: Path) -> None:
+    own = authority.issue(tmp_path, roles=roles)
+    text = own.certificate_file.read_text()
+    certificate = ssl.PEM_cert_to_DER_cert(text)
+    wanted = "writer" if "writer" in roles else "\u00e9" if "\u00e9" in roles else ""
+    assert first_role(certificate) == wanted
+    assert certificate_end_s(certificate) == end_s(str(own.certificate_file))
+
+
+def test_no_bytes_make_the_reading_of_a_certificate_raise(authority: Authority, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    whole = ssl.PEM_cert_to_DER_cert(authority.issue(tmp_path, roles="0:writer").certificate_file.read_text())
+    for _ in range(3000):
+        data = bytearray(whole)
+        for _ in range(dice.choice((1, 1, 3, 10))):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        cut = bytes(data[: dice.randrange(len(data))]) if dice.random() < 0.3 else bytes(data)
+        first_role(cut)
+        certificate_end_s(cut)
+    assert (first_role(b""), certificate_end_s(b"")) == ("", 0.0)
+    for tag, text in ((0x17, b"bad"), (0x18, b"20300101000000Z"), (0x17, b"9913320000Z")):
+        parts = der(0x02, b"\x01") + der(0x30, b"") * 2 + der(0x30, der(0x17, b"") + der(tag, text)) + der(0x30, b"")
+        found = certificate_end_s(der(0x30, der(0x30, parts)))
+        assert found == (1893456000.0 if tag == 0x18 else 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fastbk.wire import messages
 from fastbk.wire.messages import (
     MAGIC,
     ErrorReply,
@@ -16,6 +17,7 @@ from fastbk.wire.messages import (
     encode_hello,
     encode_info,
     encode_reply,
+    error_text,
 )
 from tests.fixtures.frames import ping
 from tests.fixtures.hashes import is_request, is_response
@@ -106,3 +108,16 @@ def test_the_frame_size_of_a_hello_is_bounded(declared: int, taken: int) -> None
     )
     _, _, found = decode_reply(encode_reply(7, 0, reply))
     assert isinstance(found, HelloReply) and found.frame_size_bytes_max == taken
+
+
+def test_a_reason_that_no_encoding_takes_is_sent_escaped() -> None:
+    frame = encode_reply(7, 2, ErrorReply(message="the header has \ud800 and \x1b[2J"))
+    assert is_response(frame)
+    assert decode_reply(frame)[2] == ErrorReply(message=r"the header has \ud800 and \x1b[2J")
+
+
+def test_what_a_bookie_says_cannot_steer_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as hostile:
+        hostile.setattr(messages, "printable", lambda text, _max: text)
+        frame = encode_reply(7, 2, ErrorReply(message="no\x1b]0;title\x07\n\u202e"))
+    assert error_text(frame) == r"no\x1b]0;title\x07\x0a\u202e"

@@ -4,16 +4,20 @@
  * that is not listed fails with EPERM: a library may try one and do without.  One that only an attacker makes kills. */
 #include "base/confine.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/netlink.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -141,17 +145,17 @@ static const int common_calls[] = {
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2, SYS_pwritev2,
     SYS_close, SYS_close_range, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_lseek, SYS_munmap, SYS_mremap, SYS_madvise, SYS_brk,
     SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_rt_sigpending, SYS_futex, SYS_sched_yield,
-    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep, SYS_nanosleep,
+    SYS_sched_getaffinity, SYS_clock_gettime, SYS_clock_getres, SYS_clock_nanosleep, SYS_nanosleep,
     SYS_gettimeofday, SYS_getpid, SYS_gettid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getrandom,
     SYS_exit, SYS_exit_group, SYS_ppoll, SYS_pselect6, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_eventfd2,
     SYS_timerfd_create, SYS_timerfd_settime, SYS_pipe2, SYS_getrusage, SYS_sysinfo, SYS_uname, SYS_restart_syscall,
-    SYS_membarrier, SYS_rseq, SYS_set_robust_list, SYS_get_robust_list, SYS_set_tid_address, SYS_dup, SYS_dup3, SYS_fcntl,
+    SYS_membarrier, SYS_rseq, SYS_set_robust_list, SYS_set_tid_address, SYS_dup, SYS_dup3,
     SYS_getcwd, SYS_openat, SYS_faccessat, SYS_faccessat2, SYS_readlinkat, SYS_getdents64, SYS_statfs, SYS_fstatfs,
-    SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown, SYS_socketpair, SYS_getsockname, SYS_getpeername,
-    SYS_getsockopt, SYS_setsockopt, SYS_setpriority, SYS_ioprio_set,
+    SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown, SYS_getsockname, SYS_getpeername,
+    SYS_getsockopt, SYS_setsockopt,
 #ifdef __x86_64__
     SYS_stat, SYS_lstat, SYS_open, SYS_access, SYS_readlink, SYS_poll, SYS_select, SYS_epoll_create, SYS_epoll_wait, SYS_dup2,
-    SYS_time, SYS_arch_prctl, SYS_getrlimit,
+    SYS_time, SYS_getrlimit,
 #endif
 };
 
@@ -167,7 +171,9 @@ static const int file_calls[] = {
 static const int worker_calls[] = {SYS_accept4, SYS_listen};
 static const int journal_calls[] = {SYS_io_uring_enter};
 /* Metadata: ZooKeeper, or sqlite's file. */
-static const int gc_calls[] = {SYS_connect, SYS_bind, SYS_sendmmsg, SYS_recvmmsg, SYS_fchown, SYS_fchmod, SYS_umask};
+static const int gc_calls[] = {SYS_fchown, SYS_fchmod, SYS_umask};
+/* Of gc with ZooKeeper. */
+static const int connecting_calls[] = {SYS_connect, SYS_bind, SYS_sendmmsg, SYS_recvmmsg};
 
 /* What only somebody makes who wants out. */
 static const int hostile_calls[] = {
@@ -180,10 +186,20 @@ static const int hostile_calls[] = {
 #endif
 };
 
+#define SOCK_FLAGS ((uint64_t)(SOCK_CLOEXEC | SOCK_NONBLOCK))
+#define IOPRIO_WHO_PROCESS 1
+/* A thread is all that clone makes: no name spaces of its own, no other parent. */
+#define CLONES_REFUSED                                                                                                         \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET |               \
+     CLONE_PARENT | CLONE_PTRACE | CLONE_VFORK)
+
+static const uint32_t families[] = {AF_INET, AF_INET6};
+static const uint32_t fcntls[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_ADD_SEALS, F_GET_SEALS};
+static const uint32_t locks[] = {F_GETLK, F_SETLK, F_SETLKW}; /* sqlite's */
 static const uint32_t ioctls[] = {FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, TCGETS, TIOCGWINSZ};
 static const uint32_t prctls[] = {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, PR_SET_TIMERSLACK, PR_SET_VMA_OPTION};
 
-#define CODES_MAX 512u
+#define CODES_MAX 1024u
 
 struct program {
     struct sock_filter codes[CODES_MAX];
@@ -201,13 +217,6 @@ static void
 load_word(struct program *program, size_t offset)
 {
     put(program, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
-}
-
-/* The low half of an argument: none that is looked at here has another. */
-static void
-load_argument(struct program *program, uint32_t argument)
-{
-    load_word(program, offsetof(struct seccomp_data, args) + 8u * argument);
 }
 
 static void
@@ -229,49 +238,113 @@ judge_call(struct program *program, int call, uint32_t verdict)
             judge_call(program, (calls)[call_], verdict);                                                                      \
     } while (0)
 
-/* A call that is allowed if an argument is one of those values. */
+/* What one argument of a call has to be: these bits of it, of both halves, have this value. */
+struct condition {
+    uint32_t argument;
+    uint64_t mask;
+    uint64_t value;
+};
+
+#define WHOLE UINT64_MAX
+#define CONDITIONS_MAX 4u
+/* Codes of a condition: three for each half. */
+#define HALF_CODES 3u
+
+/* One half of an argument; `behind` codes of the rule follow it, and a mismatch goes on behind them all. */
 static void
-allow_if_one_of(struct program *program, int call, uint32_t argument, const uint32_t *values, uint32_t count)
+judge_half(struct program *program, size_t offset, uint32_t mask, uint32_t value, uint32_t behind)
 {
-    put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)(2 * count + 2));
-    load_argument(program, argument);
-    for (uint32_t i = 0; i < count; i++)
-        judge_call(program, (int)values[i], ALLOW);
-    end_with(program, FAIL);
+    load_word(program, offset);
+    put(program, BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, value, 0, (uint8_t)behind);
 }
 
-/* A call that is allowed if an argument has all bits of `set` and none of `clear`. */
+/* A call that is allowed if all those conditions hold; several rules may allow one call.  The kernel takes 64 bits of each
+ * argument, or 32 where the call's own type has no more: a rule that looked at one half would not see a pointer's other. */
 static void
-allow_if_bits(struct program *program, int call, uint32_t argument, uint32_t set, uint32_t clear)
+allow_if(struct program *program, int call, const struct condition *conditions, uint32_t count)
 {
-    put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 6);
-    load_argument(program, argument);
-    put(program, BPF_JMP | BPF_JSET | BPF_K, clear, 3, 0);
-    put(program, BPF_ALU | BPF_AND | BPF_K, set, 0, 0);
-    put(program, BPF_JMP | BPF_JEQ | BPF_K, set, 0, 1);
+    FBK_ASSERT(count <= CONDITIONS_MAX);
+    uint32_t behind = 2 * HALF_CODES * count + 1; /* the verdict, too */
+    load_word(program, offsetof(struct seccomp_data, nr));
+    put(program, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, (uint8_t)behind);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct condition *one = &conditions[i];
+        const size_t low = offsetof(struct seccomp_data, args) + 8u * one->argument; /* both machines are little-endian */
+        behind -= HALF_CODES;
+        judge_half(program, low, (uint32_t)one->mask, (uint32_t)one->value, behind);
+        behind -= HALF_CODES;
+        judge_half(program, low + 4, (uint32_t)(one->mask >> 32), (uint32_t)(one->value >> 32), behind);
+    }
     end_with(program, ALLOW);
-    end_with(program, FAIL);
 }
 
-/* Memory that can be run is made of files only, as libraries are. */
-static void
-judge_mmap(struct program *program)
-{
-    put(program, BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 6);
-    load_argument(program, 2);
-    put(program, BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 2);
-    load_argument(program, 3);
-    put(program, BPF_JMP | BPF_JSET | BPF_K, MAP_ANONYMOUS, 1, 0);
-    end_with(program, ALLOW);
-    end_with(program, FAIL);
-}
+#define ALLOW_IF(call, ...)                                                                                                    \
+    do {                                                                                                                       \
+        const struct condition conditions_[] = {__VA_ARGS__};                                                                  \
+        allow_if(program, call, conditions_, sizeof conditions_ / sizeof *conditions_);                                        \
+    } while (0)
 
 static void
-judge_sockets(struct program *program, uint32_t role)
+allow_if_one_of(struct program *program, int call, uint32_t argument, const uint32_t *values, size_t count)
 {
-    static const uint32_t families[] = {AF_INET, AF_INET6, AF_UNIX, AF_NETLINK}; /* the last two: to look names up */
+    for (size_t i = 0; i < count; i++)
+        ALLOW_IF(call, {argument, WHOLE, values[i]});
+}
+
+/* No memory that is there, or comes, can be run from now on: a file that this process can write, or its shared memory, would be
+ * a way to code of its own, and no filter sees which file a descriptor is.  So libraries are loaded before
+ * (fastbk/server/confinement.py). */
+static void
+judge_memory(struct program *program)
+{
+    ALLOW_IF(SYS_mmap, {2, PROT_EXEC, 0});
+    ALLOW_IF(SYS_mprotect, {2, PROT_EXEC, 0});
+    ALLOW_IF(SYS_clone, {0, CLONE_THREAD | CLONE_VM | CLONES_REFUSED, CLONE_THREAD | CLONE_VM});
+}
+
+/* What a process may do to processes, it may do to itself alone. */
+static void
+judge_processes(struct program *program)
+{
+    const uint64_t self = (uint64_t)getpid();
+    ALLOW_IF(SYS_kill, {0, WHOLE, self});
+    ALLOW_IF(SYS_tgkill, {0, WHOLE, self});
+    ALLOW_IF(SYS_sched_setaffinity, {0, WHOLE, 0});
+    ALLOW_IF(SYS_setpriority, {0, WHOLE, PRIO_PROCESS}, {1, WHOLE, 0});
+    ALLOW_IF(SYS_ioprio_set, {0, WHOLE, IOPRIO_WHO_PROCESS}, {1, WHOLE, 0});
+    ALLOW_IF(SYS_prlimit64, {0, WHOLE, 0}, {2, WHOLE, 0}); /* only to read: there are no new limits */
+}
+
+/* Of descriptors that it has. F_SETOWN and the like would have the kernel signal others. */
+static void
+judge_descriptors(struct program *program, uint32_t role)
+{
+    allow_if_one_of(program, SYS_fcntl, 1, fcntls, sizeof fcntls / sizeof *fcntls);
     if (role == FBK_ROLE_GC)
-        allow_if_one_of(program, SYS_socket, 0, families, sizeof families / sizeof *families);
+        allow_if_one_of(program, SYS_fcntl, 1, locks, sizeof locks / sizeof *locks);
+    allow_if_one_of(program, SYS_ioctl, 1, ioctls, sizeof ioctls / sizeof *ioctls);
+    allow_if_one_of(program, SYS_prctl, 0, prctls, sizeof prctls / sizeof *prctls);
+    if (role == FBK_ROLE_JOURNAL)
+        ALLOW_IF(SYS_io_uring_register, {1, WHOLE, REGISTER_ENABLE_RINGS});
+}
+
+/* A pair of datagram sockets would send to any socket that has a name. */
+static void
+judge_sockets(struct program *program, bool may_connect)
+{
+    const uint64_t stream = SOCK_STREAM, packets = SOCK_SEQPACKET, datagrams = SOCK_DGRAM, raw = SOCK_RAW;
+    ALLOW_IF(SYS_socketpair, {0, WHOLE, AF_UNIX}, {1, ~SOCK_FLAGS, stream});
+    ALLOW_IF(SYS_socketpair, {0, WHOLE, AF_UNIX}, {1, ~SOCK_FLAGS, packets});
+    if (!may_connect)
+        return;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        ALLOW_IF(SYS_socket, {0, WHOLE, families[i]}, {1, ~SOCK_FLAGS, stream});
+        ALLOW_IF(SYS_socket, {0, WHOLE, families[i]}, {1, ~SOCK_FLAGS, datagrams});
+    }
+    /* To look names up: services of this machine, and the addresses that it has. */
+    ALLOW_IF(SYS_socket, {0, WHOLE, AF_UNIX}, {1, ~SOCK_FLAGS, stream});
+    ALLOW_IF(SYS_socket, {0, WHOLE, AF_NETLINK}, {1, ~SOCK_FLAGS, raw}, {2, WHOLE, NETLINK_ROUTE});
 }
 
 static void
@@ -309,41 +382,44 @@ fbk_confine_rings(void)
 }
 
 int32_t
-fbk_confine_calls(uint32_t role)
+fbk_confine_preload(const char *library)
+{
+    return dlopen(library, RTLD_NOW) != NULL;
+}
+
+int32_t
+fbk_confine_calls(uint32_t role, uint32_t flags)
 {
 #ifndef ARCHITECTURE
-    (void)role;
+    (void)role, (void)flags;
     return -ENOSYS;
 #else
-    static struct program program; /* 4 KiB; called once */
-    begin(&program);
-    put(&program, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
-    end_with(&program, KILL);
-    judge_calls(&program, common_calls, ALLOW);
+    static struct program whole; /* 8 KiB; called once */
+    struct program *program = &whole;
+    begin(program);
+    put(program, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
+    end_with(program, KILL);
+    judge_calls(program, common_calls, ALLOW);
     if (role != FBK_ROLE_WORKER)
-        judge_calls(&program, file_calls, ALLOW);
+        judge_calls(program, file_calls, ALLOW);
     switch (role) {
-    case FBK_ROLE_WORKER: judge_calls(&program, worker_calls, ALLOW); break;
-    case FBK_ROLE_JOURNAL: judge_calls(&program, journal_calls, ALLOW); break;
+    case FBK_ROLE_WORKER: judge_calls(program, worker_calls, ALLOW); break;
+    case FBK_ROLE_JOURNAL: judge_calls(program, journal_calls, ALLOW); break;
     case FBK_ROLE_INDEX: break;
-    case FBK_ROLE_GC: judge_calls(&program, gc_calls, ALLOW); break;
+    case FBK_ROLE_GC: judge_calls(program, gc_calls, ALLOW); break;
     default: return -EINVAL;
     }
-    judge_calls(&program, hostile_calls, KILL);
-    judge_sockets(&program, role);
-    judge_mmap(&program);
-    allow_if_bits(&program, SYS_mprotect, 2, 0, PROT_EXEC);
-    allow_if_bits(&program, SYS_clone, 0, CLONE_THREAD | CLONE_VM, 0);
-    judge_call(&program, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS); /* its flags lie in memory; C falls back to clone */
-    allow_if_one_of(&program, SYS_ioctl, 1, ioctls, sizeof ioctls / sizeof *ioctls);
-    allow_if_one_of(&program, SYS_prctl, 0, prctls, sizeof prctls / sizeof *prctls);
-    const uint32_t self = (uint32_t)getpid(), nothing = 0, enable = REGISTER_ENABLE_RINGS;
-    allow_if_one_of(&program, SYS_kill, 0, &self, 1);
-    allow_if_one_of(&program, SYS_tgkill, 0, &self, 1);
-    allow_if_one_of(&program, SYS_prlimit64, 2, &nothing, 1); /* only to read: the new limits lie nowhere */
-    if (role == FBK_ROLE_JOURNAL)
-        allow_if_one_of(&program, SYS_io_uring_register, 1, &enable, 1);
-    end_with(&program, FAIL);
-    return install(&program);
+    const bool may_connect = role == FBK_ROLE_GC && (flags & FBK_MAY_CONNECT) != 0;
+    if (may_connect)
+        judge_calls(program, connecting_calls, ALLOW);
+    judge_calls(program, hostile_calls, KILL);
+    judge_call(program, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS); /* its flags lie in memory; C falls back to clone */
+    /* Rules that read arguments come behind the calls without: the kernel remembers the verdicts of those. */
+    judge_memory(program);
+    judge_processes(program);
+    judge_descriptors(program, role);
+    judge_sockets(program, may_connect);
+    end_with(program, FAIL);
+    return install(program);
 #endif
 }

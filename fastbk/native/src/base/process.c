@@ -32,5 +32,5 @@ void
 fbk_process_lower_thread(void)
 {
     syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_LOWEST);
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+    setpriority(PRIO_PROCESS, 0, NICE); /* on Linux: of the thread */
 }

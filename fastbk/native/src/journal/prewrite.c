@@ -79,7 +79,7 @@ thread_main(void *argument)
     struct fbk_prewrite *prewrite = argument;
     /* Both are hints: where they are refused the pauses still hold. On Linux they go for the thread. */
     syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE_LITTLE);
+    setpriority(PRIO_PROCESS, 0, NICE_LITTLE);
     int32_t rc = make_file(prewrite);
     atomic_store(&prewrite->state, rc < 0 ? rc : 0);
     return NULL;

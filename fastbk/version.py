@@ -1,0 +1,3 @@
+"""The version of fastbk, for modules that `fastbk` itself imports. Imports nothing."""
+
+VERSION = "0.2.0"

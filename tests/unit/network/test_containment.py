@@ -1,0 +1,230 @@
+"""INV-N5: what one client leads to, whatever it is, ends its connection alone; the worker serves the others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from fastbk.native.ffi import PoisonedError
+from fastbk.server.configuration.authentication import AuthenticationSettings
+from fastbk.server.network.admission import Client
+from fastbk.server.network.connection import Connection
+from fastbk.tls import contexts
+from fastbk.tls.authority import Authority, Issued
+from fastbk.wire.messages import ErrorReply, decode_reply, encode_info
+from tests.fixtures import frames
+from tests.fixtures.certificates import ODD_EXTENSIONS, odd_certificate
+from tests.fixtures.counters import counted
+from tests.fixtures.frames import answer_of
+from tests.fixtures.logins import KEY, show_token
+from tests.fixtures.worker_harness import Served, WorkerHarness, served, until
+from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
+
+UNAUTHORIZED = 21
+HOSTILE = "the header has \ud800"
+
+
+class Hostile(Exception):
+    """What no code of ours expects, with a text that cannot be encoded."""
+
+    def __init__(self) -> None:
+        super().__init__(HOSTILE)
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise Hostile
+
+
+async def is_served(bookie: Served) -> None:
+    """Have an honest client served, and the worker not ended."""
+    client = await bookie.connect()
+    await greet(client)
+    client.send(frames.add(2, 0))
+    await bookie.take(1)
+    bookie.worker_harness.publish()
+    assert answer_of(await client.frame()) == (2, 0)
+    await client.close()
+    assert not bookie.network._failure.done()
+
+
+@pytest.mark.uvloop_too
+async def test_a_request_that_raises_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness) as bookie:
+            client = await bookie.connect()
+            await greet(client)
+            with monkeypatch.context() as fault:
+                fault.setattr(bookie.network.handlers, "answer", fail)
+                client.send(encode_info(2))
+                assert await client.is_closed() == b""
+            await is_served(bookie)
+            assert counted(harness, "CONNECTIONS_FAILED") == 1
+            await until(lambda: not bookie.network.connections)
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("method", ["meet", "came", "left", "audit"])
+async def test_what_the_loop_calls_may_raise(
+    method: str, authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness, tls_settings(issued)) as bookie:
+            network = bookie.network
+            owner, name = {
+                "meet": (network.admission, "meet"),
+                "came": (network._idle, "opened"),
+                "left": (network.principals, "left"),
+                "audit": (network.audit, "take_requests"),
+            }[method]
+            with monkeypatch.context() as fault:
+                plain = getattr(owner, name)
+
+                def fail_where_secure(client: Client, certificate: bytes | None) -> None:
+                    if certificate is not None:
+                        fail()
+                    plain(client, certificate)
+
+                fault.setattr(owner, name, fail_where_secure if method == "meet" else fail)
+                if method == "came":  # before there is any transport
+                    _, writer = await asyncio.open_connection("127.0.0.1", bookie.port)
+                    writer.transport.abort()
+                else:
+                    try:
+                        client = await secure(bookie, trusting(authority))
+                        await client.close()
+                    except (OSError, EOFError):
+                        pass  # it was ended with the handshake
+                await until(lambda: counted(harness, "CONNECTIONS_FAILED") >= 1)
+                await until(lambda: not network.connections)
+            await is_served(bookie)
+
+
+async def test_an_answer_to_many_that_raises_for_one_reaches_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness) as bookie:
+            clients = [await bookie.connect() for _ in range(2)]
+            for client in clients:
+                await greet(client)
+            first, second = bookie.network.connections.values()
+            act = type(first).act
+
+            def fail_once(connection: Connection, todo: int) -> None:
+                if connection is first:
+                    fail()
+                act(connection, todo)
+
+            with monkeypatch.context() as fault:
+                fault.setattr(Connection, "act", fail_once)
+                for connection in (first, second):
+                    bookie.network._reply(connection.client, bookie.network.handlers._accepted(9, b""))
+            await clients[0].is_closed()
+            assert answer_of(await clients[1].frame()) == (9, 0)
+            await clients[1].close()
+            await is_served(bookie)
+
+
+async def test_shared_memory_that_is_broken_still_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(*_: object, **__: object) -> NoReturn:
+        raise PoisonedError("send: what journal or index left in shared memory can't be")
+
+    with WorkerHarness() as harness:
+        async with served(harness) as bookie:
+            client = await bookie.connect()
+            await greet(client)
+            monkeypatch.setattr(bookie.network.handlers, "answer", poisoned)
+            client.send(encode_info(2))
+            with pytest.raises(PoisonedError):
+                await asyncio.wait_for(bookie.network.failed(), 5)
+            await client.close()
+
+
+def unsigned(header: object) -> bytes:
+    """Return what anybody can write: a token with any header, and no signature."""
+    parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in (header, {})]
+    return b".".join((*parts, b"x"))
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"alg": "EdDSA", "typ": "JWT", "kid": "k1", "crit": ["\ud800"]},
+        {"alg": "EdDSA", "kid": "\ud800\x1b[2J"},
+        {"alg": "\udfff", "kid": "k1"},
+        {"alg": ["EdDSA"], "kid": {"\ud800": 1}},
+        ["\ud800"],
+        {"alg": "EdDSA", "kid": "k1", "b64": "\ud800"},
+    ],
+)
+async def test_a_strangers_token_is_refused_whatever_it_says(
+    header: object, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text(KEY.public_text())
+    rules = AuthenticationSettings(methods=("token",), token_keys_file=str(tmp_path / "keys"))
+    with WorkerHarness() as harness:
+        async with served(harness, tls_settings(issued), rules) as bookie:
+            client = await secure(bookie, trusting(authority))
+            status, refusal = await show_token(client, unsigned(header))
+            assert status == UNAUTHORIZED
+            assert refusal.isprintable()
+            await client.close()
+            assert not bookie.network._failure.done()
+            assert counted(harness, "CONNECTIONS_FAILED") == 0
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("odd", [*ODD_EXTENSIONS, "unit", "all"])
+async def test_a_certificate_may_say_what_it_likes(
+    odd: str, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    """Only the roles are read, and they are escaped where they are shown."""
+    if odd == "unit":
+        def odd_text(data: bytes) -> bytes:
+            return data.replace(b"\x0c\x080:writer", b"\x14\x080:\xff\x1b[\x00\n\xfa")
+
+        shown = odd_certificate(authority, tmp_path, change=odd_text, roles="0:writer")
+    else:
+        names = ["san_dns", "crl_point", "issuer_access"] if odd == "all" else [odd]
+        shown = odd_certificate(authority, tmp_path, names, roles="0:writer")
+    rules = tls_settings(issued, "require", authority, roles=("writer",))
+    with WorkerHarness() as harness:
+        async with served(harness, rules) as bookie:
+            client = await secure(bookie, trusting(authority, shown))
+            client.send(frames.hello())
+            _, status, reply = decode_reply(await client.frame())
+            if odd == "unit":
+                assert (status, isinstance(reply, ErrorReply) and reply.message.isprintable()) == (UNAUTHORIZED, True)
+            else:
+                assert status == 0
+            await client.close()
+            assert not bookie.network._failure.done()
+            assert (counted(harness, "TLS_HANDSHAKES"), counted(harness, "CONNECTIONS_FAILED")) == (1, 0)
+
+
+@pytest.mark.uvloop_too
+async def test_a_handshake_that_raises_anything_is_one_that_failed(
+    authority: Authority, issued: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = tls_settings(issued, "require", authority)
+    own = trusting(authority, authority.issue(tmp_path / "own"))
+    with WorkerHarness() as harness:
+        async with served(harness, rules) as bookie:
+            plain = contexts._Peer.getpeercert
+            with monkeypatch.context() as fault:
+                fault.setattr(
+                    contexts._Peer, "getpeercert", lambda self: fail() if self.server_side else plain(self)
+                )
+                with pytest.raises((OSError, EOFError)):
+                    client = await secure(bookie, own)
+                    await greet(client)
+                await until(lambda: counted(harness, "TLS_FAILED") == 1)
+            await until(lambda: not bookie.network.connections)
+            client = await secure(bookie, own)
+            await greet(client)
+            await client.close()
+            assert not bookie.network._failure.done()
