@@ -16,6 +16,7 @@ import msgspec
 import fastbk
 from fastbk.admin.cluster import bookie_states
 from fastbk.admin.sanity import check_one_bookie
+from fastbk.auth.rights import is_allowed
 from fastbk.errors import ConfigError, Error
 from fastbk.meta import open_store
 
@@ -26,12 +27,19 @@ SANITY_ENTRIES = 10
 SANITY_TIMEOUT_S = 5.0
 
 
-async def read(uri: str, ledger_id: int, first: int, last: int) -> dict[str, str]:
-    """Return id -> data as ASCII text, of entries first..last as far as they are acknowledged; -1: all there are."""
+async def read(
+    uri: str, ledger_id: int, first: int, last: int, namespaces: list[str] | None
+) -> dict[str, str] | None:
+    """Return id -> data as ASCII text, of entries first..last as far as they are acknowledged; -1: all there are.
+
+    None: the ledger is of no namespace that one of the patterns in `namespaces` matches.
+    """
     found: dict[str, str] = {}
     size_bytes = 0
     async with fastbk.connect(uri) as client:
         info = await client.ledger_info(ledger_id)
+        if not is_allowed(None if namespaces is None else tuple(namespaces), info.metadata.namespace):
+            return None
         password = info.metadata.password or b""
         reader = await client.open_ledger(ledger_id, recovery=False, password=password)
         async with reader:
@@ -62,14 +70,14 @@ async def infos(uri: str) -> dict[str, tuple[int, int]]:
     }
 
 
-async def sanity(uri: str, bookie_id: str) -> bool:
-    """Return whether entries can be written to that bookie alone, and read back."""
+async def sanity(uri: str, bookie_id: str) -> str:
+    """Return why entries cannot be written to that bookie alone, and read back; "": they can."""
     with closing(open_store(uri, may_make=False)) as store:
         try:
             await check_one_bookie(store, bookie_id, SANITY_ENTRIES, SANITY_TIMEOUT_S)
-        except Error:
-            return False
-    return True
+        except Error as error:
+            return str(error) or type(error).__name__
+    return ""
 
 
 _TOOLS = {"read": read, "infos": infos, "sanity": sanity}

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from fastbk.auth.credentials import pages_token
 from fastbk.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class AdminClient:
     """One bookie's HTTP page. A connection a call; blocking.
 
     Attributes:
-        token: of the user that calls are made for, b"" for none. It is sent by TLS only.
+        token: of the user that calls are made for, at first the one of the environment; b"" for none. It is sent by TLS
+            only.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class AdminClient:
         self.port = port
         self._timeout_s = timeout_s
         self._tls = tls
-        self.token = b""
+        self.token = b"" if tls is None else pages_token()
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the object that a GET gives. Raises BookieSilent, BookieRefused."""
@@ -87,7 +89,7 @@ class AdminClient:
             )
         headers = {} if data is None else {"Content-Type": "application/json"}
         if self.token and self._tls is not None:
-            headers["Authorization"] = f"Bearer {self.token.decode()}"
+            headers["Authorization"] = f"Bearer {self.token.decode('ascii', 'replace')}"
         try:
             connection.request(method, target, data, headers)
             answer = connection.getresponse()

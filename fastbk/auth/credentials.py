@@ -11,6 +11,7 @@ from fastbk.errors import ConfigError, ProtocolError
 from fastbk.private_files import read_password, read_secret
 
 TOKEN_FILE, USER, PASSWORD_FILE = "FASTBK_TOKEN_FILE", "FASTBK_USER", "FASTBK_USER_PASSWORD_FILE"
+GATEWAY_TOKEN_FILE, PAGES_TOKEN_FILE = "FASTBK_GATEWAY_TOKEN_FILE", "FASTBK_PAGES_TOKEN_FILE"
 WITHOUT_TLS = "FASTBK_SASL_WITHOUT_TLS"
 TOKEN_BYTES_MAX = 4096
 TOKEN, SASL = "token", "sasl"
@@ -25,6 +26,7 @@ class Credentials:
 
     Attributes:
         token_file: a signed token. A file that changes is read anew, and open connections get the new token.
+        gateway_token_file: the one for gateways; "": the same.
         user: the user's name, for SASL.
         password_file: a file with the password; a line break at its end is not part of it.
         sasl_without_tls: authenticate a user over connections that are not encrypted, too.
@@ -34,6 +36,7 @@ class Credentials:
     user: str = ""
     password_file: str = ""
     sasl_without_tls: bool = False
+    gateway_token_file: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Credentials | None:
@@ -50,8 +53,9 @@ class Credentials:
             user=environment.get(USER, ""),
             password_file=environment.get(PASSWORD_FILE, ""),
             sasl_without_tls=without_tls == "1",
+            gateway_token_file=environment.get(GATEWAY_TOKEN_FILE, ""),
         )
-        return found if found.token_file or found.user or found.password_file else None
+        return None if found == cls(sasl_without_tls=found.sasl_without_tls) else found
 
     def environment(self) -> dict[str, str]:
         """Return the variables that `from_environment` makes the same of."""
@@ -60,6 +64,7 @@ class Credentials:
             USER: self.user,
             PASSWORD_FILE: self.password_file,
             WITHOUT_TLS: "1" if self.sasl_without_tls else "",
+            GATEWAY_TOKEN_FILE: self.gateway_token_file,
         }
         return {name: value for name, value in values.items() if value}
 
@@ -73,6 +78,8 @@ class Credentials:
             if not is_encrypted:
                 raise ConfigError("credentials: a token needs TLS (FASTBK_TLS_CA_FILE), since who sees it can use it")
             self.token()
+        if self.gateway_token_file:
+            self.gateway_token()
         if self.user:
             if not is_encrypted and not self.sasl_without_tls:
                 raise ConfigError(
@@ -84,10 +91,12 @@ class Credentials:
 
     def token(self) -> bytes:
         """Return the token as the file has it now. Raises ConfigError."""
-        token = read_secret(self.token_file).strip()
-        if not 0 < len(token) <= TOKEN_BYTES_MAX:
-            raise ConfigError(f"{self.token_file}: a token has 1 to {TOKEN_BYTES_MAX} bytes, not {len(token)}")
-        return token
+        return _read_token(self.token_file)
+
+    def gateway_token(self) -> bytes:
+        """Return the token for gateways as its file has it now; b"": there is none. Raises ConfigError."""
+        path = self.gateway_token_file or self.token_file
+        return _read_token(path) if path else b""
 
     def login(self) -> Login:
         """Return the client's side of one authentication. Raises ConfigError."""
@@ -98,6 +107,19 @@ class Credentials:
     def sasl_login(self) -> Login:
         """The same by SASL. Raises ConfigError."""
         return Login(SASL, b"", DigestClient(self.user, read_password(self.password_file)))
+
+
+def pages_token() -> bytes:
+    """Return the token for pages, by FASTBK_PAGES_TOKEN_FILE or FASTBK_TOKEN_FILE; b"": none. Raises ConfigError."""
+    path = os.environ.get(PAGES_TOKEN_FILE) or os.environ.get(TOKEN_FILE)
+    return _read_token(path) if path else b""
+
+
+def _read_token(path: str) -> bytes:
+    token = read_secret(path).strip()
+    if not 0 < len(token) <= TOKEN_BYTES_MAX:
+        raise ConfigError(f"{path}: a token has 1 to {TOKEN_BYTES_MAX} bytes, not {len(token)}")
+    return token
 
 
 class Login:

@@ -1,9 +1,10 @@
 """Signed tokens: JSON Web Tokens (RFC 7519) with Ed25519 (RFC 8037). Nobody but the holder of a private key makes one.
 
-A token's claims: `sub` (whose it is), `aud` (the cluster's id), `exp` (its end), `ops` (what it allows: `read`, `add`,
-`recover`, `admin`, `delete`, `truncate`), `ns` (patterns of namespaces that it is limited to; without it: none), `jti`
-(its own id, by which it can be revoked). Its header names the key (`kid`). Bookies have the public keys as a JSON Web
-Key Set (RFC 7517): {"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": ..., "x": ...}]}.
+A token's claims: `sub` (whose it is), `aud` (the cluster's id, perhaps with the one kind of servers it is good at),
+`exp` (its end), `ops` (what it allows: `read`, `add`, `recover`, `admin`, `delete`, `truncate`), `ns` (patterns of
+namespaces that it is limited to; without it: none), `jti` (its own id, by which it can be revoked). Its header names
+the key (`kid`). Bookies have the public keys as a JSON Web Key Set (RFC 7517): {"keys": [{"kty": "OKP", "crv":
+"Ed25519", "kid": ..., "x": ...}]}.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ ALGORITHM = "EdDSA"
 TAG_TYPE = "fastbk-ledger"
 """In the header (`typ`) of a ledger's tag (`ledger_tags.py`), which is no token, and of no token."""
 NAMESPACES_MAX = 100
+BOOKIES, GATEWAYS, PAGES = "bookies", "gateways", "pages"
+"""Kinds of servers that a token may be limited to: its audience is then AUDIENCE/KIND."""
+KINDS = (BOOKIES, GATEWAYS, PAGES)
 _PUBLIC_FIELDS = ("kty", "crv", "x", "kid")
 
 
@@ -84,9 +88,14 @@ class TokenKeys:
         return key_id in self._keys
 
     def verify(
-        self, token: bytes, audience: str, clock_s: Callable[[], float] = time.time
+        self, token: bytes, audience: str, clock_s: Callable[[], float] = time.time, kind: str = ""
     ) -> Principal:
-        """Return whose token it is and what it allows. Raises TokenError."""
+        """Return whose token it is and what it allows. Raises TokenError.
+
+        `kind`: of this server: tokens for all of the cluster's, and those for its kind, are good here.
+        """
+        if kind and _claimed_audience(token) == f"{audience}/{kind}":
+            audience = f"{audience}/{kind}"
         claims, key_id = self.claims(token, audience, ("exp", "aud", "sub"), is_tag=False)
         return _principal(claims, key_id, clock_s())
 
@@ -118,7 +127,7 @@ class TokenKeys:
                 options={"require": list(required), "verify_exp": False, "verify_iat": False, "strict_aud": True},
             )  # fmt: skip
         except jwt.InvalidAudienceError:
-            raise TokenError("it is for another cluster (aud)") from None
+            raise TokenError("it is for another cluster, or for another kind of servers (aud)") from None
         except TokenError:
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's bytes in a library; its text may quote them
@@ -271,6 +280,15 @@ def _patterns(patterns: object) -> tuple[str, ...]:
         if not isinstance(one, str) or not 0 < len(one) <= NAME_CHARACTERS_MAX or not one.isprintable():
             raise TokenError(f"a pattern of namespaces (ns) must have 1 to {NAME_CHARACTERS_MAX} printable characters")
     return tuple(patterns)
+
+
+def _claimed_audience(token: bytes) -> object:
+    """Return what a token says that it is for; None: nothing. Nothing is verified."""
+    try:
+        payload = token.split(b".")[1]
+        return json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))["aud"]
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def namespaces_of(token: bytes) -> tuple[str, ...] | None:

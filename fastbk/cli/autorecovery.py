@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
@@ -14,6 +15,7 @@ from fastbk.cli.options import (
     add_metadata,
     begin_service,
     end_with_lifeline,
+    http_admission,
     http_tls,
     metadata_uri,
 )
@@ -22,11 +24,12 @@ from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.observe.event_log import EventLog
+    from fastbk.server.admin.page_admission import PageAdmission
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         metavar="SECONDS",
         help="how long the writer of an open ledger has to replace a lost bookie (30)",
+    )
+    parser.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="gets a line for each change by --http, as a bookie's audit log; default: only the log",
     )
     add_events(parser, "autorecovery")
     add_http(parser, "/metrics, /livez, /events and /api/v1/autorecovery")
@@ -79,14 +88,21 @@ async def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{uri}: autorecovery needs the metadata store itself (`zk://...`), not a gateway")
     async with AsyncExitStack() as stack:
         events = stack.enter_context(recorded_events(options, "autorecovery"))
+        note, audit_lines = await _audit(options, stack)
+        cluster_ids = [""]
+        admission = None if options.http is None else http_admission(options, lambda: cluster_ids[-1], note)
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(uri))
         await client.call_store(check_level)
         healer = Healer(client, worker_options=chosen)
         events.source = f"autorecovery@{healer.name}"
         recoveries = RequestedRecoveries(client, uri, healer.worker.rate)
+        cluster_ids.append(await client.call_store(lambda store: store.instance_id()))
+        lines = process_lines(events)
         recovering = loop.create_task(recoveries.run())
-        async with _pages(healer, recoveries, uri, options, events) as port:
+        async with _pages(
+            healer, recoveries, uri, options, events, admission, lambda: [*lines(), *audit_lines()]
+        ) as port:
             logs.info("autorecovery.started", name=healer.name, http_port=port, pid=os.getpid())
             try:
                 async with announced(f"heals as {healer.name}"):
@@ -98,6 +114,24 @@ async def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+async def _audit(
+    options: argparse.Namespace, stack: AsyncExitStack
+) -> tuple[Callable[..., object], Callable[[], list[str]]]:
+    """Return what keeps a record of changes until `stack` closes, and its lines of `/metrics`. Raises StorageError."""
+    from fastbk.observe import logs
+    from fastbk.server.configuration.settings import AuditSettings
+    from fastbk.server.supervision.audit_log import AuditLog
+
+    audit = AuditLog(AuditSettings(file="" if options.audit is None else str(options.audit.absolute())))
+    await audit.begin(stack)
+
+    def note(event: str, **values: object) -> None:
+        logs.info(event, **values)
+        audit.note(event, **values)
+
+    return note, audit.metric_lines if audit.is_on else list
+
+
 @asynccontextmanager
 async def _pages(
     healer: Healer,
@@ -105,6 +139,8 @@ async def _pages(
     uri: str,
     options: argparse.Namespace,
     events: EventLog,
+    admission: PageAdmission | None,
+    more_lines: Callable[[], list[str]],
 ) -> AsyncGenerator[int | None, None]:
     """Answer over HTTP while the block runs; yield the port."""
     if options.http is None:
@@ -119,9 +155,9 @@ async def _pages(
     from fastbk.server.admin.http import PageServer
 
     host, port = split_address(options.http, "--http")
-    server = PageServer((*options.http_host, host))
+    server = PageServer((*options.http_host, host), admission)
     metadata = StoreThreads(uri)
-    add_pages(server, healer, recoveries, process_lines(events))
+    add_pages(server, healer, recoveries, more_lines)
     add_event_page(server, events)
     add_auto_recovery_pages(server, AutoRecoveryPages(metadata, recoveries))
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):

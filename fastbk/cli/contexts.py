@@ -83,7 +83,7 @@ VARIABLES = {
 }
 """The variable that a client reads for each value of a context; FASTBK_TLS comes beside them."""
 _REPLACED = (*VARIABLES.values(), "FASTBK_TLS", "FASTBK_TLS_CA_PASSWORD_FILE", "FASTBK_TLS_VERIFY_NAME",
-             "FASTBK_SASL_WITHOUT_TLS")  # fmt: skip
+             "FASTBK_SASL_WITHOUT_TLS", "FASTBK_GATEWAY_TOKEN_FILE", "FASTBK_PAGES_TOKEN_FILE")  # fmt: skip
 """Variables that `--context` removes where the context does not set them."""
 
 

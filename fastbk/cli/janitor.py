@@ -15,6 +15,7 @@ from fastbk.cli.options import (
     add_metadata,
     begin_service,
     end_with_lifeline,
+    http_admission,
     http_tls,
     metadata_uri,
     print_answer,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fastbk.observe.event_log import EventLog
+    from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.stream.janitor.audit import Sink
     from fastbk.stream.janitor.janitor import Counts, Janitor
 
@@ -95,6 +97,8 @@ async def _run(options: argparse.Namespace) -> int:
         # Only the page shows them, and finding them out is reads.
         cursor_gauges_max=0 if options.http is None else options.cursor_series,
     )
+    cluster_ids = [""]
+    admission = None if options.http is None else http_admission(options, lambda: cluster_ids[-1])
     async with AsyncExitStack() as stack:
         events = stack.enter_context(recorded_events(options, "janitor"))
         events.source = f"janitor@{client_name()}"
@@ -106,7 +110,8 @@ async def _run(options: argparse.Namespace) -> int:
             counts = await janitor.pass_once(thorough=True)
             print_answer(options, counts.as_dict(), *_lines(counts))
             return 1 if counts.errors else 0
-        async with _pages(janitor, options, events) as port:
+        cluster_ids.append(await client.call_store(lambda store: store.instance_id()))
+        async with _pages(janitor, options, events, admission) as port:
             await _run_until_stopped(options.interval, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
@@ -114,7 +119,7 @@ async def _run(options: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _pages(
-    janitor: Janitor, options: argparse.Namespace, events: EventLog
+    janitor: Janitor, options: argparse.Namespace, events: EventLog, admission: PageAdmission | None
 ) -> AsyncGenerator[int | None, None]:
     """Serve its page while the block runs; yield the port."""
     if options.http is None:
@@ -127,7 +132,8 @@ async def _pages(
     host, port = split_address(options.http, "--http")
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
         more_lines = process_lines(events)
-        server = await serve(janitor, host, port, options.http_host, http_tls(options), more_lines)
+        hosts = (*options.http_host, host)
+        server = await serve(janitor, host, port, hosts, http_tls(options), more_lines, admission)
     add_event_page(server, events)
     try:
         yield server.port

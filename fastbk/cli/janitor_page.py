@@ -10,6 +10,7 @@ from fastbk.observe.prometheus import family, quoted, single
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
+    from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
     from fastbk.stream.janitor.janitor import Janitor
     from fastbk.tls.contexts import RefreshedContext
@@ -93,12 +94,14 @@ async def serve(
     allowed_hosts: Sequence[str] = (),
     tls: RefreshedContext | None = None,
     more_lines: Callable[[], list[str]] = list,
+    admission: PageAdmission | None = None,
 ) -> PageServer:
     """Listen, and answer `/metrics` and `/livez` until it is closed. Raises OSError.
 
     `allowed_hosts`: further names that clients call this machine by. `more_lines`: of the process, for `/metrics`.
+    `admission`: who may use the pages; None: everybody.
     """
-    server = PageServer((*allowed_hosts, host))
+    server = PageServer(allowed_hosts, admission)
 
     async def metrics(request: Request) -> Response:
         if request.method != "GET":

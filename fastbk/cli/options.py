@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from fastbk.meta import MetadataStore
+    from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.tls.contexts import ClientCertificates, RefreshedContext
 
 Verb: TypeAlias = "Callable[[argparse.Namespace], int]"
@@ -101,6 +102,71 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
         metavar="CLIENTS",
         help="serve --http with TLS, by FASTBK_TLS_CERTIFICATE_FILE and FASTBK_TLS_KEY_FILE; CLIENTS: whether they"
         " have to show a certificate of FASTBK_TLS_CA_FILE's: none (default), request, require",
+    )
+    parser.add_argument(
+        "--http-token-keys", default="", metavar="FILE",
+        help="public keys of tokens, as bookies have them: clients of --http authenticate themselves with tokens",
+    )  # fmt: skip
+    parser.add_argument(
+        "--http-token-audience", default="", metavar="ID", help="the audience of these tokens (the cluster's id)"
+    )
+    parser.add_argument(
+        "--http-revoked", default="", metavar="FILE", help="who is not accepted any more, as bookies have it"
+    )
+    parser.add_argument(
+        "--http-changing-role", action="append", default=[], metavar="ROLE",
+        help="only certificates with this role change anything by --http; default: all that --http-tls accepts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--http-public", action="extend", nargs="+", default=[], choices=("health", "metrics"), metavar="PAGES",
+        help="what --http answers to everybody, beyond this machine, too: health (/livez), metrics, or both",
+    )  # fmt: skip
+    parser.add_argument(
+        "--http-allow-unauthenticated-remote", action="store_true",
+        help="let everybody who reaches --http from other machines do everything there",
+    )  # fmt: skip
+
+
+HTTP_CURE = (
+    "use 127.0.0.1, or give --http-tls require (or --http-tls and --http-token-keys FILE), or --http-public health"
+    " metrics if others need nothing more, or --http-allow-unauthenticated-remote to let everybody do everything"
+    " (docs/http.md)"
+)
+
+
+def http_admission(
+    options: argparse.Namespace, cluster_id: Callable[[], str], note: Callable[..., object] | None = None
+) -> PageAdmission:
+    """Return who may use the pages of `--http`. Raises ConfigError where these must not be served there.
+
+    `cluster_id`: the audience of tokens; "" while it is not known.
+    """
+    from fastbk.config import split_address
+    from fastbk.server.admin.page_admission import PageAdmission, nothing, page_credentials
+    from fastbk.server.configuration.authentication import AuthenticationSettings, HttpPort
+
+    host, _ = split_address(options.http, "--http")
+    port = HttpPort(
+        where=f"--http {options.http}",
+        host=host,
+        is_encrypted=options.http_tls is not None,
+        client_certificates=options.http_tls or "none",
+        takes_tokens=bool(options.http_token_keys),
+        public=options.http_public,
+        is_permitted=options.http_allow_unauthenticated_remote,
+    )
+    if problem := port.problem(HTTP_CURE):
+        raise ConfigError(problem)
+    settings = AuthenticationSettings(
+        token_keys_file=options.http_token_keys,
+        token_audience=options.http_token_audience,
+        revoked_file=options.http_revoked,
+    )
+    return PageAdmission(
+        port,
+        changing_roles=options.http_changing_role,
+        credentials=page_credentials(settings, cluster_id),
+        note=note or nothing,
     )
 
 

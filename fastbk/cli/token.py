@@ -56,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     create.add_argument("--lifetime", default=LIFETIME, help=f"such as 10min or 30d; default: {LIFETIME}")
     create.add_argument("--audience", default="", help="default: the id of the cluster at --metadata")
+    create.add_argument(
+        "--for", dest="kind", choices=("bookies", "gateways", "pages"),
+        help="it is good at servers of this kind only; default: at all of the cluster",
+    )  # fmt: skip
     create.add_argument("--out", type=Path, metavar="FILE", help="the token replaces this file; default: stdout")
     add_metadata(create)
     show = add_verb(verbs, "show", _show, "print what a token says; its signature is not verified")
@@ -92,6 +96,8 @@ def _create(options: argparse.Namespace) -> int:
     operations = [one.strip() for one in options.operations.split(",") if one.strip()]
     namespaces = None if options.namespaces is None else options.namespaces.split(",")
     audience = options.audience or _cluster_id(options)
+    if options.kind is not None:
+        audience = f"{audience}/{options.kind}"
     token = key.sign(options.subject, operations, audience, lifetime_s=lifetime_s, namespaces=namespaces)
     if options.out is None:
         return print_answer(options, {"token": token}, token)

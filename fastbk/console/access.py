@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.auth.rights import ALL_RIGHTS, Principal, Right, names_of
-from fastbk.auth.tokens import TokenError
+from fastbk.auth.tokens import PAGES, TokenError
 from fastbk.errors import ConfigError
 from fastbk.server.configuration.authentication import AuthenticationSettings
 from fastbk.server.network.auth_files import AuthFiles
@@ -53,7 +53,7 @@ class Access:
         self._refresh()
         if self._files is None or self._files.keys is None:
             raise TokenError("this console has no keys of tokens")
-        principal = self._files.keys.verify(token, self._audience, self._clock_s)
+        principal = self._files.keys.verify(token, self._audience, self._clock_s, PAGES)
         if reason := self._files.why_revoked(principal):
             raise TokenError(reason)
         return principal

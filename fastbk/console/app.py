@@ -128,9 +128,11 @@ def _refused(console: Console) -> Callable[[Request, Exception], Awaitable[Respo
         session, _ = console.sessions.find(request.cookies.get(console.cookie, ""))
         if error.status_code != 404 or session is None or PART_HEADER in request.headers:
             return PlainTextResponse(f"{error.detail}\n", error.status_code)
-        text = f"There is no page {request.url.path}."
+        # A page says itself what it did not find: "no ledger 7".
+        missing = error.detail if error.detail.startswith("no ") else f"no page {request.url.path}"
+        text = f"There is {missing}."
         return Context(console, request, session).page(
-            "message.html", 404, title="No such page", text=text,
+            "message.html", 404, title="Not found", text=text,
             next_step="The search finds bookies, ledgers and streams.",
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from fastbk.console.problems import problems_of
 from fastbk.console.searching import find_all
 from fastbk.console.visible import cursors_of
 from fastbk.errors import ConfigError
-from fastbk.overview.values import Severity
+from fastbk.overview.values import DOWN, NO_ANSWER, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,8 @@ async def cluster(context: Context) -> Response:
     return context.page(
         "cluster.html",
         problems=problems_of(context.view, cursors_of(context)),
-        well=sum(one.severity <= Severity.NOTE for one in bookies),
+        up=sum(one.state not in (NO_ANSWER, DOWN) for one in bookies),
+        warned=sum(one.severity > Severity.NOTE for one in bookies),
         free_bytes=free,
         used_share=1 - free / total if total else None,
         soonest_full_s=min((one.full_in_s for one in bookies if one.full_in_s is not None), default=None),

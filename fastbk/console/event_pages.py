@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from fastbk.console.context import Context
 
-EVENTS_MAX = 200
+EVENTS_MAX = 50
+"""On a page, which has a link to older ones."""
 SINCE_DEFAULT = "-1h"
 LEVELS = {"debug": 0, "info": 0, "warning": 2, "error": 3}
 """How an event's level is shown."""

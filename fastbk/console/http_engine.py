@@ -80,14 +80,16 @@ class _Connection(H11Protocol):
     def __init__(self, idle: Places, config: Config, state: ServerState) -> None:
         super().__init__(config, state, {})
         self._idle = idle
+        self._is_lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app_state = {ABORT: transport.abort}
+        self.app_state = {ABORT: self._cut}
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle.leave(self.transport)
+        self._is_lost = True
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
@@ -98,6 +100,11 @@ class _Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._wait()
         super().on_response_complete()
+
+    def _cut(self) -> None:
+        # Python 3.11 raises where a transport sent its last byte after it was closed, and is then aborted.
+        if not self._is_lost:
+            self.transport.abort()
 
     def _wait(self) -> None:
         self._idle.leave(self.transport)

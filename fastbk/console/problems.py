@@ -65,5 +65,6 @@ def _of_healing(found: Healing) -> Iterator[Trouble]:
         text = "no auditor is elected: is “fastbk autorecovery” running?"
         yield Trouble(Severity.WARN, "Healing", text, "/healing")
     if found.marked:
-        text = f"{format_count(found.marked, 'ledger')} miss copies, about {format_size(found.bytes_left)} to copy"
+        misses = "misses" if found.marked == 1 else "miss"
+        text = f"{format_count(found.marked, 'ledger')} {misses} copies, about {format_size(found.bytes_left)} to copy"
         yield Trouble(Severity.WARN, "Healing", text, "/healing")

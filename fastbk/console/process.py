@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import ipaddress
 import os
 import signal
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from fastbk.observe.systemd import announced
 from fastbk.private_files import make_directory, opener
 from fastbk.server.admin.http_guard import SiteGuard
 from fastbk.server.admin.listener import HttpListener
+from fastbk.server.configuration.authentication import HttpPort
 from fastbk.server.configuration.settings import AuditSettings
 from fastbk.server.supervision.audit_log import AuditLog
 
@@ -126,26 +126,15 @@ def sole_writer(audit_file: Path) -> Iterator[None]:
 
 def check_exposure(options: ConsoleOptions) -> None:
     """Refuse to serve strangers, and tokens in the clear. Raises ConfigError."""
-    if is_loopback(options.host):
-        return
-    where = f"--listen {options.host}"
-    if not options.token_keys_file:
-        raise ConfigError(
-            f"{where} is open to other machines, and nobody would have to sign in: give --token-keys FILE,"
-            " or listen on 127.0.0.1"
-        )
-    if options.tls is None:
-        raise ConfigError(f"{where} is open to other machines, and tokens would go there in the clear: give --tls")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    port = HttpPort(
+        where=f"--listen {options.host}:{options.port}",
+        host=options.host,
+        is_encrypted=options.tls is not None,
+        takes_tokens=bool(options.token_keys_file),
+    )
+    cure = "give --token-keys FILE" if options.tls is not None else "give --token-keys FILE and --tls"
+    if problem := port.problem(f"{cure}, or listen on 127.0.0.1"):
+        raise ConfigError(problem)
 
 
 def shown_uri(uri: str) -> str:

@@ -103,7 +103,7 @@ async def _read(
         start = "earliest"  # record 0 may be gone
     shown: list[ShownRecord] = []
     gaps: list[str] = []
-    async with stream.reader(start, on_gap="yield", prefetch_bytes=READ_BYTES_MAX) as reader:
+    async with stream.reader(start, on_gap="yield", tail=False, prefetch_bytes=READ_BYTES_MAX) as reader:
         async for chunk in reader.chunks(max_wait=0.0):
             if isinstance(chunk, Gap):
                 gaps.append(text_of_gap(chunk))

@@ -18,10 +18,10 @@ from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
 from fastbk.meta.zookeeper_security import use_file
 from fastbk.server.configuration import bookie_file
-from fastbk.server.configuration.authentication import check_files, keeps_strangers_out
+from fastbk.server.configuration.authentication import check_files, http_port, keeps_strangers_out
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.checks import check
-from fastbk.server.configuration.tls import authenticates, pages_authenticate, server_tls, tls_files
+from fastbk.server.configuration.tls import authenticates, server_tls, tls_files
 from fastbk.tls.certificates import end_s, names, passwords_of
 
 if TYPE_CHECKING:
@@ -89,16 +89,28 @@ class Tradeoffs:
         """Whether somebody who has not authenticated could be served from another machine."""
         config = self._config
         is_closed = authenticates(config.tls) or keeps_strangers_out(config.authentication, config.tls)
-        ports = (
-            ("[bookie] listen", config.bookie.listen, is_closed, "[tls] mode"),
-            ("[http] listen", config.http.listen, pages_authenticate(config.http), "[http] tls = true"),
-        )
-        for name, listen, is_kept, key in ports:
-            if not listen or is_kept or is_loopback(split_address(listen, name)[0]):
-                yield ok(f"{name} serves nobody from elsewhere who has not authenticated")
-            else:
-                cure = f'set {key} and client_certificates = "require" (docs/tls.md), or have a firewall keep them out'
-                yield warn(f"{name} = {listen} serves everybody who reaches it", cure)
+        listen = config.bookie.listen
+        if is_closed or is_loopback(split_address(listen, "[bookie] listen")[0]):
+            yield ok("[bookie] listen serves nobody from elsewhere who has not authenticated")
+        else:
+            cure = 'set [tls] mode and client_certificates = "require" (docs/tls.md), or have a firewall keep them out'
+            yield warn(f"[bookie] listen = {listen} serves everybody who reaches it", cure)
+        yield self._strangers_of_pages()
+
+    def _strangers_of_pages(self) -> Finding:
+        http = self._config.http
+        if not http.listen:
+            return ok("there are no pages")
+        host, _ = split_address(http.listen, "[http] listen")
+        is_permitted = self._config.bookie.allow_unauthenticated_remote
+        port = http_port(http, host, self._config.authentication, is_permitted=is_permitted)
+        if is_loopback(host) or (http.tls and http.client_certificates == "require"):
+            return ok("[http] listen serves nobody from elsewhere who has not authenticated")
+        if port.serves_strangers:
+            cure = 'set [http] tls = true and client_certificates = "require" (docs/http.md), or use a firewall'
+            return warn(f"[http] listen = {http.listen} lets everybody who reaches it delete ledgers", cure)
+        said = " and ".join(http.public) or "nothing"
+        return ok(f"[http] listen serves {said} to those from elsewhere who have not authenticated")
 
     def certificates(self) -> Iterator[Finding]:
         """Whether they make a server, for how long yet, and whether clients will find the host in them."""

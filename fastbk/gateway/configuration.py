@@ -12,9 +12,11 @@ from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import is_gateway
 from fastbk.server.configuration.authentication import (
+    HTTP_CURE,
     AuthenticationSettings,
     AuthorizationSettings,
     check_files,
+    http_port,
     keeps_strangers_out,
     problems,
 )
@@ -91,3 +93,11 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
             " [authentication] methods, else everybody may change metadata"
         )
     yield from problems(config.authentication, config.authorization, config.tls)
+    if config.http.listen:
+        try:
+            host, _ = split_address(config.http.listen, "[http] listen")
+        except ConfigError as error:
+            yield str(error)
+            return
+        if problem := http_port(config.http, host, config.authentication, is_permitted=False).problem(HTTP_CURE):
+            yield problem

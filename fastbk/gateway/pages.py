@@ -10,6 +10,8 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.observe.prometheus import family, single
 from fastbk.server.admin.certificate_metrics import certificate_lines
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
+from fastbk.server.admin.page_admission import PageAdmission, page_credentials
+from fastbk.server.configuration.authentication import http_port
 from fastbk.server.configuration.tls import http_tls, tls_files
 
 if TYPE_CHECKING:
@@ -30,12 +32,20 @@ async def open_pages(
     service: Service,
     connections: Connections,
     audit: AuditLog,
+    cluster_id: str,
 ) -> int | None:
     """Serve the pages until `stack` closes; return their port, None where [http] names none. Raises ConfigError."""
     if not config.http.listen:
         return None
     host, port = split_address(config.http.listen, "[http] listen")
-    server = PageServer((*config.http.allowed_hosts, host))
+    admission = PageAdmission(
+        http_port(config.http, host, config.authentication, is_permitted=False),
+        authorized_roles=config.tls.authorized_roles,
+        authorization=config.authorization,
+        credentials=page_credentials(config.authentication, lambda: cluster_id),
+        note=audit.note,
+    )
+    server = PageServer((*config.http.allowed_hosts, host), admission)
     certificates = certificate_lines(tls_files(config.tls)) if config.tls.certificate_file else list
     sources: list[Callable[[], list[str]]] = [audit.metric_lines, certificates]
 

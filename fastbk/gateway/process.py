@@ -57,7 +57,7 @@ async def serve(config: GatewayConfig) -> None:
             listener = await HttpListener.bind(host, port, tls, scale(HANDSHAKES_MAX))
         stack.push_async_callback(connections.close)
         stack.push_async_callback(listener.close)
-        pages = await open_pages(stack, config, service, connections, audit)
+        pages = await open_pages(stack, config, service, connections, audit, cluster_id)
         await connections.serve(listener)
         refreshing = loop.create_task(_refresh(admission, config.authentication.refresh_interval_s))
         stack.callback(refreshing.cancel)

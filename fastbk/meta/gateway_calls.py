@@ -246,16 +246,17 @@ class GatewayCalls:
         connection.http.close()
 
     def _authorization(self) -> dict[str, str]:
-        if self._context is None or self._credentials is None or not self._credentials.token_file:
+        if self._context is None or self._credentials is None:
             return {}  # in the clear anybody on this machine may have the port, and would have the token
         read_s, token = self._token
         now_s = time.monotonic()
         if now_s - read_s >= TOKEN_CHECK_S:
-            token = self._credentials.token().decode("ascii", "replace")
-            if not _TOKEN.fullmatch(token):
-                raise ConfigError(f"{self._credentials.token_file}: this is no token: none has such characters")
+            token = self._credentials.gateway_token().decode("ascii", "replace")
+            if token and not _TOKEN.fullmatch(token):
+                path = self._credentials.gateway_token_file or self._credentials.token_file
+                raise ConfigError(f"{path}: this is no token: none has such characters")
             self._token = (now_s, token)
-        return {"Authorization": f"Bearer {token}"}
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import os
 import ssl
 from typing import Any
 
-from fastbk.errors import StorageError
+from fastbk.auth.credentials import pages_token
+from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL, BookieService, Endpoint
 from fastbk.tls.contexts import RefreshedContext
 from fastbk.tls.options import TlsOptions
@@ -79,7 +80,10 @@ class PageReader:
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls)
         try:
             host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            request = f"GET {target} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n\r\n"
+            # In the clear anybody on the way would have the token.
+            token = b"" if tls is None else await asyncio.to_thread(pages_token)
+            shown = f"Authorization: Bearer {_header_text(token)}\r\n" if token else ""
+            request = f"GET {target} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n{shown}\r\n"
             writer.write(request.encode())
             parts, size_bytes = [], 0
             while part := await reader.read(1 << 16):
@@ -96,6 +100,13 @@ class PageReader:
         if self._tls is None:
             self._tls = (self._options or TlsOptions.from_environment() or TlsOptions()).context()
         return self._tls.current()
+
+
+def _header_text(token: bytes) -> str:
+    text = token.decode("ascii", "replace")
+    if not text.isascii() or not text.isprintable():
+        raise ConfigError("the file of FASTBK_PAGES_TOKEN_FILE or FASTBK_TOKEN_FILE has no token")
+    return text
 
 
 def _body(where: str, answer: bytes) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,10 +79,23 @@ async def test_pages_show_the_cluster(cluster: LocalCluster, tmp_path: Path) -> 
         shown = (await visitor.get(f"/ledger/{ledger.ledger_id}")).text
         assert "closed" in shown
         assert "/bookie/bookie-1" in shown
-        assert (await visitor.get("/ledger/99999999")).status == 404
+        missing = await visitor.get("/ledger/99999999")
+        assert (missing.status, "There is no ledger 99999999." in missing.text) == (404, True)
         assert (await visitor.get("/bookie/bookie-9")).status == 404
         series = json.loads((await visitor.get("/series?name=cluster/adds&name=cluster/bytes")).text)
         assert len(series["times"]) == len(series["series"][0]) == len(series["series"][1]) >= 1
+
+
+async def test_events_have_pages(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastbk.console.event_pages.EVENTS_MAX", 2)
+    seen: list[str] = []
+    async with console_of(cluster.metadata_uri, tmp_path) as (_, visitor):
+        where = "/events"
+        for _ in range(2):
+            page = (await visitor.get(where)).text
+            seen += re.findall(r'<tr id="(event-[^"]+)"', page)
+            where = html.unescape(re.findall(r'href="([^"]+)">Older events', page)[0])
+    assert len(seen) == len(set(seen)) == 4
 
 
 async def test_the_viewer_shows_records_from_any_position(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -107,6 +122,27 @@ async def test_the_viewer_shows_records_from_any_position(cluster: LocalCluster,
             await client.namespace("viewer").stream("mixed").truncate(fastbk.AtSeq(20))
         page = (await visitor.get("/records/viewer/mixed?from=earliest&count=1")).text
         assert "&#34;n&#34;: 20}" in page
+
+
+async def test_the_viewer_of_a_short_stream_waits_for_no_more_records(cluster: LocalCluster, tmp_path: Path) -> None:
+    """It ends at the last record: a page with fewer than it was asked for is whole."""
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        await client.namespace("short").create()
+        async with client.namespace("short").stream("three").writer(create=True) as writer:
+            for number in range(3):
+                await writer.append(b'{"n": %d}' % number)
+        await client.namespace("short").create_stream("empty")
+    starts = {
+        "": [0, 1, 2], "earliest": [0, 1, 2], "seq:2": [2], "seq:3": [], "seq:99": [], "latest": [],
+        "time:2100-01-01T00:00:00Z": [],
+    }  # fmt: skip
+    async with console_of(cluster.metadata_uri, tmp_path) as (_, visitor):
+        for start, numbers in starts.items():
+            page = await visitor.get(f"/records/short/three?from={start}")
+            assert page.status == 200, start
+            assert [n for n in range(3) if f"&#34;n&#34;: {n}}}" in page.text] == numbers, start
+        for start in ("", "earliest", "latest", "seq:0", "seq:5"):
+            assert (await visitor.get(f"/records/short/empty?from={start}")).status == 200, start
 
 
 async def test_the_search_goes_where_an_id_leads(cluster: LocalCluster, tmp_path: Path) -> None:

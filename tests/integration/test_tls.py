@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import http.client
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +22,10 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.client.connecting import START_TLS_DONE
+from fastbk.config import from_document
+from fastbk.devcluster.processes import free_port
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import check
 from fastbk.testing import LocalCluster
 from fastbk.tls.authority import Authority
 from fastbk.tls.options import TlsOptions
@@ -184,10 +190,27 @@ async def test_tls_comes_to_a_running_cluster(
     files = {"certificate_file": str(issued.certificate_file), "key_file": str(issued.key_file)}
     ca = {"ca_file": tls.ca_file}
 
+    pages: dict[str, object] = {}
+
     async def restart_all(cluster: LocalCluster, **section: str) -> None:
         for number, bookie in enumerate(cluster.bookies):
             bookie.sections["tls"] = {**files, **section}
+            # A name but `localhost` counts as an address that others reach.
+            bookie.sections["http"] = {"listen": f"LOCALHOST:{free_port()}", **pages}
+            bookie.sections["bookie"] = {**bookie.sections["bookie"], "allow_unauthenticated_remote": True}
             await cluster.restart_bookie_async(number)
+
+    def deletes(cluster: LocalCluster) -> int | None:
+        """Return the status of a stranger's deletion, by TLS; None: it got no connection."""
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        port = cluster.bookies[0].http_port
+        assert port is not None
+        with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)) as made:
+            try:
+                made.request("DELETE", "/api/v1/ledger/delete?ledger_id=1")
+                return made.getresponse().status
+            except (OSError, http.client.HTTPException):
+                return None
 
     async with LocalCluster(4) as cluster:
         before_ends, after_ends = asyncio.Event(), asyncio.Event()
@@ -197,7 +220,19 @@ async def test_tls_comes_to_a_running_cluster(
         await restart_all(cluster, mode="prefer", client_certificates="request", **ca)
         before_ends.set()
         assert await before > 0
+        # The pages before the port: the other way round no bookie starts.
+        open_config = from_document(
+            cluster.bookies[0].sections | {"tls": {**files, **ca, "mode": "require", "client_certificates": "require"}},
+            BookieConfig,
+            "bookie.toml",
+        )
+        with pytest.raises(fastbk.ConfigError, match=r"\[http\] listen = LOCALHOST:\d+ is reachable"):
+            check(open_config)
+        pages.update(tls=True, client_certificates="require")
+        await restart_all(cluster, mode="prefer", client_certificates="request", **ca)
+        assert deletes(cluster) is None
         await restart_all(cluster, mode="require", client_certificates="require", **ca)
+        assert deletes(cluster) is None
         after_ends.set()
         assert await after > 0
         with pytest.raises(fastbk.Unauthorized, match="serves TLS only"):

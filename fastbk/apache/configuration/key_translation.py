@@ -304,3 +304,9 @@ def _http(builder: ConfigBuilder) -> None:
     if not 0 <= port <= 65_535:
         raise source.fault(keys[1], f"{port} is not a port")
     builder.put("http.listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", *keys)
+    if keys[-1] == "httpServerEnabled":
+        # As in Apache, whose server knows no authentication either.
+        builder.put("http.allow_unauthenticated_remote", True, keys[-1])
+    else:
+        # Apache's Prometheus port has no other page. Where clients of the bookie authenticate, ours shows no more.
+        builder.put("http.public", ["health", "metrics"], keys[-1])

@@ -3,25 +3,33 @@
 A server has no client in it (`tests/style/test_layers.py`), and none of this may come near its data path: each request
 starts `python -m fastbk.admin.http_tool`, which is given a question on its standard input and ends with the answer. At
 most two at a time; one that is not done in time is killed.
+
+The tool is a client of its own: it shows bookies what the environment of this one has, or this one's certificate. So
+who reads entries by it needs the right to do so (`Kind.ENTRIES` of `fastbk/server/admin/page_admission.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
+from fastbk.auth.credentials import Credentials
 from fastbk.errors import StorageError
+from fastbk.observe import logs
 from fastbk.server.admin.http import Request, Response
+from fastbk.tls.options import TlsOptions
 from fastbk.units import format_apache_size
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Page
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 TOOL = "fastbk.admin.http_tool"
 TOOLS_MAX = 2
@@ -63,8 +71,10 @@ class ClientPages:
         if self._facts.read_only.is_forced:
             return answer({"passed": False, "readOnly": True})
         async with self._sanity_turn:
-            passed = await self._tool("sanity", bookie_id=self._facts.bookie_id)
-        return answer({"passed": passed, "readOnly": False})
+            reason: str = await self._tool("sanity", bookie_id=self._facts.bookie_id)
+        if reason:
+            logs.warning("http.sanity_failed", reason=reason)
+        return answer({"passed": not reason, "readOnly": False})
 
     async def _read(self, request: Request) -> Response:
         if request.method != "GET" or "ledger_id" not in request.query:
@@ -83,7 +93,13 @@ class ClientPages:
                 500,
                 f"parameter for start_entry_id: {first} and end_entry_id: {last} conflict with page={page}",
             )
-        return answer(said | await self._tool("read", ledger_id=ledger_id, first=first, last=last))
+        namespaces = None if request.principal is None else request.principal.namespaces
+        found = await self._tool(
+            "read", ledger_id=ledger_id, first=first, last=last, namespaces=namespaces
+        )
+        if found is None:
+            return text(403, f"ledger {ledger_id} is of no namespace that the token is limited to")
+        return answer(said | found)
 
     async def _tool(self, tool: str, **asked: object) -> Any:  # noqa: ANN401 -- what JSON has
         """Return what a tool answers. Raises StorageError with the reason why there is none."""
@@ -92,6 +108,7 @@ class ClientPages:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", TOOL,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+                env=_tool_environment(self._facts.config),
             )  # fmt: skip
             try:
                 output, _ = await process.communicate(msgspec.json.encode(question))
@@ -108,6 +125,31 @@ class ClientPages:
         if "error" in said:
             raise StorageError(said["error"])
         return said["answer"]
+
+
+def lends_credentials(config: BookieConfig) -> bool:
+    """Return whether tools show bookies more than a stranger has: a token, a password or a certificate."""
+    environment = _tool_environment(config)
+    tls = TlsOptions.from_environment(environment)
+    return Credentials.from_environment(environment) is not None or bool(tls and tls.certificate_file)
+
+
+def _tool_environment(config: BookieConfig) -> dict[str, str]:
+    """Return what a tool finds in its environment: TLS as [tls] has it, where nothing else is said."""
+    environment = dict(os.environ)
+    if config.tls.mode == "off" or any(name.startswith("FASTBK_TLS") for name in environment):
+        return environment
+    files = config.tls
+    options = TlsOptions(ca_file=files.ca_file, ca_password_file=files.ca_password_file)
+    if files.client_certificates != "none":  # else nobody asks for it, and a key that is not used needs no reader
+        options = TlsOptions(
+            ca_file=files.ca_file,
+            ca_password_file=files.ca_password_file,
+            certificate_file=files.certificate_file,
+            key_file=files.key_file,
+            key_password_file=files.key_password_file,
+        )
+    return environment | options.environment()
 
 
 def _space(free_bytes: int, total_bytes: int) -> str:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 BOOKIE = "/api/v1/bookie/"
 LEDGER = "/api/v1/ledger/"
 AUTO_RECOVERY = "/api/v1/autorecovery/"
-CHANGING = "sanity"
-"""The one page that a GET has write something, as in Apache."""
 
 
 def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
@@ -35,7 +33,7 @@ def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -
         (LEDGER, LedgerPages(metadata).pages()),
     ):
         for name, page in pages.items():
-            server.add_page(prefix + name, guarded(page), is_changing=name == CHANGING)
+            server.add_page(prefix + name, guarded(page))
     add_auto_recovery_pages(server, AutoRecoveryPages(metadata))
 
 

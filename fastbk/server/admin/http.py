@@ -29,10 +29,11 @@ from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.http_head import parsed_head
 from fastbk.server.admin.listener import HttpListener
 from fastbk.server.admin.metrics import FAMILIES
-from fastbk.server.admin.page_rights import PageRights
+from fastbk.server.admin.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor, kind_of
 from fastbk.server.supervision.lifecycle import reasons_of
 
 if TYPE_CHECKING:
+    from fastbk.auth.rights import Principal
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.supervision.lifecycle import Concern, Lifecycle
     from fastbk.tls.contexts import RefreshedContext
@@ -55,9 +56,9 @@ another Error 503 if trying again may help, else 409; all with {"error": text}."
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-            409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type", 500: "Internal Server Error",
-            503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
+            405: "Method Not Allowed", 409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type",
+            500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
 
 Response = tuple[int, str, bytes]
 """Status, content type and body."""
@@ -65,11 +66,14 @@ Response = tuple[int, str, bytes]
 
 @dataclass(frozen=True)
 class Request:
-    """What a page that answers every method itself gets. `method` is GET for HEAD, too."""
+    """What a page that answers every method itself gets. `method` is GET for HEAD, too; `principal`: whose request it
+    is, None: a stranger's.
+    """
 
     method: str
     query: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    principal: Principal | None = None
 
 
 Page = Callable[[Request], Awaitable[Response]]
@@ -85,13 +89,12 @@ class PageServer:
 
     own_paths: tuple[str, ...] = ()
 
-    def __init__(self, allowed_hosts: Iterable[str] = (), rights: PageRights | None = None) -> None:
+    def __init__(self, allowed_hosts: Iterable[str] = (), admission: PageAdmission | None = None) -> None:
         """`allowed_hosts`: names that clients call this server by, beside localhost and the machine's."""
-        self._rights = rights or PageRights()
+        self._admission = admission or PageAdmission()
         self._routes: dict[tuple[str, str], Handler] = {}
         self._whole: dict[str, Page] = {}
         self._quick: set[str] = set()
-        self._changing: set[str] = set()
         self._guard = SiteGuard(allowed_hosts)
         self._listener: HttpListener | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -111,21 +114,16 @@ class PageServer:
             raise ValueError(f"{method} {path}: not GET or POST, or given to somebody already")
         self._routes[method, path] = handler
 
-    def add_page(
-        self, path: str, page: Page, *, is_quick: bool = False, is_changing: bool = False
-    ) -> None:
+    def add_page(self, path: str, page: Page, *, is_quick: bool = False) -> None:
         """Have `page` answer whatever is asked of `path`. One a path.
 
-        `is_quick`: it never waits, so it is answered however many routes run. `is_changing`: a GET of it changes
-        something, so it is refused whenever a web page may have sent it.
+        `is_quick`: it never waits, so it is answered however many routes run.
         """
         if path in self._whole:
             raise ValueError(f"{path}: given to somebody already")
         self._whole[path] = page
         if is_quick:
             self._quick.add(path)
-        if is_changing:
-            self._changing.add(path)
 
     async def open(self, host: str, port: int, tls: RefreshedContext | None = None) -> None:
         """Listen, with `tls` encrypted. Raises OSError."""
@@ -144,12 +142,14 @@ class PageServer:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def answer(self, method: str, target: str, body: bytes = b"") -> Response:
-        """Return the answer to a request."""
+    async def answer(
+        self, method: str, target: str, body: bytes = b"", principal: Principal | None = None
+    ) -> Response:
+        """Return the answer to a request that is admitted."""
         path, _, query = target.partition("?")
         if (page := self._whole.get(path)) is not None:
             asked = dict(parse_qsl(query, keep_blank_values=True))
-            return await page(Request("GET" if method == "HEAD" else method, asked, body))
+            return await page(Request("GET" if method == "HEAD" else method, asked, body, principal))
         handler = self._routes.get(("GET" if method == "HEAD" else method, path))
         if handler is not None:
             return await _routed(handler, method, query, body)
@@ -178,15 +178,11 @@ class PageServer:
         self._connections.add(task)
         try:
             method, target, refusal, body, authorization = await self._received(reader, writer)
-            path = target.partition("?")[0]
-            is_change = method in _WITH_BODY or path in self._changing
-            user = self._rights.user(writer, authorization) if is_change else None
-            if user is not None and user.refusal:
-                refusal = refusal or (403, TEXT, f"{user.refusal}\n".encode())
-            status, kind, content = refusal or await self._admitted(method, target, body)
-            logs.debug("http.answered", method=method, path=path[:200], status=status)
-            if user is not None:
-                self._rights.changed(writer, user, method, path, status)
+            visitor = self._admission.visitor(writer, authorization)
+            refusal = refusal or self._refusal(visitor, method, target)
+            status, kind, content = refusal or await self._admitted(method, target, body, visitor.principal)
+            logs.debug("http.answered", method=method, path=target.partition("?")[0][:200], status=status)
+            self._admission.answered(writer, visitor, method, target, status)
             answer = _encoded(status, kind, content, has_body=method != "HEAD")
             await self._sent(writer, answer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -218,17 +214,26 @@ class PageServer:
         finally:
             self._requests.leave(writer.transport)
 
-    async def _admitted(self, method: str, target: str, body: bytes) -> Response:
+    def _refusal(self, visitor: Visitor, method: str, target: str) -> Response | None:
+        """Return the answer to a client that may not use the page; None: it may."""
+        path = target.partition("?")[0]
+        refused = self._admission.refusal(visitor, kind_of(method, path))
+        if refused is None:
+            return None
+        self._limits.note("rights", path=path[:200], principal=visitor.name)
+        return refused[0], TEXT, f"{refused[1]}\n".encode()
+
+    async def _admitted(self, method: str, target: str, body: bytes, principal: Principal | None) -> Response:
         """Answer a request, if not too many are being answered."""
         path = target.partition("?")[0]
         if path in self._quick or path in self.own_paths:
-            return await self.answer(method, target, body)
+            return await self.answer(method, target, body, principal)
         if self._routes_running >= ROUTES_MAX:
             self._limits.note("routes")
             return 503, TEXT, b"too many requests are being answered: try again later\n"
         self._routes_running += 1
         try:
-            return await self.answer(method, target, body)
+            return await self.answer(method, target, body, principal)
         finally:
             self._routes_running -= 1
 
@@ -238,6 +243,9 @@ class PageServer:
             self._limits.note("answers")
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                # Closed only once all of it is with the kernel: a transport that is closed before cannot be aborted
+                # any more when it has sent the rest (Python 3.11 raises AttributeError then).
+                writer.transport.set_write_buffer_limits(0)
                 writer.write(answer)
                 await writer.drain()
                 writer.close()
@@ -254,7 +262,11 @@ class PageServer:
         if headers is None:
             return (400, TEXT, b"not HTTP/1\n"), 0
         path = target.partition("?")[0]
-        unwanted = self._guard.refusal(headers, changes=path in self._changing)
+        kind = kind_of(method, path)
+        is_local = self._listener is None or self._listener.is_loopback
+        unwanted = self._guard.refusal(
+            headers, changes=kind in CHANGING and method not in _WITH_BODY, any_host=kind in ANY_HOST and not is_local
+        )
         if unwanted is not None:
             self._limits.note(unwanted[0], path=path[:200], host=headers.get("host", "")[:200])
             return (403, TEXT, unwanted[1].encode()), 0
@@ -274,10 +286,10 @@ class AdminServer(PageServer):
         metrics: Metrics,
         disks: Callable[[], list[dict[str, Any]]] = list,
         allowed_hosts: Iterable[str] = (),
-        rights: PageRights | None = None,
+        admission: PageAdmission | None = None,
     ) -> None:
         """`disks`: how each directory's disk is, for `/readyz`."""
-        super().__init__(allowed_hosts, rights)
+        super().__init__(allowed_hosts, admission)
         metrics.add_source(lambda: refused_lines("fastbk_supervisor_http_refused", self.refused()))
         self._life = life
         self._disks = disks
@@ -383,8 +395,9 @@ def _body(method: str, headers: dict[str, str], *, takes_any: bool) -> tuple[Res
 
 
 def _encoded(status: int, kind: str, body: bytes, *, has_body: bool) -> bytes:
+    asks = "WWW-Authenticate: Bearer\r\n" if status == 401 else ""
     lines = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{asks}"
         f"Content-Length: {len(body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
     )
     return lines.encode() + (body if has_body else b"")

@@ -8,8 +8,8 @@ keeps them from answering.
 
 A request is refused when a web page of another site may have caused it.
 
-These pages have no authentication, so a browser on the same machine must not carry a stranger's
-request to them. There are two ways to do that, and each has its check:
+Many of these pages need no authentication on their own machine, so a browser there must not carry a
+stranger's request to them. There are two ways to do that, and each has its check:
 
 - DNS rebinding: the stranger's own name resolves to our address, so the browser takes us for the
   stranger's server and lets its page read the answer. Such a request names the stranger in `Host`.
@@ -45,16 +45,19 @@ class SiteGuard:
         self._names = {"localhost", machine, machine.partition(".")[0]}
         self._names.update(name.lower().rstrip(".") for name in names if name)
 
-    def refusal(self, headers: Mapping[str, str], *, changes: bool) -> tuple[str, str] | None:
+    def refusal(
+        self, headers: Mapping[str, str], *, changes: bool, any_host: bool = False
+    ) -> tuple[str, str] | None:
         """Return the limit's name and the text for the client; None for a request that is fine.
 
-        `headers` have lower-case names. `changes`: the request changes something though it is a GET.
+        `headers` have lower-case names. `changes`: the request changes something though it is a GET. `any_host`: the
+        page tells nothing that is worth a name of a stranger's.
         """
         host = headers.get("host", "")
-        if not self.is_own(host):
+        if not any_host and not self.is_own(host):
             return "host", (
                 f'this server is not called "{name_of(host)[:255]}": use its address, or add the name'
-                " to [http] allowed_hosts (janitor: --http-host)\n"
+                " to [http] allowed_hosts (janitor and autorecovery: --http-host)\n"
             )
         site = headers.get("sec-fetch-site")
         referer = headers.get("referer", "")

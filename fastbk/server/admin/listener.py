@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbk.config import is_loopback
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http_guard import Places
@@ -45,6 +46,8 @@ class HttpListener:
         self._handshakes = Places(handshakes_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int = sockets[0].getsockname()[1]
+        self.is_loopback = all(is_loopback(str(one.getsockname()[0])) for one in sockets)
+        """Whether only this machine reaches it."""
 
     @staticmethod
     async def bind(

@@ -13,6 +13,7 @@ import msgspec
 
 import fastbk
 from fastbk.apache.http.bookie_facts import StoreThreads
+from fastbk.apache.http.client_pages import lends_credentials
 from fastbk.apache.http.routes import add_pages
 from fastbk.config import split_address
 from fastbk.native.disk import Disk
@@ -20,7 +21,8 @@ from fastbk.server.admin.certificate_watch import watched_certificates
 from fastbk.server.admin.event_page import add_event_page
 from fastbk.server.admin.hot_page import HotPage
 from fastbk.server.admin.http import AdminServer
-from fastbk.server.admin.page_rights import PageRights
+from fastbk.server.admin.page_admission import PageAdmission, page_credentials
+from fastbk.server.configuration.authentication import http_port, requires_authentication
 from fastbk.server.configuration.tls import tls_files
 from fastbk.server.supervision.log_level import PATH as LOG_LEVEL
 from fastbk.storage.identity import read_identity
@@ -52,13 +54,7 @@ async def open_admin(
     """
     host, _ = split_address(facts.config.http.listen, "[http] listen")
     hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
-    tokens = None
-    if facts.config.authentication.token_keys_file:
-        from fastbk.server.admin.page_tokens import PageTokens  # 100 ms
-
-        tokens = PageTokens(facts.config.authentication, facts.cluster_id)
-    rights = PageRights(facts.config.http.changing_roles, facts.audit, tokens)
-    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts, rights)
+    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts, page_admission(facts, host))
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms
 
@@ -79,6 +75,22 @@ async def open_admin(
     add_pages(admin, facts, metadata)
     stack.push_async_callback(admin.close)
     await admin.serve(listener)
+
+
+def page_admission(facts: BookieFacts, host: str) -> PageAdmission:
+    """Return who may use the pages of a bookie that listens on `host`. Raises ConfigError."""
+    config = facts.config
+    is_closed = requires_authentication(config.authentication, config.tls)
+    permitted = config.bookie.allow_unauthenticated_remote and not is_closed
+    return PageAdmission(
+        http_port(config.http, host, config.authentication, is_permitted=permitted),
+        changing_roles=config.http.changing_roles,
+        authorized_roles=config.tls.authorized_roles,
+        authorization=config.authorization,
+        credentials=page_credentials(config.authentication, facts.cluster_id),
+        lends_credentials=is_closed or lends_credentials(config),
+        note=facts.audit,
+    )
 
 
 def life_info(life: Lifecycle, budget: RestartBudget, disks: DiskReports) -> dict[str, object]:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from fastbk.auth.rights import NO_RIGHTS, ROLES
+from fastbk.config import is_loopback
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from fastbk.auth.rights import Right
+    from fastbk.server.configuration.settings import HttpSettings
     from fastbk.server.configuration.tls import TlsSettings
+    from fastbk.tls.contexts import ClientCertificates
 
 
 class AuthenticationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,9 +93,84 @@ def is_limited(settings: AuthorizationSettings) -> bool:
     return any((settings.readers, settings.writers, settings.healers, settings.admins))
 
 
+def rights_of(settings: AuthorizationSettings, name: str) -> Right:
+    """Return what a principal may do by the lists, if they give out roles."""
+    rights = NO_RIGHTS
+    for role, granted in ROLES.items():
+        if any(fnmatchcase(name, pattern) for pattern in getattr(settings, f"{role}s")):
+            rights |= granted
+    return rights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPort:
+    """An HTTP port, before it listens: whom it would serve. Every service of fastbk is held to this (INV-N7).
+
+    Attributes:
+        where: the setting or option that names it, for messages.
+        host: it listens there.
+        is_encrypted: it has TLS.
+        client_certificates: whether its clients show certificates.
+        takes_tokens: it verifies users' tokens.
+        public: kinds of pages for everybody (`[http] public`).
+        is_permitted: an operator has said that everybody may do everything.
+    """
+
+    where: str
+    host: str
+    is_encrypted: bool = False
+    client_certificates: ClientCertificates = "none"
+    takes_tokens: bool = False
+    public: Sequence[str] = ()
+    is_permitted: bool = False
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients can show who they are."""
+        return self.is_encrypted and (self.client_certificates != "none" or self.takes_tokens)
+
+    @property
+    def serves_strangers(self) -> bool:
+        """Whether clients need not show who they are, but where a page itself requires it."""
+        return self.is_permitted or is_loopback(self.host)
+
+    def problem(self, cure: str) -> str:
+        """Return why it must not listen; "": it may. `cure`: the settings or options that would let it."""
+        if self.serves_strangers or self.authenticates or self.public:
+            return ""
+        return f"{self.where} is reachable from other machines, and nobody would have to authenticate: {cure}"
+
+
+def http_port(
+    http: HttpSettings, host: str, authentication: AuthenticationSettings, *, is_permitted: bool
+) -> HttpPort:
+    """Return the port of a configuration's [http]; `is_permitted`: another section lets everybody in."""
+    return HttpPort(
+        where=f"[http] listen = {http.listen}",
+        host=host,
+        is_encrypted=http.tls,
+        client_certificates=http.client_certificates,
+        takes_tokens=bool(authentication.token_keys_file),
+        public=http.public,
+        is_permitted=http.allow_unauthenticated_remote or is_permitted,
+    )
+
+
+HTTP_CURE = (
+    'listen on 127.0.0.1, or set [http] tls = true and client_certificates = "require" (or "request", or'
+    ' token_keys_file in [authentication]), or [http] public = ["health", "metrics"] if others need nothing more, or'
+    " [http] allow_unauthenticated_remote = true to let everybody do everything (docs/http.md)"
+)
+
+
 def keeps_strangers_out(settings: AuthenticationSettings, tls: TlsSettings) -> bool:
     """Return whether nobody is served who has not authenticated, over a connection that others cannot take over."""
     return bool(settings.methods) and tls.mode == "require"
+
+
+def requires_authentication(settings: AuthenticationSettings, tls: TlsSettings) -> bool:
+    """Return whether clients of the port of [bookie] or [gateway] have to show who they are."""
+    return bool(settings.methods) or (tls.mode == "require" and tls.client_certificates == "require")
 
 
 def folders_of_workers(settings: AuthenticationSettings, tls: TlsSettings) -> list[str]:

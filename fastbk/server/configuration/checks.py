@@ -10,8 +10,14 @@ from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
 from fastbk.server.configuration import authentication, quotas
-from fastbk.server.configuration.authentication import check_files, keeps_strangers_out
-from fastbk.server.configuration.tls import authenticates, http_tls, pages_authenticate, server_tls
+from fastbk.server.configuration.authentication import (
+    HTTP_CURE,
+    check_files,
+    http_port,
+    keeps_strangers_out,
+    requires_authentication,
+)
+from fastbk.server.configuration.tls import authenticates, http_tls, server_tls
 from fastbk.server.disks import space_thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
@@ -85,12 +91,14 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     yield from _pause_problems(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
-        if not is_loopback(http_host) and not is_allowed and not pages_authenticate(config.http):
-            yield (
-                f"[http] listen = {config.http.listen} is reachable from other machines: listen on"
-                ' 127.0.0.1, or set [http] tls = true and client_certificates = "require", or [bookie]'
-                " allow_unauthenticated_remote = true"
-            )
+        pages = http_port(
+            config.http,
+            http_host,
+            config.authentication,
+            is_permitted=is_allowed and not requires_authentication(config.authentication, config.tls),
+        )
+        if problem := pages.problem(HTTP_CURE):
+            yield problem
     if config.http.changing_roles and not (config.http.tls and config.http.client_certificates != "none"):
         yield '[http] changing_roles needs tls = true and client_certificates: roles are in certificates'
     if config.metadata.zookeeper_file and not config.metadata.uri.startswith("zk"):

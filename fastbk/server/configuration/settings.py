@@ -57,7 +57,10 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     allow_unauthenticated_remote: bool = False
-    """Without client certificates ([tls] and [http]) a bookie listens beyond loopback only with this set."""
+    """Whether the bookie listens beyond loopback although its clients need not authenticate. It lets strangers use the
+    pages of [http], too, as long as they may use `listen`: once that requires authentication, [http] has to say itself
+    who is served.
+    """
 
     read_only: bool = False
     """No normal adds, ever: for a bookie that is to be emptied. Reads, recovery adds and fences go on."""
@@ -131,10 +134,19 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `client_certificates`. Empty: everybody whom the pages are served to.
     """
 
+    public: tuple[Literal["health", "metrics", "entries"], ...] = ()
+    """Pages for everybody who reaches the port, where others need authentication: `health` (/livez, /readyz),
+    `metrics`, and `entries` (`ledger/read`, which reads with the bookie's own credentials).
+    """
+
+    allow_unauthenticated_remote: bool = False
+    """Whether everybody who reaches the port from another machine may use all its pages, and so delete ledgers."""
+
     allowed_hosts: tuple[str, ...] = ()
     """Names that clients may call this server by (the `Host` of their requests), without a port. Addresses, localhost,
     the machine's own name, `[bookie] advertised` and the name in `listen` need not be listed. Requests with another
-    name get 403: a web page could otherwise reach the bookie through a name of its own (DNS rebinding)."""
+    name get 403: a web page could otherwise reach the bookie through a name of its own (DNS rebinding).
+    Beyond loopback, pages of health and metrics answer by any name."""
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

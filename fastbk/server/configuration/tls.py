@@ -103,8 +103,3 @@ def _kept(reason: str) -> None:
 def authenticates(settings: TlsSettings) -> bool:
     """Return whether nobody is served without a certificate that the authorities of `ca_file` have signed."""
     return settings.mode == "require" and settings.client_certificates == "require"
-
-
-def pages_authenticate(http: HttpSettings) -> bool:
-    """Return the same of the HTTP pages."""
-    return http.tls and http.client_certificates == "require"

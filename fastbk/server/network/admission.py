@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastbk.auth.digest_md5 import DigestServer, SaslError
 from fastbk.auth.revocations import can_be_revoked
-from fastbk.auth.rights import ALL_RIGHTS, ANYBODY, NO_RIGHTS, NOBODY, ROLES, Principal
-from fastbk.auth.tokens import TokenError
-from fastbk.server.configuration.authentication import is_limited
+from fastbk.auth.rights import ALL_RIGHTS, ANYBODY, NO_RIGHTS, NOBODY, Principal, Right
+from fastbk.auth.tokens import BOOKIES, GATEWAYS, TokenError
+from fastbk.server.configuration.authentication import is_limited, rights_of
 from fastbk.server.network.auth_files import AuthFiles
 from fastbk.tls.roles import first_role
 
@@ -87,6 +86,7 @@ class Admission:
     ) -> None:
         """Read the files. Raises ConfigError. `server`: what clients are told that refuses them."""
         self._server = server
+        self._kind = GATEWAYS if server == "gateway" else BOOKIES
         self._is_tls_required = tls.mode == "require"
         self._certificate_roles = frozenset(tls.authorized_roles)
         self._methods = authentication.methods
@@ -142,7 +142,7 @@ class Admission:
         if not self.audience:
             raise Refused("this cluster has no id, and [authentication] token_audience is not set")
         try:
-            found = self.files.keys.verify(token, self.audience)
+            found = self.files.keys.verify(token, self.audience, kind=self._kind)
         except TokenError as error:
             raise Refused(f"the token is not accepted: {error}") from None
         self._accept(client, found)
@@ -202,15 +202,10 @@ class Admission:
             client.refusal = f"{principal.name} has no role at this {self._server} ([authorization])"
         client.principal = NOBODY if client.refusal else principal
 
-    def _rights_of(self, name: str) -> Any:  # noqa: ANN401 -- an IntFlag's union
+    def _rights_of(self, name: str) -> Right:
         if not self._is_limited:
             return ALL_RIGHTS
-        rights = NO_RIGHTS
-        for role, granted in ROLES.items():
-            patterns = getattr(self._authorization, f"{role}s")
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
-                rights |= granted
-        return rights
+        return rights_of(self._authorization, name)
 
     def _role_refusal(self, certificate: bytes) -> str:
         role = first_role(certificate)

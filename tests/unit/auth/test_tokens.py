@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.auth.rights import Right
-from fastbk.auth.tokens import TokenError, TokenKey, TokenKeys
+from fastbk.auth.tokens import KINDS, TokenError, TokenKey, TokenKeys
 from fastbk.errors import ConfigError
 from fastbk.private_files import write_text
 
@@ -48,6 +48,27 @@ def test_a_token_names_its_client_and_what_it_may_do(keys: TokenKeys) -> None:
     assert found.rights == Right.ENTER | Right.READ | Right.ADD
     assert found.token_id
     assert found.granted == (found.rights, Right(0))
+
+
+def test_a_token_for_one_kind_of_servers_is_good_at_no_other(keys: TokenKeys) -> None:
+    for kind in KINDS:
+        token = signed(sub="a", aud=f"c/{kind}", exp=now() + 60, ops=["read"])
+        assert keys.verify(token, "c", kind=kind).name == "token:a"
+        for other in (*KINDS, ""):
+            if other != kind:
+                with pytest.raises(TokenError, match="another kind of servers"):
+                    keys.verify(token, "c", kind=other)
+        with pytest.raises(TokenError, match="another cluster"):
+            keys.verify(token, "d", kind=kind)
+        whole = signed(sub="a", aud="c", exp=now() + 60, ops=["read"])
+        assert keys.verify(whole, "c", kind=kind).name == "token:a"
+
+
+@pytest.mark.parametrize("payload", [b"", b"!", b"W10", b"bnVsbA", b"ImEi", b"eyJhdWQiOlsiYy9ib29raWVzIl19", b"/w"])
+def test_an_audience_of_another_form_is_none(keys: TokenKeys, payload: bytes) -> None:
+    head, _, signature = signed(sub="a", aud="c/bookies", exp=now() + 60, ops=["read"]).split(b".")
+    with pytest.raises(TokenError):
+        keys.verify(b".".join((head, payload, signature)), "c", kind="bookies")
 
 
 def test_a_token_may_be_limited_to_namespaces(keys: TokenKeys) -> None:
