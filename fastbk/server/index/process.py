@@ -345,6 +345,7 @@ def main(child: Child) -> None:
         config.incarnation,
         limbo,
         confirm=lambda: confirm_damage(parts),
+        is_listed=config.is_limbo_listed,
     )
     remove_limbo(parts.disk, config.settings.directory)
     parts.explicit_lacs.load()
@@ -360,6 +361,13 @@ def main(child: Child) -> None:
     )
     for damage in found.end.damage:
         logs.error("journal.damaged", **damage.message())
+    if found.ended:
+        logs.warning(
+            "damage.in_limbo",
+            damage=[one.what for one in found.ended],
+            ledgers_in_limbo=len(limbo),
+            next="`fastbk bookie repair` copies back what was lost of them",
+        )
     kill_point("index.replay_after_states")
     child.send(found.message(states))
     if not wait_for_start(child):

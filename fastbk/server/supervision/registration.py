@@ -109,6 +109,8 @@ class Membership:
         """What this bookie may write, by the level of its cluster."""
         self._is_level_damaged = False
         self.shards: Shards = ()
+        self.is_limbo_listed = False
+        """Whether the last join has listed the ledgers that may have lost something (INV-X6)."""
         self.cluster_id = ""
         """The pair of each shard, once `join` has returned."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
@@ -232,7 +234,7 @@ class Membership:
 
     def _begin(self, service: BookieService, *, is_first_boot: bool) -> None:
         assert self._store is not None
-        begin_life(
+        life = begin_life(
             self._config.ledgers.all_directories,
             self._store,
             service.bookie_id,
@@ -241,6 +243,7 @@ class Membership:
             ledgers_max=self._config.limits.ledgers_max,
             is_first_boot=is_first_boot,
         )
+        self.is_limbo_listed = life.is_listed
 
     async def _keep(self) -> None:
         while True:
