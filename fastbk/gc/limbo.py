@@ -3,7 +3,8 @@
 Whoever repairs a ledger copies what is left of it to other bookies and names them in metadata instead of this one.
 From then on nobody who knows the metadata takes this bookie's "no" for the truth about that ledger, and "cannot tell"
 may end. Or the bookie itself was repaired, or had lost nothing of it: a ledger of which it holds all that it should
-leaves limbo, too, once nothing can come to it any more. A ledger that is deleted leaves with the rest of what gc deletes. Every doubt keeps.
+leaves limbo, too, once nothing can come to it any more. A ledger that is deleted leaves with the rest of what gc
+deletes. Every doubt keeps.
 """
 
 from __future__ import annotations

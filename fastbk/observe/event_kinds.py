@@ -72,6 +72,7 @@ KIND_OF = {
     "bookie.disk_is_back": "disk",
     "bookie.reads_only_for_disk": "disk",
     "bookie.waits_for_disk": "disk",
+    "damage.in_limbo": "disk",
     "disk.changed": "disk",
     "disk.quick_again": "disk",
     "disk.reserve_is_short": "disk",

@@ -37,7 +37,7 @@ from fastbk.server.index.flush import Flusher
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.hold_mark import hold_mark_if_set
 from fastbk.server.index.holdings_check import HeldCheck
-from fastbk.server.index.replay import replay
+from fastbk.server.index.replay import Replayed, replay
 from fastbk.server.index.scrub import Scrubber
 from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings, random_bits
@@ -297,13 +297,26 @@ def wait_for_start(child: Child) -> bool:
 
 
 def confirm_damage(parts: Parts) -> None:
-    """Before damage of the journal is remembered for good: it is this bookie's, and its successor will heed it.
+    """Before damage of the journal is put on record: it is this bookie's, and its successor will heed it.
 
     Fences of ledgers that are unknown here may be lost: the next boot asks metadata which ledgers those are (INV-F2).
     """
     config = parts.config
     require_mounted(config.journal_directory)
     mark_lost(parts.disk, config.settings.directory, config.incarnation)
+
+
+def say_damage(found: Replayed, ledgers_in_limbo: int) -> None:
+    """Log what replay has found damaged, and what is on record no more."""
+    for damage in found.end.damage:
+        logs.error("journal.damaged", **damage.message())
+    if found.ended:
+        logs.warning(
+            "damage.in_limbo",
+            damage=[one.what for one in found.ended],
+            ledgers_in_limbo=ledgers_in_limbo,
+            next="`fastbk bookie repair` copies back what was lost of them",
+        )
 
 
 def open_parts(child: Child, config: IndexConfig) -> Parts:
@@ -359,15 +372,7 @@ def main(child: Child) -> None:
         took_ms=int((time.monotonic() - started_s) * 1e3),
         ledgers=states,
     )
-    for damage in found.end.damage:
-        logs.error("journal.damaged", **damage.message())
-    if found.ended:
-        logs.warning(
-            "damage.in_limbo",
-            damage=[one.what for one in found.ended],
-            ledgers_in_limbo=len(limbo),
-            next="`fastbk bookie repair` copies back what was lost of them",
-        )
+    say_damage(found, len(limbo))
     kill_point("index.replay_after_states")
     child.send(found.message(states))
     if not wait_for_start(child):

@@ -125,7 +125,7 @@ def replay(
         manifest: as loaded.
         disk: of the journal directory.
         limbo: ids of ledgers whose data was lost by an earlier life (INV-X4).
-        confirm: called before damage is remembered for good; raises if the directory is not the bookie's (INV-D2). What
+        confirm: called before damage is put on record; raises if the directory is not the bookie's (INV-D2). What
             has to outlive that, it does itself.
         is_listed: `limbo` has every ledger that metadata names this bookie for, listed by this boot: whatever the
             manifest has on record by now may have harmed no others.
@@ -196,7 +196,7 @@ def _replay_file(
 ) -> JournalEnd:
     """Take all batches of one file in that count, and have the caches flushed meanwhile: full ones, and `early` ones.
 
-    A disk that fails to read gets more than one chance before that is taken for damage: damage is remembered for good.
+    A disk that fails to read gets more than one chance before that is taken for damage.
     """
     for attempt in range(READ_ATTEMPTS_MAX):
         with JournalScan(
