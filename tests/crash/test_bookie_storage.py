@@ -383,6 +383,8 @@ def test_damage_on_record_ends_in_the_limbo_of_all_that_may_be_harmed() -> None:
             assert not life.replayed.is_damaged
             assert not life.index.status.limbo
             assert life.checkpoint.manifest.damage == ()
+            batch = life.ask(life.harness.read_batch(1, 0))
+            assert (batch.status, len(batch.entries)) == (OK, 1), "what is on disk is shown, up to a gap"
             assert [is_in_doubt(life, one) for one in IN_DOUBT] == [True] * 3, "they wait for their repair"
             assert life.ask(life.harness.read(123456, 0)).status == NO_LEDGER
             life.add(50, start, b"new ledger")

@@ -20,6 +20,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
 from fastbk.native.kill_points import kill_point
+from fastbk.native.scrub import take_damage
 from fastbk.native.segment import seal_segment
 from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH
 from fastbk.native.store import Store, StoreOptions
@@ -187,6 +188,7 @@ class Parts:
             self.config.incarnation,
             log=logs.warning,
             digests=digests,
+            take_damage=lambda: take_damage(self.store),
         )
         self.flusher.upkeep.on_damage = lambda ranges: made.quarantine(
             ranges, "found damaged by a compaction"
@@ -306,6 +308,14 @@ def confirm_damage(parts: Parts) -> None:
     mark_lost(parts.disk, config.settings.directory, config.incarnation)
 
 
+def load_locations(parts: Parts) -> None:
+    """Open the files that the manifest names; log which are damaged."""
+    damaged = parts.checkpoint.load(parts.store)
+    if damaged:
+        parts.index.count("FBK_C_INDEX_DAMAGE_FOUND", len(damaged))
+        logs.error("index.locations_damaged", file_ids=sorted(damaged))
+
+
 def say_damage(found: Replayed, ledgers_in_limbo: int) -> None:
     """Log what replay has found damaged, and what is on record no more."""
     for damage in found.end.damage:
@@ -330,9 +340,7 @@ def main(child: Child) -> None:
     """The index's life after `configure`."""
     config = msgspec.convert(child.config, IndexConfig)
     parts = open_parts(child, config)
-    damaged = parts.checkpoint.load(parts.store)
-    if damaged:
-        logs.error("index.locations_damaged", file_ids=sorted(damaged))
+    load_locations(parts)
     parts.start_readers()
     limbo = [
         ledger_id
