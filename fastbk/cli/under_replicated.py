@@ -50,7 +50,8 @@ async def _run(options: argparse.Namespace) -> int:
             for one in sorted(doubtful):
                 note(
                     f"{one} may have lost entries of ledgers (limbo): run `fastbk bookie repair {one}`. A repaired"
-                    " ledger leaves limbo with the bookie's next flush and pass of gc: within two minutes by default"
+                    " ledger leaves limbo with the bookie's next flush and pass of gc: within two minutes by default."
+                    " An open one that is still written there leaves limbo once it is closed"
                 )
             if unlisted:
                 note(

@@ -23,6 +23,7 @@ from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.limbo import NAME as LIMBO_NAME
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import ManifestLost, ManifestMissing, ManifestSlots
+from fastbk.storage.rebuild import LOST_STATES
 from fastbk.storage.scrub_state import FORMAT as SCRUB_FORMAT
 from fastbk.storage.scrub_state import NAME as SCRUB_NAME
 from fastbk.storage.scrub_state import ScrubState
@@ -50,6 +51,13 @@ def holder_of(directory: str) -> int | None:
         return None
     found = re.search(rf"FLOCK\s+ADVISORY\s+WRITE\s+(-?\d+)\s+\w+:\w+:{inode}\b", text)
     return int(found[1]) if found else None
+
+
+def _end_of_record(whats: list[str]) -> str:
+    """Return what ends damage on record: a start does, but for states that are damaged where they lie."""
+    if any(LOST_STATES.match(what) for what in whats):
+        return "stop it; fastbk bookie rebuild-locations; start it; then fastbk bookie repair ID"
+    return "start it again: that puts the ledgers in doubt into limbo (docs/damage.md); then fastbk bookie repair ID"
 
 
 class Data:
@@ -94,7 +102,7 @@ class Data:
             whats = "; ".join(one.what for one in manifest.damage[:3])
             yield fail(
                 f'{directory}: {whats}: the bookie says "cannot tell" where it would say "no"',
-                "fastbk bookie recover ID --even-if-alive, then start it anew with empty directories",
+                _end_of_record([one.what for one in manifest.damage]),
                 "damage on record",
             )
         else:

@@ -2,8 +2,9 @@
 
 Whoever repairs a ledger copies what is left of it to other bookies and names them in metadata instead of this one.
 From then on nobody who knows the metadata takes this bookie's "no" for the truth about that ledger, and "cannot tell"
-may end. Or the bookie itself was repaired, or had lost nothing of it: a closed ledger of which it holds all that it
-should leaves limbo, too. A ledger that is deleted leaves with the rest of what gc deletes. Every doubt keeps.
+may end. Or the bookie itself was repaired, or had lost nothing of it: a ledger of which it holds all that it should
+leaves limbo, too, once nothing can come to it any more. A ledger that is deleted leaves with the rest of what gc
+deletes. Every doubt keeps.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ def may_be_fenced(metadata: LedgerMetadata) -> bool:
 
 
 def shares_of(bookie_id: BookieId, metadata: LedgerMetadata) -> list[Share]:
-    """Return what a bookie is to hold of a closed ledger."""
+    """Return what a bookie is to hold of a ledger's finished fragments."""
     ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
+    if metadata.is_closed:
+        ends.append(metadata.last_entry_id)
     return [
         Share(
             first=fragment.first_entry_id,
@@ -65,10 +68,23 @@ def shares_of(bookie_id: BookieId, metadata: LedgerMetadata) -> list[Share]:
             ensemble=metadata.ensemble_size,
             write_quorum=metadata.write_quorum,
         )
-        for fragment, end in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True)
+        for fragment, end in zip(metadata.fragments, ends, strict=False)
         if bookie_id in fragment.ensemble
-        and fragment.first_entry_id <= (last := min(end, metadata.last_entry_id))
+        and fragment.first_entry_id
+        <= (last := min(end, metadata.last_entry_id) if metadata.is_closed else end)
     ]
+
+
+def is_finished(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
+    """Return whether nothing can come to this bookie any more by what metadata says.
+
+    Of an open ledger its writer adds to the last ensemble alone, and nobody has fenced it: recovery begins in metadata.
+    If the writer, or a recovery, names this bookie again, that begins with what comes then.
+    """
+    if metadata.is_closed:
+        return True
+    is_open = metadata.state is LedgerState.OPEN
+    return is_open and bookie_id not in metadata.fragments[-1].ensemble
 
 
 @dataclass
@@ -106,10 +122,10 @@ class LimboWatch:
         return LimboCheck(over, len(ids) - over)
 
     def _is_whole(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """Return whether all that a closed ledger says is here is here: nothing can come to it any more.
+        """Return whether all that metadata says is here is here, and nothing can come to it any more.
 
         What is here and damaged is "cannot tell" by its checksums, in limbo or not.
         """
-        return metadata.is_closed and self.local.holds(
+        return is_finished(self.bookie_id, metadata) and self.local.holds(
             ledger_id, shares_of(self.bookie_id, metadata)
         )

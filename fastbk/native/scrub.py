@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import NativeObject, check, create, fill_struct, ints_of
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state, unpack_state
+from fastbk.native.location_pass import LOCATION, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -310,6 +311,22 @@ def check_locations(
 def probe(store: Store, ledger_id: int, entry_id: int) -> int:
     """Return the wire status of a read of that one entry from the disk; any thread."""
     return int(lib.fbk_store_probe(store.handle, ledger_id, entry_id))
+
+
+def take_damage(store: Store) -> list[Run]:
+    """Return the runs that did not read back whole since the last call, whoever wanted them; each once.
+
+    A block of a locations file has ledger -1, and the file's id as log. Any thread.
+    """
+    room = lib.FBK_DAMAGE_NOTES
+    memory = ffi.new("uint8_t[]", room * LOCATION.size)
+    runs = ffi.cast("struct fbk_location *", memory)
+    count = int(lib.fbk_store_take_damage(store.handle, runs, room))
+    found = []
+    for one in Runs(memory, count, is_all=True):
+        ledger_id, first, last, entry_count, log_id, offset_bytes, size_bytes = one
+        found.append(Run(ledger_id, first, last, log_id, offset_bytes, size_bytes, entry_count))
+    return found
 
 
 def unreadable(store: Store, run: Run) -> list[tuple[int, int]]:

@@ -220,6 +220,7 @@ class Supervisor:
                 shards=self._membership.shards,
                 cluster_id=self._membership.cluster_id,
                 reads_only_reason=no_journal,
+                is_limbo_listed=self._membership.is_limbo_listed,
                 refuses_adds=bool(self._read_only_admin.reason),
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())

@@ -34,7 +34,7 @@ from fastbk.storage.manifest import FLUSH, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from fastbk.native.disk import Disk
     from fastbk.native.store import FlushContents, FlushResult, Store
@@ -140,6 +140,7 @@ class Checkpoint(Maintenance):
         mark: int,
         *,
         damage: Iterable[Damage] = (),
+        ended: Collection[Damage] = (),
         clean: bool = False,
         pause: Callable[[int], None] = _no_pause,
     ) -> Change:
@@ -150,6 +151,7 @@ class Checkpoint(Maintenance):
             contents: unchanged until this returns.
             mark: the last journal batch contained in `contents` and all earlier flushes.
             damage: found by replay; added to what the manifest remembers.
+            ended: remembered by the manifest, and forgotten with this commit (INV-X6).
             clean: nothing is in the journal behind `mark`, and nothing will come.
             pause: called with the bytes of each written step: paces the flush; may raise to give up.
 
@@ -157,12 +159,13 @@ class Checkpoint(Maintenance):
         """
         backoff = Backoff(self._settings.retry_delay_s, math.inf)
         found = tuple(damage)
+        over = tuple(ended)
         cause: Exception | None = None
         for attempt in range(self._settings.attempts_max):
             if attempt:
                 self._wait(backoff.next_s())
             try:
-                return self._run_once(store, contents, mark, found, clean, pause)
+                return self._run_once(store, contents, mark, found, over, clean, pause)
             except FAILURES as error:
                 cause = error
         raise CheckpointFailed(
@@ -182,12 +185,14 @@ class Checkpoint(Maintenance):
         contents: FlushContents,
         mark: int,
         damage: tuple[Damage, ...],
+        ended: tuple[Damage, ...],
         clean: bool,
         pause: Callable[[int], None],
     ) -> Change:
         commits = self.commits
+        kept = [one for one in self.manifest.damage if one not in ended]
         manifest = msgspec.structs.replace(
-            self.manifest, mark=mark, damage=(*self.manifest.damage, *damage), clean=clean
+            self.manifest, mark=mark, damage=(*kept, *damage), clean=clean
         )
         if contents.is_empty:
             return commits.commit(store, manifest, Attempt(self._slots.next_generation()))

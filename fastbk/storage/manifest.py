@@ -60,7 +60,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledged data that was found to be gone: the bookie says "cannot tell" for good."""
+    """Acknowledged data that was found to be gone. Until it has ended in limbo (INV-X6), "no" is said of no ledger."""
 
     what: str
     file_id: int

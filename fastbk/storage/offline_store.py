@@ -75,8 +75,9 @@ class OfflineStore:
         self.check_is_flushed(journal_disk, journal_directory)
         if self._checkpoint.manifest.damage or self._damaged:
             raise StorageError(
-                f"{self.directory} has damage on record, so nobody can say what belongs to its shards. Heal it first:"
-                " start the bookie and run `fastbk bookie repair`"
+                f"{self.directory} has damage on record, so nobody can say what belongs to its shards. Start the"
+                " bookie, which puts the ledgers into limbo that may have lost something, run `fastbk bookie repair`,"
+                " and stop it"
             )
         if limbo.NAME in self._disk.list(self.directory):
             raise StorageError(

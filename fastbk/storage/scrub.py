@@ -290,6 +290,44 @@ class ScrubCycle:
             yield size_bytes
 
 
+class Verify:
+    """A plan: of what somebody else read and found damaged, which entries can nobody read here?"""
+
+    def __init__(self, runs: Sequence[Run], directory: str, installs: int) -> None:
+        """`installs`: how many changes lookups know of."""
+        self.found: deque[Damaged] = deque()
+        self.is_done = False
+        self._runs = deque(runs)
+        self._directory = directory
+        self._installs = installs
+
+    def step(self, store: Store) -> int:
+        """Look at one run, or block of a locations file."""
+        if not self._runs:
+            self.is_done = True
+            return 0
+        run = self._runs.popleft()
+        if run.ledger_id < 0:
+            path = locations_path(self._directory, run.log_id)
+            self.found.append(Damaged(path, f"the block at offset {run.offset_bytes} is damaged"))
+            return STEP_BYTES // 8
+        path = log_path(self._directory, run.log_id)
+        reason = f"a run at offset {run.offset_bytes} of {path} is damaged, a read has met it"
+        try:
+            ranges = unreadable(store, run)
+        except NativeFullError:
+            ranges = [(run.first_entry_id, run.last_entry_id)]  # looked at again soon
+        self.found += [
+            Damaged(path, reason, run.ledger_id, first, last, self._installs)
+            for first, last in ranges
+        ]
+        return STEP_BYTES // 8 + run.size_bytes
+
+    def abandon(self) -> None:
+        """Do nothing."""
+        self.is_done = True
+
+
 class Recheck:
     """A plan: are these entries still unreadable, or has a repair or a compaction ended that?"""
 

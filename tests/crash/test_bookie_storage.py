@@ -344,6 +344,113 @@ def test_acknowledged_batches_that_are_gone() -> None:
             life.close()
 
 
+IN_DOUBT = (1, 2, 900)
+"""What metadata names the bookie for: two ledgers that it knows, and one of which only the lost batch knew a fence."""
+
+
+def with_damage_on_record(fake: FakeDisk, book: Book) -> None:
+    life = Life(fake, book)
+    for n in range(30):
+        life.add(1 + n % 2, n, bytes(100))
+        life.settle()
+    life.close()
+    fake.corrupt("/journal/0000000000000001.journal", 8192 + 10 * 4096 + 200, 64)
+    life = Life(fake, book)
+    assert len(life.checkpoint.manifest.damage) == 1
+    life.close()
+
+
+def is_in_doubt(life: Life, ledger_id: int) -> bool:
+    """Whether it says no, and takes an old writer's add."""
+    assert life.harness is not None
+    answers = life.ask(life.harness.read(ledger_id, LAST_ID)).status
+    before = len(life.book.acked)
+    life.add(ledger_id, LAST_ID, b"an old writer's")
+    life.settle()
+    del life.book.sent[ledger_id, LAST_ID]
+    assert len(life.book.acked) == before or answers != CANNOT_TELL
+    return answers == CANNOT_TELL
+
+
+def test_damage_on_record_ends_in_the_limbo_of_all_that_may_be_harmed() -> None:
+    """INV-X6: from then on "no" is the truth of all others again, and new ledgers are in no doubt."""
+    with formatted() as fake:
+        book = Book()
+        with_damage_on_record(fake, book)
+        for start in range(3):
+            life = Life(fake, book, **({"limbo": IN_DOUBT, "is_listed": True} if start == 0 else {}))
+            assert bool(life.replayed.ended) == (start == 0)
+            assert not life.replayed.is_damaged
+            assert not life.index.status.limbo
+            assert life.checkpoint.manifest.damage == ()
+            batch = life.ask(life.harness.read_batch(1, 0))
+            assert (batch.status, len(batch.entries)) == (OK, 1), "what is on disk is shown, up to a gap"
+            assert [is_in_doubt(life, one) for one in IN_DOUBT] == [True] * 3, "they wait for their repair"
+            assert life.ask(life.harness.read(123456, 0)).status == NO_LEDGER
+            life.add(50, start, b"new ledger")
+            life.settle()
+            assert (50, start) in book.acked
+            assert life.ask(life.harness.read(50, LAST_ID)).status == NO_ENTRY
+            for (ledger_id, entry_id), raws in book.sent.items():
+                answer = life.ask(life.harness.read(ledger_id, entry_id))
+                assert answer.status in (OK, CANNOT_TELL)
+                assert answer.status != OK or answer.entry in raws
+            life.close()
+
+
+def test_damage_that_is_met_by_the_same_start_stays_on_record() -> None:
+    """The list of ledgers is older than it: who was named since is not in it."""
+    with formatted() as fake:
+        book = Book()
+        with_damage_on_record(fake, book)
+        life = Life(fake, book)
+        for n in range(10):
+            life.add(50, n, bytes(100))
+            life.settle()
+        names = life.disks[0].list("/journal")
+        life.close()
+        written = min(names)
+        fake.corrupt(f"/journal/{written}", 8192 + 2 * 4096 + 200, 64)
+        life = Life(fake, book, limbo=IN_DOUBT, is_listed=True)
+        assert life.replayed.is_newly_damaged
+        assert [one.file_id for one in life.checkpoint.manifest.damage] == [int(written.split(".")[0], 16)]
+        assert life.index.status.limbo
+        assert life.ask(life.harness.read(123456, 0)).status == CANNOT_TELL
+        life.close()
+        life = Life(fake, book, limbo=(*IN_DOUBT, 50), is_listed=True)
+        assert life.checkpoint.manifest.damage == ()
+        assert [is_in_doubt(life, one) for one in (*IN_DOUBT, 50)] == [True] * 4
+        life.close()
+
+
+@pytest.mark.parametrize("mode", ["lose", "keep", "random"])
+def test_cut_anywhere_the_record_ends_with_the_limbo_that_takes_its_place(mode: str) -> None:
+    """INV-X6: one commit does both. Even if nobody listed anything at the next start, nothing harmed is denied."""
+    with formatted() as pristine:
+        known = Book()
+        with_damage_on_record(pristine, known)
+        with pristine.copy() as fake:
+            before = fake.operations()
+            Life(fake, copy.deepcopy(known), limbo=IN_DOUBT, is_listed=True).close()
+            total = fake.operations() - before
+        ends = set()
+        for nth in range(1, total + 1):
+            with pristine.copy() as fake:
+                fake.fault("cut", nth=nth)
+                try:
+                    Life(fake, copy.deepcopy(known), limbo=IN_DOUBT, is_listed=True).close()
+                except (OSError, Error):
+                    pass
+                fake.clear_faults()
+                restart(fake, mode, nth)
+                life = Life(fake, copy.deepcopy(known))
+                ends.add(not life.checkpoint.manifest.damage)
+                assert [is_in_doubt(life, one) for one in IN_DOUBT[:2]] == [True] * 2, nth
+                assert life.ask(life.harness.read(900, 0)).status == CANNOT_TELL, f"cut at {nth} of {total}"
+                life.close()
+        assert ends == {True, False}
+
+
 def test_the_checks_find_a_lost_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is too far ahead loses batches: these tests have to notice."""
     real = Checkpoint.run

@@ -15,7 +15,7 @@ from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.cli import Cli
-from tests.fixtures.pages import json_page
+from tests.fixtures.pages import json_page, page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 
@@ -107,6 +107,41 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
         for entry_id in (0, 7, 9, 150):
             assert await raw.read(ledger_id, entry_id) == data_of(entry_id)
         raw.close()
+        assert set((await statuses(sick, ledger_id)).values()) == {Status.OK}
+
+
+async def test_damage_that_a_read_meets_is_told_everywhere_and_healed() -> None:
+    """Without a scrub: the log, an event, the metrics and the quarantine, which a repair then ends."""
+    victims = {3, 4, 200}
+    async with LocalCluster(3, settings=SETTINGS | {"scrub": {"rate": "0B"}}) as cluster:
+        uri, sick = cluster.metadata_uri, cluster.bookies[2]
+        cli = Cli(uri)
+        ledger_id = await fill(uri)
+        await cluster.stop_bookie_async(2)
+        harm(sick, sorted(victims))
+        await cluster.start_bookie_async(2)
+        code, answer, _ = await cli.answer_async("bookie", "repair", sick.name, "--quarantined")
+        assert (code, answer["ledgers"]) == (0, 0), "nobody has met it yet"
+        found = await statuses(sick, ledger_id)
+        assert {one for one, status in found.items() if status == Status.CANNOT_TELL} == victims
+
+        async def is_found(expected: set[int]) -> bool:
+            return await quarantined(sick) == expected
+
+        await wait_until_async(lambda: is_found(victims), "all damage is found", 30.0)
+        metrics = (await asyncio.to_thread(page, sick, "/metrics"))[1]
+        values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+        assert sum(float(v) for k, v in values.items() if k.startswith("fastbk_index_quarantined")) == 2
+        name = "fastbk_index_damage_found_total"
+        assert sum(float(v) for k, v in values.items() if k.startswith(name)) == 2
+        assert '"read.damaged"' in sick.log_path.read_text()
+        events = (await asyncio.to_thread(json_page, sick, "/events?kind=read.damaged"))["events"]
+        told = {(one["values"]["first_entry_id"], one["values"]["last_entry_id"]) for one in events}
+        assert told == {(3, 4), (200, 200)}
+        assert {one["kind"] for one in events} == {"disk"}
+        code, answer, said = await cli.answer_async("bookie", "repair", sick.name, "--quarantined")
+        assert (code, answer["entries_copied"]) == (0, len(victims)), said
+        await wait_until_async(lambda: is_found(set()), "it is out of quarantine", 30.0)
         assert set((await statuses(sick, ledger_id)).values()) == {Status.OK}
 
 

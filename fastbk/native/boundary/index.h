@@ -92,7 +92,7 @@ struct fbk_index_replay {
 int32_t fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct fbk_index_replay *at);
 /* All up to this batch is in. */
 void fbk_index_replay_done(struct fbk_index *index, uint64_t sequence);
-/* Every known ledger is fenced and in limbo from now on. */
+/* Every known ledger is in limbo from now on. */
 int32_t fbk_index_damage(struct fbk_index *index);
 /* All states into a memory file, one behind the other.  Returns their count. */
 int64_t fbk_index_write_states(struct fbk_index *index, int32_t states_fd);

@@ -179,6 +179,10 @@ void fbk_store_consumed(struct fbk_store *store, const struct fbk_run *run);
 void fbk_store_release(struct fbk_store *store, const struct fbk_run *run);
 const uint8_t *fbk_run_entry(const struct fbk_run *run, int64_t entry_id, uint32_t *size_bytes);
 void fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts);
+/* Runs (and blocks of locations files: ledger -1, the file as log) that did not read back whole since the last call, at most
+ * runs_max of them, whoever wanted them.  Each once; how many.  More than FBK_DAMAGE_NOTES are met again by later reads. */
+#define FBK_DAMAGE_NOTES 256
+uint32_t fbk_store_take_damage(struct fbk_store *store, struct fbk_location *runs, uint32_t runs_max);
 
 struct fbk_flush *fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options,
                                   const struct fbk_flush_contents *contents, int32_t *error);

@@ -217,6 +217,8 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     header_key: str = ""
     """Hex, as its journal has it and no worker: how a rewritten record is noticed (INV-R4)."""
     scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
+    is_limbo_listed: bool = False
+    """Whether this boot has put all ledgers into `limbo.ids` that metadata names the bookie for (INV-X6)."""
 
 
 class GcConfig(msgspec.Struct, frozen=True, kw_only=True):

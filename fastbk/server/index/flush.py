@@ -87,6 +87,7 @@ class Flusher:
         self._reclaimed = (0, 0)
         """Bytes of logs and failures that are counted already."""
         self._damage: tuple[Damage, ...] = ()
+        self._ended: tuple[Damage, ...] = ()
         self._clean = False
         # Deletions: marked in states that are not sealed yet; not in the deletion log yet; in the flush under way.
         self._marked: list[dict[str, object]] = []
@@ -117,11 +118,18 @@ class Flusher:
         """Whether a flush should begin though no cache asks for one: deletions wait for it."""
         return bool(self._marked) and not self._is_flushing
 
-    def begin(self, *, damage: Sequence[Damage] = (), clean: bool = False) -> None:
+    def begin(
+        self,
+        *,
+        damage: Sequence[Damage] = (),
+        ended: Sequence[Damage] = (),
+        clean: bool = False,
+    ) -> None:
         """Seal the cache and have it flushed.
 
         Args:
-            damage: found by replay, to be remembered for good.
+            damage: found by replay, to be remembered.
+            ended: remembered until now, and forgotten with this flush (INV-X6).
             clean: nothing is in the journal behind what is sealed, and nothing will come.
         """
         check(not self._is_flushing, "one flush at a time")
@@ -131,15 +139,28 @@ class Flusher:
         self._is_flushing = True
         self._begun_s = self._timer_s()
         self._damage = tuple(damage)
+        self._ended = tuple(ended)
         self._clean = clean
         self._submit_flush()
 
-    def flush_now(self, *, damage: Sequence[Damage] = (), clean: bool = False) -> None:
+    def flush_now(
+        self,
+        *,
+        damage: Sequence[Damage] = (),
+        ended: Sequence[Damage] = (),
+        clean: bool = False,
+    ) -> None:
         """Flush what there is, and wait for it. Raises CheckpointFailed: then the index still holds it."""
-        self.flush_behind(damage=damage, clean=clean)
+        self.flush_behind(damage=damage, ended=ended, clean=clean)
         self.wait()
 
-    def flush_behind(self, *, damage: Sequence[Damage] = (), clean: bool = False) -> None:
+    def flush_behind(
+        self,
+        *,
+        damage: Sequence[Damage] = (),
+        ended: Sequence[Damage] = (),
+        clean: bool = False,
+    ) -> None:
         """Begin a flush when the one before has ended, and return while it is under way: replay fills the other cache.
 
         Raises CheckpointFailed of the one before: then the index still holds what that one sealed.
@@ -150,7 +171,7 @@ class Flusher:
         ):  # replay goes on writing, merges have to keep up
             self._wait_readable()
             self.poll()
-        self.begin(damage=damage, clean=clean)
+        self.begin(damage=damage, ended=ended, clean=clean)
 
     def wait(self) -> None:
         """Wait for the flush that is under way, or failed and is tried again now. Raises CheckpointFailed."""
@@ -323,6 +344,7 @@ class Flusher:
             sealed.contents,
             sealed.mark_sequence,
             damage=self._damage,
+            ended=self._ended,
             clean=self._clean,
         )
 

@@ -20,6 +20,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
 from fastbk.native.kill_points import kill_point
+from fastbk.native.scrub import take_damage
 from fastbk.native.segment import seal_segment
 from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH
 from fastbk.native.store import Store, StoreOptions
@@ -37,7 +38,7 @@ from fastbk.server.index.flush import Flusher
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.hold_mark import hold_mark_if_set
 from fastbk.server.index.holdings_check import HeldCheck
-from fastbk.server.index.replay import replay
+from fastbk.server.index.replay import Replayed, replay
 from fastbk.server.index.scrub import Scrubber
 from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings, random_bits
@@ -187,6 +188,7 @@ class Parts:
             self.config.incarnation,
             log=logs.warning,
             digests=digests,
+            take_damage=lambda: take_damage(self.store),
         )
         self.flusher.upkeep.on_damage = lambda ranges: made.quarantine(
             ranges, "found damaged by a compaction"
@@ -297,13 +299,34 @@ def wait_for_start(child: Child) -> bool:
 
 
 def confirm_damage(parts: Parts) -> None:
-    """Before damage of the journal is remembered for good: it is this bookie's, and its successor will heed it.
+    """Before damage of the journal is put on record: it is this bookie's, and its successor will heed it.
 
     Fences of ledgers that are unknown here may be lost: the next boot asks metadata which ledgers those are (INV-F2).
     """
     config = parts.config
     require_mounted(config.journal_directory)
     mark_lost(parts.disk, config.settings.directory, config.incarnation)
+
+
+def load_locations(parts: Parts) -> None:
+    """Open the files that the manifest names; log which are damaged."""
+    damaged = parts.checkpoint.load(parts.store)
+    if damaged:
+        parts.index.count("FBK_C_INDEX_DAMAGE_FOUND", len(damaged))
+        logs.error("index.locations_damaged", file_ids=sorted(damaged))
+
+
+def say_damage(found: Replayed, ledgers_in_limbo: int) -> None:
+    """Log what replay has found damaged, and what is on record no more."""
+    for damage in found.end.damage:
+        logs.error("journal.damaged", **damage.message())
+    if found.ended:
+        logs.warning(
+            "damage.in_limbo",
+            damage=[one.what for one in found.ended],
+            ledgers_in_limbo=ledgers_in_limbo,
+            next="`fastbk bookie repair` copies back what was lost of them",
+        )
 
 
 def open_parts(child: Child, config: IndexConfig) -> Parts:
@@ -317,9 +340,7 @@ def main(child: Child) -> None:
     """The index's life after `configure`."""
     config = msgspec.convert(child.config, IndexConfig)
     parts = open_parts(child, config)
-    damaged = parts.checkpoint.load(parts.store)
-    if damaged:
-        logs.error("index.locations_damaged", file_ids=sorted(damaged))
+    load_locations(parts)
     parts.start_readers()
     limbo = [
         ledger_id
@@ -345,6 +366,7 @@ def main(child: Child) -> None:
         config.incarnation,
         limbo,
         confirm=lambda: confirm_damage(parts),
+        is_listed=config.is_limbo_listed,
     )
     remove_limbo(parts.disk, config.settings.directory)
     parts.explicit_lacs.load()
@@ -358,8 +380,7 @@ def main(child: Child) -> None:
         took_ms=int((time.monotonic() - started_s) * 1e3),
         ledgers=states,
     )
-    for damage in found.end.damage:
-        logs.error("journal.damaged", **damage.message())
+    say_damage(found, len(limbo))
     kill_point("index.replay_after_states")
     child.send(found.message(states))
     if not wait_for_start(child):

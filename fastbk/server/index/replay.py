@@ -2,6 +2,10 @@
 
 Everything here may be cut off at any point and begun again: batches are taken in idempotently, and only a
 checkpoint moves the mark. Afterwards all old journal files lie behind it.
+
+Damage goes on record in the commit of replay's flush, and off it in that of a later replay's (INV-X6). In between the
+supervisor has listed the ledgers that may have lost something, and replay puts them into limbo. Each is in doubt by its
+own state from then on, and is healed by itself; of all others "no" is the truth again.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ class Replayed:
     """What replay found. `lost_states`: fences may have been forgotten; normal adds must be refused for good.
 
     `is_newly_damaged`: never seen before, and the mark of it is written that puts ledgers into limbo at the next boot.
+    `ended`: damage that is on record no more.
     """
 
     end: ReplayEnd
@@ -52,6 +57,7 @@ class Replayed:
     is_damaged: bool
     lost_states: bool
     is_newly_damaged: bool = False
+    ended: tuple[Damage, ...] = ()
 
     def message(self, states: int) -> dict[str, object]:
         """Return the `replayed` message; `states`: how many were handed over."""
@@ -109,6 +115,8 @@ def replay(
     incarnation: int,
     limbo: Sequence[int] = (),
     confirm: Callable[[], None] = lambda: None,
+    *,
+    is_listed: bool = False,
 ) -> Replayed:
     """Take in everything behind the manifest's mark, and flush it.
 
@@ -117,13 +125,15 @@ def replay(
         manifest: as loaded.
         disk: of the journal directory.
         limbo: ids of ledgers whose data was lost by an earlier life (INV-X4).
-        confirm: called before damage is remembered for good; raises if the directory is not the bookie's (INV-D2). What
+        confirm: called before damage is put on record; raises if the directory is not the bookie's (INV-D2). What
             has to outlive that, it does itself.
+        is_listed: `limbo` has every ledger that metadata names this bookie for, listed by this boot: whatever the
+            manifest has on record by now may have harmed no others.
 
     Raises StorageError (a foreign journal), CorruptDataError, OSError, CheckpointFailed: the bookie can't
     start, and nothing is lost by that.
     """
-    index.set_mark(manifest.mark, is_damaged=bool(manifest.damage))
+    index.set_mark(manifest.mark, is_damaged=bool(manifest.damage) and not is_listed)
     lost = load_states(index, manifest)
     if limbo:
         index.put_in_limbo(limbo)
@@ -134,25 +144,38 @@ def replay(
         for file in plan.files
     ]
     end = conclude_replay(plan, ends)
+    met = [*lost, *_found(end)]
     known = {damage.what for damage in manifest.damage}
-    damage = [each for each in [*lost, *_found(end)] if each.what not in known]
+    damage = [each for each in met if each.what not in known]
+    ended = ended_damage(manifest, met) if is_listed else ()
     if damage:
         confirm()
-    if lost or damage:
+    if met:
         index.damage()
     # Nothing that any header named is ever given to another batch: the mark goes to the end of all.
     index.replay_done(end.predecessor_sequence)
     kill_point("index.replay_before_flush")
-    flusher.flush_now(damage=damage)
+    flusher.flush_now(damage=damage, ended=ended)
     return Replayed(
         end=end,
         batches=sum(each.batches for each in ends),
         records=sum(each.records for each in ends),
         bytes=sum(each.bytes for each in ends),
-        is_damaged=bool(lost or damage or manifest.damage),
+        is_damaged=bool(met or len(ended) < len(manifest.damage)),
         lost_states=bool(lost),
         is_newly_damaged=bool(damage),
+        ended=ended,
     )
+
+
+def ended_damage(manifest: Manifest, met: Sequence[Damage]) -> tuple[Damage, ...]:
+    """Return what is on record and was not met again.
+
+    A batch that was lost lies behind the mark since the commit that put it on record, so it is not met again. Ledger
+    states that are damaged are met at each start, until `rebuild-locations` has made new ones.
+    """
+    again = {one.what for one in met}
+    return tuple(one for one in manifest.damage if one.what not in again)
 
 
 def early_flushes(cache_bytes: int) -> Iterator[int]:
@@ -173,7 +196,7 @@ def _replay_file(
 ) -> JournalEnd:
     """Take all batches of one file in that count, and have the caches flushed meanwhile: full ones, and `early` ones.
 
-    A disk that fails to read gets more than one chance before that is taken for damage: damage is remembered for good.
+    A disk that fails to read gets more than one chance before that is taken for damage.
     """
     for attempt in range(READ_ATTEMPTS_MAX):
         with JournalScan(

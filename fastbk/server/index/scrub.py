@@ -1,5 +1,8 @@
 """The main loop's side of the scrub: when a cycle begins, how fast it goes, what is remembered, and what it found.
 
+Whoever else meets damage tells it here, too: reads of clients, merges and compactions. All of it is logged, told as an
+event, counted, and kept in quarantine as far as the entries are known and no other copy here is whole.
+
 What is remembered is written by the background thread, too: the main loop never waits for a disk.
 """
 
@@ -13,15 +16,17 @@ import msgspec
 
 from fastbk.server.index.background import SCRUB, Task
 from fastbk.storage.digest_check import DigestCount
-from fastbk.storage.scrub import Recheck, ScrubCycle
+from fastbk.storage.directories import locations_path
+from fastbk.storage.scrub import Recheck, ScrubCycle, Verify
 from fastbk.storage.scrub_state import Quarantined, ScrubState, read_scrub_state, write_scrub_state
-from fastbk.units import KIB
+from fastbk.units import KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
+    from fastbk.native.scrub import Run
     from fastbk.native.store import Store
     from fastbk.server.configuration.storage_settings import ScrubSettings
     from fastbk.server.index.background import Background, DirectBackground
@@ -34,8 +39,34 @@ RETRY_S = 60.0
 """After a cycle that ended early."""
 RATE_MIN_BYTES_PER_S = 64 * KIB
 LOGGED_MAX = 20
-"""Findings of one look that get a line each; ranges of bad digests: of one minute."""
+"""Findings of one minute that get a line each; so many ranges of bad digests, too."""
 LOG_WINDOW_S = 60.0
+VERIFY_BYTES_PER_S = 4 * MIB
+"""What reads have met is looked at that fast: somebody waits for a repair."""
+MET_MAX = 10_000
+MET_AGAIN_S = 600.0
+"""The same place is looked at again after so long at the earliest, however often it is read."""
+
+
+class LineWindow:
+    """At most LOGGED_MAX lines in LOG_WINDOW_S; findings without one are counted."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._began_s = 0.0
+        self._lines = self._unsaid = 0
+
+    def take(self, count: int) -> tuple[int, int]:
+        """Return how many of `count` findings get a line now, and how many had none in a window that is over."""
+        before = 0
+        now_s = self._monotonic_s()
+        if now_s - self._began_s >= LOG_WINDOW_S:
+            before = self._unsaid
+            self._began_s, self._lines, self._unsaid = now_s, 0, 0
+        said = min(count, LOGGED_MAX - self._lines)
+        self._lines += said
+        self._unsaid += count - said
+        return said, before
 
 
 class Save:
@@ -79,6 +110,7 @@ class Scrubber:
         *,
         log: Callable[..., None],
         digests: DigestSource | None = None,
+        take_damage: Callable[[], list[Run]] = list,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,6 +119,7 @@ class Scrubber:
         Args:
             disk, journal_disk: for the background thread's scrub alone.
             digests: knows which digests ledgers have, in the background thread; None: they are not looked at.
+            take_damage: gives what the store's readers have met since the last call.
         """
         self.state = read_scrub_state(disk, directory, incarnation)
         self.wants_flush = False
@@ -112,21 +145,29 @@ class Scrubber:
         self._counted_bytes = 0
         self._counted_runs = 0
         self._counted_digests = DigestCount()
-        self._bad_lines = 0
-        self._bad_unsaid = 0
-        """Ranges of bad digests in this window of LOG_WINDOW_S: with a line, and without."""
-        self._bad_window_s = 0.0
+        self._bad_lines = LineWindow(monotonic_s)
+        self._damage_lines = LineWindow(monotonic_s)
+        self._take_damage = take_damage
+        self._verify: Verify | None = None
+        self._verify_bucket = Task.limit(VERIFY_BYTES_PER_S)
+        self._met_s: dict[tuple[bool, int, int], float] = {}
+        """When a place was looked at last, by (is a log, its or the locations file's id, offset)."""
         self._not_before_s = 0.0
         self._saved = self.state
         self._saved_s = monotonic_s()
         self._is_changed = False
-        self._shown_ranges = self._shown_digests = 0
+        self._bad_paths: set[str] = set()
+        """Files in which damage was met that is of no known entries; few, or the disk is at its end."""
+        self._shown_ranges = self._shown_digests = self._shown_files = 0
         self._show()
 
     def poll(self) -> None:
         """Take what was found, begin what is due. Memory only."""
         self._take_cycle()
+        self._take_met()
         self._take_recheck()
+        self._say_damaged("", [])
+        self._show_files()
         self._say_bad_digests([])
         if self._settings.rate_bytes and self._cycle is None:
             self._begin_if_due()
@@ -135,7 +176,8 @@ class Scrubber:
             self._save()
 
     def quarantine(self, ranges: list[tuple[int, int, int]], reason: str) -> None:
-        """Note (ledger, first id, last id) of entries that somebody else found damaged."""
+        """Note (ledger, first id, last id) of entries that a compaction found damaged."""
+        self._index.count("FBK_C_INDEX_DAMAGE_FOUND", len(ranges))
         now_s = int(self._clock_s())
         self._keep(
             [
@@ -233,16 +275,10 @@ class Scrubber:
             self._show()
 
     def _say_bad_digests(self, found: list[tuple[int, int, int]]) -> None:
-        now_s = self._monotonic_s()
-        if now_s - self._bad_window_s >= LOG_WINDOW_S:
-            self._bad_window_s = now_s
-            if self._bad_unsaid:
-                self._log("scrub.more_bad_digests", ranges=self._bad_unsaid)
-            self._bad_lines = self._bad_unsaid = 0
-        said = found[: LOGGED_MAX - self._bad_lines]
-        self._bad_lines += len(said)
-        self._bad_unsaid += len(found) - len(said)
-        for ledger_id, first, last in said:
+        said, before = self._bad_lines.take(len(found))
+        if before:
+            self._log("scrub.more_bad_digests", ranges=before)
+        for ledger_id, first, last in found[:said]:
             self._log(
                 "scrub.bad_digest",
                 ledger_id=ledger_id,
@@ -253,21 +289,56 @@ class Scrubber:
 
     # ---- what was found
 
-    def _found(self, found: list[Damaged]) -> None:
-        deleted = set(self._index.deleted_ledgers())
-        found = [one for one in found if one.ledger_id not in deleted]
-        for one in found[:LOGGED_MAX]:
+    def _take_met(self) -> None:
+        """Have looked at what reads have met, and take what came of that. Bounded by what the store notes."""
+        verify = self._verify
+        if verify is not None:
+            is_done = verify.is_done
+            found = [verify.found.popleft() for _ in range(len(verify.found))]
+            known = {(one.ledger_id, one.first, one.last) for one in self.state.quarantined}
+            found = [one for one in found if (one.ledger_id, one.first, one.last) not in known]
+            if found:
+                self._found(found, "read.damaged")
+            self._verify = None if is_done else verify
+            return
+        now_s = self._monotonic_s()
+        runs = []
+        for run in self._take_damage():
+            place = run.ledger_id >= 0, run.log_id, run.offset_bytes
+            if now_s - self._met_s.get(place, -MET_AGAIN_S) >= MET_AGAIN_S:
+                self._met_s.pop(place, None)
+                self._met_s[place] = now_s
+                runs.append(run)
+        while len(self._met_s) > MET_MAX:
+            del self._met_s[next(iter(self._met_s))]
+        if runs:
+            self._verify = Verify(runs, self._directory, self._checkpoint.installs)
+            task = Task("read_verify", SCRUB, self._verify, self._verify_bucket)
+            self._background.submit(task)
+
+    def _say_damaged(self, event: str, found: list[Damaged]) -> None:
+        said, before = self._damage_lines.take(len(found))
+        if before:
+            self._log("scrub.more_damaged", findings=before)
+        for one in found[:said]:
             self._log(
-                "scrub.damaged",
+                event,
                 path=one.path,
                 reason=one.reason,
                 ledger_id=one.ledger_id,
                 first_entry_id=one.first,
                 last_entry_id=one.last,
-                next="`fastbk bookie repair` copies what is damaged from other bookies",
+                next="`fastbk bookie repair` copies what is damaged from other bookies"
+                if one.ledger_id >= 0
+                else "`fastbk bookie check` says more; docs/damage.md has what to do",
             )
-        if len(found) > LOGGED_MAX:
-            self._log("scrub.more_damaged", findings=len(found) - LOGGED_MAX)
+
+    def _found(self, found: list[Damaged], event: str = "scrub.damaged") -> None:
+        deleted = set(self._index.deleted_ledgers())
+        found = [one for one in found if one.ledger_id not in deleted]
+        self._index.count("FBK_C_INDEX_DAMAGE_FOUND", len(found))
+        self._say_damaged(event, found)
+        self._bad_paths.update(one.path for one in found if one.ledger_id < 0)
         self.wants_flush |= any(one.path.startswith(self._journal_directory) for one in found)
         now_s = int(self._clock_s())
         self._keep(
@@ -333,6 +404,19 @@ class Scrubber:
         change = (digests - self._shown_digests) % (1 << 64)
         self._index.count("FBK_C_INDEX_BAD_DIGESTS", change)
         self._shown_digests = digests
+
+    def _show_files(self) -> None:
+        """Tell how many locations files are damaged of those that count now."""
+        known = self._checkpoint.damaged
+        files = 0
+        if known or self._bad_paths:
+            for one in self._checkpoint.manifest.locations:
+                path = locations_path(self._directory, one.file_id)
+                files += one.file_id in known or path in self._bad_paths
+        change = (files - self._shown_files) % (1 << 64)
+        if change:
+            self._index.count("FBK_C_INDEX_LOCATIONS_DAMAGED", change)
+        self._shown_files = files
 
     def _save(self) -> None:
         self._is_changed = False

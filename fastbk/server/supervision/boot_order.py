@@ -73,6 +73,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str = ""
     reads_only_reason: str = ""
     """Not empty: a boot without journal and gc."""
+    is_limbo_listed: bool = False
+    """Whether this boot has listed the ledgers that may have lost something (INV-X6)."""
     refuses_adds: bool = False
     """Whether an operator wants no normal adds."""
 
@@ -344,6 +346,7 @@ class BootOrder:
             journal_neighbours=self._config.journal.all_directories,
             shards=self._facts.shards,
             header_key=self._header_key(pair),
+            is_limbo_listed=self._facts.is_limbo_listed,
         )
 
     def _gc_config(self) -> GcConfig:

@@ -112,6 +112,8 @@ class Membership:
         """What this bookie may write, by the level of its cluster."""
         self._is_level_damaged = False
         self.shards: Shards = ()
+        self.is_limbo_listed = False
+        """Whether the last join has listed the ledgers that may have lost something (INV-X6)."""
         self.cluster_id = ""
         """The pair of each shard, once `join` has returned."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
@@ -237,7 +239,7 @@ class Membership:
         assert self._store is not None
         if is_first_boot and was_unclean(self._config.ledgers.all_directories):
             self._on_unclean_start(time.time())
-        begin_life(
+        life = begin_life(
             self._config.ledgers.all_directories,
             self._store,
             service.bookie_id,
@@ -246,6 +248,7 @@ class Membership:
             ledgers_max=self._config.limits.ledgers_max,
             is_first_boot=is_first_boot,
         )
+        self.is_limbo_listed = life.is_listed
 
     async def _keep(self) -> None:
         while True:

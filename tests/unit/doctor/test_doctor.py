@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fastbk.cli.__main__ import main
@@ -27,6 +28,7 @@ from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, Stor
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.storage_settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
+from fastbk.server.index.replay import LOST_STATES
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.directories import log_path
 from fastbk.storage.identity import read_identity
@@ -204,6 +206,10 @@ def test_damage_on_record(patient: Patient) -> None:
     found = worst(patient.examine(), "damage on record")
     assert found.status is Status.FAIL
     assert "batch 7 is gone" in found.why
+    assert found.fix.startswith("start it again")
+    lost = msgspec.structs.replace(damage, what=LOST_STATES.format(file_id=3))
+    patient.commit(damage=(damage, lost))
+    assert "rebuild-locations" in worst(patient.examine(), "damage on record").fix
 
 
 def test_a_missing_journal_file(patient: Patient) -> None:

@@ -133,6 +133,24 @@ def test_a_closed_ledger_that_is_here_whole_leaves_limbo() -> None:
     harness = Whole({1, 2, 3, 4}, {1: closed, 2: closed, 3: ledger((0, ME)), 4: recovering})
     assert LimboWatch(harness, harness, ME).check() == LimboCheck(1, 3)  # type: ignore[arg-type]
     assert harness.over == [([1], True)]
-    assert [ledger_id for ledger_id, _ in asked] == [1, 2], "only closed ones are asked about"
+    assert [ledger_id for ledger_id, _ in asked] == [1, 2], "nothing may come to them any more"
     assert [(one.first, one.last, one.index) for one in asked[0][1]] == [(10, 19, 0), (20, 24, 0)]
     assert {(one.ensemble, one.write_quorum) for one in asked[0][1]} == {(2, 2)}
+
+
+def test_an_open_ledger_whose_writer_has_left_this_bookie_leaves_limbo_once_it_is_whole() -> None:
+    """Its finished fragments are all that it is counted on for; a recovery of it would be in metadata."""
+    asked: list[list[Share]] = []
+
+    class Whole(Harness):
+        def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+            asked.append(shares)
+            return ledger_id != 2
+
+    left = ledger((0, ME), (10, A), (20, ME), (30, A))
+    returned = ledger((0, ME), (10, A), (20, ME))
+    recovering = ledger((0, ME), (10, A), state=LedgerState.IN_RECOVERY)
+    harness = Whole({1, 2, 3, 4}, {1: left, 2: left, 3: returned, 4: recovering})
+    assert LimboWatch(harness, harness, ME).check() == LimboCheck(1, 3)  # type: ignore[arg-type]
+    assert harness.over == [([1], False)]
+    assert [[(one.first, one.last) for one in shares] for shares in asked] == [[(0, 9), (20, 29)]] * 2

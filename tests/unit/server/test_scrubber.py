@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
+from fastbk.native.scrub import take_damage
 from fastbk.native.store import Store
 from fastbk.server.configuration.storage_settings import ScrubSettings
 from fastbk.server.index.background import DirectBackground, Task
-from fastbk.server.index.scrub import SAVE_INTERVAL_S, Scrubber
-from fastbk.storage.directories import log_path
+from fastbk.server.index.scrub import (
+    LOG_WINDOW_S,
+    LOGGED_MAX,
+    SAVE_INTERVAL_S,
+    LineWindow,
+    Scrubber,
+)
+from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.scrub_state import read_scrub_state
 from tests.fixtures.fake_disk import FakeDisk
 from tests.fixtures.index_harness import CANNOT_TELL, OK
@@ -60,6 +67,7 @@ class Harness:
             JOURNAL,
             INCARNATION,
             log=lambda event, **values: self.lines.append((event, values)),
+            take_damage=lambda: take_damage(self.life.store),
             clock_s=lambda: self.now_s,
             monotonic_s=lambda: self.now_s,
         )
@@ -254,3 +262,93 @@ def test_a_disk_that_fails_ends_the_cycle_and_it_is_tried_again(harness: Harness
     scrubber.poll()
     assert harness.events() == ["scrub.damaged", "scrub.stopped"], "a file of locations, then all"
     assert scrubber.state.cycles == 0
+
+
+def read(harness: Harness, entry_id: int) -> int:
+    return int(harness.life.ask(harness.life.harness.read(1, entry_id)).status)
+
+
+def quarantined(scrubber: Scrubber) -> list[tuple[int, int]]:
+    return [(one.first, one.last) for one in scrubber.state.quarantined]
+
+
+@pytest.mark.parametrize("way", ["read", "batch", "compare", "ahead"])
+def test_damage_that_a_read_meets_is_told_at_once(harness: Harness, way: str) -> None:
+    """By whichever way the bytes are wanted; the scrub, which never looks here, is not needed."""
+    harm(harness, 5)
+    scrubber = harness.scrubber(rate_bytes=0)
+    life = harness.life
+    if way == "read":
+        assert read(harness, 5) == CANNOT_TELL
+    elif way == "batch":
+        assert life.ask(life.harness.read_batch(1, 5)).status == CANNOT_TELL
+    elif way == "compare":
+        before = len(life.book.acked)
+        life.add(1, 5, data_of(5))  # the bookie looks at what it has before it answers
+        life.settle()
+        assert len(life.book.acked) == before
+    else:
+        life.store.read_ahead(1, 4, 1 << 20)
+    for _ in range(3):
+        scrubber.poll()
+    assert quarantined(scrubber) == [(5, 5)]
+    ((event, values),) = harness.lines
+    assert event == "read.damaged"
+    assert (values["ledger_id"], values["first_entry_id"], values["last_entry_id"]) == (1, 5, 5)
+    for _ in range(5):
+        read(harness, 5)
+        scrubber.poll()
+    assert len(harness.lines) == 1, "told once"
+
+
+def test_damage_that_another_copy_heals_is_nobodys(harness: Harness) -> None:
+    """A repair has put a whole copy beside it: what lies in the old place harms nobody."""
+    harm(harness, 5)
+    heal(harness, 5)
+    harness.life.flush()
+    scrubber = harness.scrubber(rate_bytes=0)
+    harness.life.store.read_ahead(1, 4, 1 << 20)
+    for _ in range(3):
+        scrubber.poll()
+    assert quarantined(scrubber) == []
+    assert not harness.lines
+
+
+def test_a_damaged_block_of_locations_is_told_at_once(harness: Harness) -> None:
+    """Of no known entries, so not in quarantine: it has a gauge of its own, which the alert looks at."""
+    life = harness.life
+    counts: dict[str, int] = {}
+    count = life.index.count
+
+    def note(name: str, amount: int = 1) -> None:
+        counts[name] = counts.get(name, 0) + amount
+        count(name, amount)
+
+    life.index.count = note  # type: ignore[method-assign]
+    scrubber = harness.scrubber(rate_bytes=0)
+    (entry, *_) = life.checkpoint.manifest.locations
+    harness.fake.corrupt(locations_path(LEDGERS, entry.file_id), 4096 + 20)
+    assert read(harness, 0) == CANNOT_TELL
+    for _ in range(3):
+        scrubber.poll()
+    assert harness.events() == ["read.damaged"]
+    assert harness.lines[0][1]["path"] == locations_path(LEDGERS, entry.file_id)
+    assert (counts["FBK_C_INDEX_DAMAGE_FOUND"], counts["FBK_C_INDEX_LOCATIONS_DAMAGED"]) == (1, 1)
+
+
+def test_lines_of_damage_are_bounded(harness: Harness) -> None:
+    for entry_id in range(12):
+        harm(harness, entry_id)
+    scrubber = harness.scrubber(rate_bytes=0)
+    window = LineWindow(lambda: harness.now_s)
+    assert window.take(LOGGED_MAX + 5) == (LOGGED_MAX, 0)
+    assert window.take(3) == (0, 0)
+    harness.now_s += LOG_WINDOW_S
+    assert window.take(1) == (1, 8)
+    for entry_id in range(12):
+        read(harness, entry_id)
+        scrubber.poll()
+    for _ in range(3):
+        scrubber.poll()
+    assert sum(last - first + 1 for first, last in quarantined(scrubber)) == 12
+    assert set(harness.events()) == {"read.damaged"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,8 +20,9 @@ from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.server.identity import ledgers_of
 from fastbk.server.supervision import unclean_start as server_unclean
-from fastbk.server.supervision.unclean_start import begin_life, end_life
+from fastbk.server.supervision.unclean_start import LifeBegun, begin_life, end_life
 from fastbk.storage.limbo import read_limbo, write_limbo
+from fastbk.storage.manifest import Damage, Manifest, ManifestMissing, ManifestSlots
 from fastbk.storage.small_files import encode
 from fastbk.storage.unclean import NAME, Unclean, decode, mark_lost
 
@@ -35,7 +37,17 @@ class Harness:
     def begin(self, sync: str, ledgers_max: int = 100) -> int:
         return begin_life(
             [self.directory], self.store, "me", INCARNATION, sync=sync, ledgers_max=ledgers_max
-        )
+        ).ledgers_in_limbo
+
+    def put_on_record(self, *whats: str) -> None:
+        """Commit a manifest with this damage."""
+        with Disk(self.directory, "plain") as disk:
+            slots = ManifestSlots(disk, self.directory)
+            with contextlib.suppress(ManifestMissing):
+                slots.load()
+            numbers = {"file_id": 1, "first_sequence": 1, "last_sequence": 2, "found_s": 3}
+            damage = tuple(Damage(what=what, **numbers) for what in whats)
+            slots.commit(Manifest(generation=slots.next_generation(), damage=damage))
 
     def limbo(self) -> list[int]:
         return list(read_limbo(Disk(self.directory, "plain"), self.directory, INCARNATION))
@@ -50,7 +62,9 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
             ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=fragments
         )
         store.create_ledger(ledger_id, metadata)
-    yield Harness(str(tmp_path), store)
+    harness = Harness(str(tmp_path), store)
+    harness.put_on_record()
+    yield harness
     store.close()
 
 
@@ -187,7 +201,7 @@ def test_damage_that_the_last_boot_has_met_counts_at_once(harness: Harness) -> N
             sync="always",
             ledgers_max=9,
             is_first_boot=False,
-        )
+        ).ledgers_in_limbo
 
     assert boot() == 0
     assert harness.limbo() == []
@@ -200,7 +214,7 @@ def test_damage_that_the_last_boot_has_met_counts_at_once(harness: Harness) -> N
 
 def test_an_unsynced_boot_s_children_may_die_without_that(harness: Harness) -> None:
     harness.begin("never")
-    count = begin_life(
+    life = begin_life(
         [harness.directory],
         harness.store,
         "me",
@@ -209,7 +223,7 @@ def test_an_unsynced_boot_s_children_may_die_without_that(harness: Harness) -> N
         ledgers_max=9,
         is_first_boot=False,
     )
-    assert (count, harness.limbo()) == (0, [])
+    assert (life, harness.limbo()) == (LifeBegun(), [])
 
 
 @pytest.mark.parametrize("point", ["unclean.after_limbo", "unclean.after_mark"])
@@ -238,3 +252,39 @@ def test_which_ledgers_are_in_doubt_is_not_decided_by_metadata_on_hold(harness: 
     assert confirm_hold(harness.store, hold.hold_id)
     harness.begin("never")
     assert harness.limbo() == [1, 3]
+
+
+@pytest.mark.parametrize("is_first_boot", [True, False])
+def test_damage_on_record_has_the_ledgers_listed_whoever_put_it_there(
+    harness: Harness, *, is_first_boot: bool
+) -> None:
+    """INV-X6: a list that is newer than the record lets replay end it."""
+
+    def boot() -> LifeBegun:
+        return begin_life(
+            [harness.directory],
+            harness.store,
+            "me",
+            INCARNATION,
+            sync="always",
+            ledgers_max=9,
+            is_first_boot=is_first_boot,
+        )
+
+    assert boot() == LifeBegun()
+    harness.put_on_record("batch 7 of journal file 1 is damaged")
+    assert boot() == LifeBegun(2, is_listed=True)
+    assert harness.limbo() == [1, 3]
+    assert boot() == LifeBegun(2, is_listed=True), "until the record has ended"
+    harness.put_on_record()
+    assert boot() == LifeBegun()
+
+
+def test_damage_on_record_outlives_a_hold(harness: Harness) -> None:
+    """Metadata on hold may not know all ledgers; a bookie that has served with the record serves on with it."""
+    harness.put_on_record("batch 7 of journal file 1 is damaged")
+    hold = place_hold(harness.store, new_hold("rolled back"))
+    assert harness.begin("always") == 0
+    assert harness.limbo() == []
+    assert confirm_hold(harness.store, hold.hold_id)
+    assert harness.begin("always") == 2

@@ -141,12 +141,13 @@ disk_gap(const struct gather *gather, int64_t *until)
 static enum step
 pass_gap(struct gather *gather)
 {
-    if (fbk_index_no(gather->index, gather->state, FBK_S_NO_ENTRY) != FBK_S_NO_ENTRY)
-        return STEP_CANNOT_TELL;
     int64_t until = 0;
     enum step step = disk_gap(gather, &until);
     if (step != STEP_ON)
         return step;
+    /* What is held is shown, also in limbo: only that nothing is here can't be told then. */
+    if (fbk_index_no(gather->index, gather->state, FBK_S_NO_ENTRY) != FBK_S_NO_ENTRY)
+        return STEP_CANNOT_TELL;
     int64_t ledger_id = gather->state->ledger_id;
     int64_t through = until == INT64_MAX ? gather->last : (until - 1 < gather->last ? until - 1 : gather->last);
     const struct fbk_cache_item *a = fbk_cache_next(gather->index->active, ledger_id, gather->position, through);

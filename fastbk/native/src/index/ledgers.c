@@ -51,11 +51,10 @@ fbk_index_damage(struct fbk_index *index)
     index->limbo = true;
     fbk_gauge(&index->segment->stats, FBK_C_INDEX_DAMAGED, 1);
     while ((state = fbk_ledgers_next(&index->ledgers, &cursor)) != NULL) {
-        const uint32_t both = FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO;
-        if ((state->flags & both) == both)
+        if (state->flags & FBK_LEDGER_LIMBO)
             continue;
         fbk_index_touch(index, state);
-        state->flags |= both;
+        state->flags |= FBK_LEDGER_LIMBO; /* INV-X4: counts as fenced; metadata says at its end whether it is */
         fbk_index_wake(index, state);
     }
     return 0;

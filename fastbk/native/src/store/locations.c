@@ -250,9 +250,18 @@ fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *fi
         memcpy(out, bytes, count * sizeof *out);
     fbk_store_lock(store);
     store->counts.block_reads++;
-    if (result < 0)
+    if (result < 0) {
         store->counts.damaged_blocks++;
-    else if (use == FBK_BLOCK_KEPT)
+        /* One that was damaged when the file was loaded was told of then. */
+        if (!file->damaged[block] && result != -ENOMEM)
+            fbk_store_note_damage(store, &(struct fbk_location){
+                                             .ledger_id = -1,
+                                             .first_entry_id = -1,
+                                             .last_entry_id = -1,
+                                             .log_id = file->file_id,
+                                             .offset_bytes = (1 + block) * FBK_LOCATIONS_BLOCK_BYTES,
+                                         });
+    } else if (use == FBK_BLOCK_KEPT)
         fbk_block_cache_put(&store->block_cache, file->file_id, block, bytes);
     fbk_store_unlock(store);
     return result < 0 ? result : (int32_t)count;

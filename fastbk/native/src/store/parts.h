@@ -139,6 +139,8 @@ struct fbk_store {
     uint32_t jobs_under_way;
 
     struct fbk_store_counts counts;
+    struct fbk_location damage[FBK_DAMAGE_NOTES]; /* met, and not taken yet */
+    uint32_t damage_count;
 };
 
 static inline void
@@ -247,6 +249,10 @@ struct fbk_open_log *fbk_open_log_find(struct fbk_store *store, uint64_t log_id)
 int32_t fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log **log);
 void fbk_open_log_let_go(struct fbk_store *store, struct fbk_open_log *log);
 void fbk_open_logs_close(struct fbk_store *store);
+
+/* ---- store/store.c: mutex held */
+/* Somebody read bytes that are not what was written, or could not read them: the main loop is to look into that. */
+void fbk_store_note_damage(struct fbk_store *store, const struct fbk_location *location);
 
 /* ---- store/run_fetch.c: takes the mutex itself, but for the two that say otherwise */
 /* The run at a location, pinned: from the cache or from disk.  0, FBK_E_CORRUPT, FBK_E_FULL (no room), -errno. */

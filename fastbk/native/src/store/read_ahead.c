@@ -1,8 +1,8 @@
 /* Bringing the runs that a reader will want next into the cache.
  *
  * Runs of one ledger from one flush lie side by side in a log: neighbours are read in one go, up to GROUP_BYTES, each
- * into a buffer of its own, so that it can leave the cache alone.  Whatever goes wrong here is passed over; the reader's
- * own job finds out and says so. */
+ * into a buffer of its own, so that it can leave the cache alone.  Whatever goes wrong here is noted and passed over; the
+ * reader's own job finds out and says so. */
 #include "store/entry_log.h"
 #include "store/location_cursor.h"
 
@@ -15,7 +15,8 @@ struct member {
     struct fbk_fetch fetch;
     uint8_t *buffer;
     uint64_t buffer_bytes;
-    bool whole; /* read and checked */
+    int32_t damaged; /* entries, or < 0: the run can't be had */
+    bool whole; /* read and checked; damaged entries are marked as such in it */
 };
 
 struct group {
@@ -112,8 +113,10 @@ read_group(struct group *group)
         read_together(group);
     for (uint32_t i = 0; i < group->count; i++) {
         struct member *member = &group->members[i];
-        if (!member->whole) /* alone in its group, or it looked damaged there */
-            member->whole = fbk_run_read(store, &member->location, member->buffer) >= 0;
+        if (member->whole) /* not alone in its group, and it looked well there */
+            continue;
+        member->damaged = fbk_run_read(store, &member->location, member->buffer);
+        member->whole = member->damaged >= 0;
     }
     fbk_store_lock(store);
     store->counts.ahead_reads++;
@@ -127,6 +130,8 @@ read_group(struct group *group)
             fbk_read_cache_unpin(&store->read_cache, run);
         else
             fbk_read_cache_return_buffer(&store->read_cache, member->buffer, member->buffer_bytes, FBK_RUN_SCAN);
+        if (member->damaged != 0 && member->damaged != -ENOMEM)
+            fbk_store_note_damage(store, &member->location);
         store->counts.ahead_runs += run != NULL;
         store->counts.run_reads++;
         store->counts.run_read_bytes += member->location.size_bytes;

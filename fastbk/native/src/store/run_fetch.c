@@ -135,6 +135,8 @@ fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum
         store->counts.damaged_runs++;
         result = damaged;
     }
+    if (damaged != 0 && damaged != -ENOMEM)
+        fbk_store_note_damage(store, location);
     if (!*run)
         fbk_read_cache_return_buffer(&store->read_cache, buffer, buffer_bytes, use);
     fbk_run_fetch_ended(store, &fetch);
