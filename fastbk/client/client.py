@@ -101,7 +101,7 @@ class Client:
         with contextlib.suppress(Error):
             await self.pool.bookies()
         for writer in list(self._writers):
-            writer.bookies_changed()
+            writer.bookies_changed(self.pool.known.read_only())
         self.repairs.bookies_changed()
 
     async def _io(
