@@ -33,7 +33,7 @@ async def test_emptying_a_bookie_that_takes_adds_fails_no_append_of_a_stream() -
             await append(120)  # more than half of the segment: the next one is prepared
             engine = writer._engine
             assert engine is not None
-            await wait_until_async(lambda: engine.lifecycle.ready is not None)
+            await wait_until_async(lambda: engine.lifecycle.ready is not None, "the next is made")
             assert engine.lifecycle.ready is not None
             prepared = engine.lifecycle.ready.ledger
             bookie_id = prepared.metadata.fragments[0].ensemble[0]

@@ -58,7 +58,10 @@ async def open_admin(
 
         tokens = PageTokens(facts.config.authentication, facts.cluster_id)
     rights = PageRights(facts.config.http.changing_roles, facts.audit, tokens)
-    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts, rights)
+    bookie_id = facts.config.bookie.id or facts.config.bookie.listen
+    admin = AdminServer(
+        facts.life, facts.metrics, facts.disks.shown, hosts, rights, bookie_id=bookie_id
+    )
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms
 
