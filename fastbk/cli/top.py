@@ -77,7 +77,10 @@ async def _once(options: argparse.Namespace, uri: str) -> int:
         raise StorageError(reason, retryable=bool(overview.errors))
     if options.json:
         reasons = [one.as_json() for one in overview.reasons]
-        print_json(asdict(overview) | {"verdict": overview.verdict.text, "reasons": reasons})
+        facts = asdict(overview)
+        for one in facts["bookies"]:
+            del one["facts"]  # `reasons` says what follows from them
+        print_json(facts | {"verdict": overview.verdict.text, "reasons": reasons})
     else:
         width = shutil.get_terminal_size((120, 24)).columns
         for line in plain_lines(overview, width, options.sort, options.filter):

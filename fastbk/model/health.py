@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 TEXT_CHARACTERS_MAX = 200
+SLOW = "docs/slow.md finds the cause"
 
 
 class Verdict(enum.IntEnum):
@@ -82,7 +83,7 @@ class BookieFacts:
         has_damage: damage is on record: of no ledger it says "no".
         conditions: (name, reason) of its conditions of readiness.
         slow_commits: p99 of the last seconds' commits where that is slow. Only who polls has it; a journal that
-            stays slow is in `disks`, for everybody.
+            stays slow is among the conditions, for everybody.
     """
 
     bookie_id: str
@@ -152,9 +153,9 @@ def reasons_of_bookie(facts: BookieFacts) -> Iterator[Reason]:
         yield reason(Verdict.DEGRADED, "read_only", f"read-only: {short(facts.why)}", step)
     for disk in facts.disks:
         yield from _of_disk(one, disk)
-    if facts.slow_commits:
+    if facts.slow_commits and not any(name == "journal.slow" for name, _ in facts.conditions):
         text = f"slow journal: commit p99 {facts.slow_commits}"
-        yield reason(Verdict.DEGRADED, "journal_slow", text, "docs/slow.md finds the cause")
+        yield reason(Verdict.DEGRADED, "journal_slow", text, SLOW)
     if facts.limbo:
         text = f"limbo: {facts.limbo:,} ledgers lost data here"
         yield reason(Verdict.IN_DANGER, "limbo", text, f"fastbk bookie repair {one}")
@@ -171,6 +172,9 @@ def reasons_of_bookie(facts: BookieFacts) -> Iterator[Reason]:
             yield reason(Verdict.DEGRADED, name, text, "see `fastbk metadata status`")
         elif not name.startswith(_SAID_BY_OTHER_FACTS):
             text = f"not ready: {short(why or name)}"
+            if name == "journal.slow":
+                yield reason(Verdict.DEGRADED, "journal_slow", f"slow journal: {short(why)}", SLOW)
+                continue
             yield reason(Verdict.DEGRADED, name, text, "docs/readiness.md has what each condition means")
 
 
@@ -184,7 +188,7 @@ def _of_disk(bookie_id: str, disk: DiskFacts) -> Iterator[Reason]:
         yield Reason(Verdict.DEGRADED, "disk", bookie_id, f"{name}: {disk.state}", f"make room; {see}")
     if disk.slow:
         text = f"{name} slow: {short(disk.slow)}"
-        yield Reason(Verdict.DEGRADED, "disk_slow", bookie_id, text, "docs/slow.md finds the cause")
+        yield Reason(Verdict.DEGRADED, "disk_slow", bookie_id, text, SLOW)
 
 
 def reasons_of_cluster(facts: ClusterFacts) -> Iterator[Reason]:

@@ -116,15 +116,14 @@ async def test_all_five_agree_in_each_state(tmp_path: Path) -> None:
         await agreed(verdicts, "in danger", "copies_missing", is_own=False)
         await client.marks.update(writer.ledger_id, remove=[MissingReplica(bookie.name, 0, 0)])
 
-        async with cluster.delayed(1, journal_ms=60), contextlib.AsyncExitStack() as stack:
-            load = await stack.enter_async_context(await client.create_ledger(3, 3, 2))
+        async with cluster.delayed(1, journal_ms=60), await client.create_ledger(3, 3, 3) as load:
             found: dict[str, object] = {}
 
             async def is_slow() -> bool:
-                for _ in range(20):
+                for _ in range(60):
                     await load.append(b"x")
                 found.update(await verdicts.read())
-                return "disk_slow" in found["names"]  # type: ignore[operator]
+                return "journal_slow" in found["names"]  # type: ignore[operator]
 
             await wait_until_async(is_slow, "the journal is called slow", WAIT_S)
             assert found["status"] == "degraded" and found["top"] == "degraded"

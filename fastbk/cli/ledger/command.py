@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.cli.options import ClientVerb, Verbs
-    from fastbk.client import Client, LedgerReader, LedgerWriter
+    from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
     from fastbk.replication.accepted_loss import AcceptedLoss
 
 ENSEMBLE_DEFAULT = 3
+IDLE_S_MAX = 3600.0
+ASKED_AT_ONCE = 32
 CHUNK_ENTRIES = 256
 CHUNK_BYTES = 256 * 1024
 """Entries handed to the client at once; it pipelines them by its own window."""
@@ -89,7 +91,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_verbs_about(verbs: Verbs) -> None:
     """Declare the verbs that neither write nor print entries."""
-    add_watch(add_verb(verbs, "list", _list, "print the ledgers' ids"))
+    text = "print the ledgers' ids; or those that are open, or whose writers seem to be gone"
+    listing = add_verb(verbs, "list", _list, text)
+    listing.add_argument("--open", action="store_true", help="only ledgers that are not closed, with their state")
+    listing.add_argument(
+        "--abandoned",
+        action="store_true",
+        help="only ledgers that are not closed and that nobody appends to: a recovery was begun and not ended, or"
+        " nothing was acknowledged during --idle-for",
+    )
+    listing.add_argument(
+        "--idle-for", type=float, default=10.0, metavar="SECONDS", help="how long open ledgers are watched (10)"
+    )
+    add_watch(listing)
     add_watch(_add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info"))
     text = "fence and close ledgers whose writer is gone, behind everything acknowledged"
     recover = add_verb(verbs, "recover", _recover, text, "close")
@@ -196,12 +210,66 @@ async def _opened(
 
 
 async def _list(client: Client, options: argparse.Namespace) -> int:
+    if options.open or options.abandoned:
+        return await _list_open(client, options)
     # Ids alone need no ledger's metadata: a page of 100,000 is written while the next one is read.
     if options.json:
         return print_answer(options, {"ledgers": [one async for page in client.list_ledger_ids() for one in page]})
     async for page in client.list_ledger_ids():
         print("\n".join(map(str, page)))
     return 0
+
+
+async def _list_open(client: Client, options: argparse.Namespace) -> int:
+    """List what is not closed. Nobody can know that an idle writer is gone: a recovery that was begun shows it."""
+    from fastbk.model.ledger import LedgerState
+
+    if not 0 < options.idle_for <= IDLE_S_MAX:
+        raise ConfigError(f"--idle-for must be above 0 and at most {IDLE_S_MAX:g} seconds")
+    found = [one async for one in client.list_ledgers() if not one.metadata.is_closed]
+    reasons = {one.ledger_id: one.metadata.state.name for one in found}
+    if options.abandoned:
+        is_open = [one for one in found if one.metadata.state is LedgerState.OPEN]
+        before = await _confirmed(client, is_open)
+        if is_open:
+            await asyncio.sleep(options.idle_for)
+        after = await _confirmed(client, is_open)
+        text = f"open, and nothing was acknowledged for {options.idle_for:g} s"
+        for one in is_open:
+            known = after.get(one.ledger_id)
+            if known is None:
+                reasons[one.ledger_id] = "open, and no bookie told its last add confirmed"
+            elif known == before.get(one.ledger_id):
+                reasons[one.ledger_id] = text
+            else:
+                del reasons[one.ledger_id]
+    rows = [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(reasons.items())]
+    return print_answer(options, {"ledgers": rows}, *(f"{one['ledger_id']}  {one['why']}" for one in rows))
+
+
+async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple[int, int]]:
+    """Return (version, last add confirmed) of open ledgers now, as far as bookies tell them."""
+    from fastbk.errors import NoSuchLedger
+    from fastbk.replication.lac_procedures import TryReadLastConfirmed
+    from fastbk.replication.replicas import Pacing
+
+    places = asyncio.Semaphore(ASKED_AT_ONCE)
+    found: dict[int, tuple[int, int]] = {}
+
+    async def ask(ledger_id: int) -> None:
+        async with places:
+            try:
+                info = await client.ledger_info(ledger_id)
+                if info.metadata.is_closed:
+                    found[ledger_id] = (info.version, info.metadata.last_entry_id)
+                    return
+                procedure = TryReadLastConfirmed(ledger_id, info.metadata, Pacing(request_timeout_s=3.0))
+                found[ledger_id] = (info.version, await client.run_procedure(ledger_id, info.metadata, procedure))
+            except (NotEnoughBookies, DigestMismatch, NoSuchLedger):
+                return
+
+    await asyncio.gather(*(ask(one.ledger_id) for one in infos))
+    return found
 
 
 async def _show(client: Client, options: argparse.Namespace) -> int:

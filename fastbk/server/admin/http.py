@@ -320,14 +320,11 @@ class AdminServer(PageServer):
     def _health(self, conditions: Sequence[Condition]) -> dict[str, Any]:
         """Return the verdict about this bookie, in the words of `fastbk cluster status`. It changes no status."""
         damage = self._metrics.damage()
-        frozen = {"frozen.journal", "frozen.index"}
         facts = BookieFacts(
             bookie_id=self._bookie_id,
             state=self._life.state.value,
             why=self._life.reason,
-            is_frozen=any(
-                one.name in frozen or one.name.startswith("frozen.worker") for one in conditions
-            ),
+            is_frozen=any(one.name.startswith("frozen.") for one in conditions),
             reads_only=bool(self._life.crash_loop),
             disks=[
                 DiskFacts(one["role"], one["pair"], one["state"], one["takes"], one["slow"])
