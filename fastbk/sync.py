@@ -80,6 +80,7 @@ class Client:
     create_ledger = blocking_as(AsyncClient.create_ledger, _writer)
     open_ledger = blocking_as(AsyncClient.open_ledger, _reader)
     check_bookies = blocking(AsyncClient.check_bookies)
+    close_accepting_loss = blocking(AsyncClient.close_accepting_loss)
     delete_ledger = blocking(AsyncClient.delete_ledger)
     ledger_info = blocking(AsyncClient.ledger_info)
     is_closed = blocking(AsyncClient.is_closed)

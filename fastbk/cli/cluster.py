@@ -41,9 +41,12 @@ if TYPE_CHECKING:
 
     from fastbk.admin.cluster import BookieState
     from fastbk.meta.hold import Hold
+    from fastbk.model.health import Reason
 
 run = run_verb
 STATES = ("up", "read-only", "frozen", "silent", "down")
+SETTLE_S = 3.0
+"""`status` waits so long for what metadata says of healing."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,37 +79,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common(verbs)
 
 
-def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None, int]:
-    """Return the state of every bookie, the hold that metadata is on, and the cluster's format level."""
+def _states(
+    options: argparse.Namespace, *, is_status: bool = False
+) -> tuple[list[BookieState], Hold | None, int, tuple[Reason, ...]]:
+    """Return the state of every bookie, the hold that metadata is on, and the cluster's format level.
+
+    `is_status`: also what speaks against the cluster, the worst first.
+    """
     import fastbk
     from fastbk.admin.cluster import bookie_states
     from fastbk.meta.format_level import read_record
     from fastbk.meta.hold import read_hold
+    from fastbk.overview.poller import OverviewPoller
 
     uri = metadata_uri(options)
     with opened_store(uri) as store:
         identities, hold, level = store.list_identities(), read_hold(store), read_record(store).level
 
-    async def ask() -> list[BookieState]:
+    async def ask() -> tuple[list[BookieState], tuple[Reason, ...]]:
         async with fastbk.connect(uri) as client:
-            return await bookie_states(client, identities)
+            if not is_status:
+                return await bookie_states(client, identities), ()
+            async with OverviewPoller(client, uri, cursors_max=0) as poller:
+                states, _ = await asyncio.gather(
+                    bookie_states(client, identities), poller.settled(SETTLE_S)
+                )
+                overview = await poller.poll()
+        return states, (*overview.reasons, *_unnamed(states, overview.reasons))
 
-    return asyncio.run(ask()), hold, level
+    states, reasons = asyncio.run(ask())
+    return states, hold, level, reasons
+
+
+def _unnamed(states: list[BookieState], named: tuple[Reason, ...]) -> list[Reason]:
+    """Return reasons for bookies that are not up and whose pages say that all is well, or that have none."""
+    from fastbk.model.health import BookieFacts, reasons_of_bookie
+
+    known = {one.subject for one in named}
+    found: list[Reason] = []
+    for one in states:
+        if one.state != "up" and one.bookie_id not in known:
+            state = {"read-only": "read_only", "down": "down"}.get(one.state, "no answer")
+            facts = BookieFacts(bookie_id=one.bookie_id, state=state, why=one.reason)
+            found += reasons_of_bookie(facts)
+    return found
 
 
 def _status(options: argparse.Namespace) -> int:
-    states, hold, level = _states(options)
+    from fastbk.model.health import Verdict, verdict_of
+
+    states, hold, level, reasons = _states(options, is_status=True)
+    verdict = verdict_of(reasons)
     counts = dict.fromkeys(STATES, 0)
     for one in states:
         counts[one.state] += 1
     total = sum(one.info.disk_total_bytes for one in states if one.info)
     free = sum(one.info.disk_free_bytes for one in states if one.info)
-    is_well = bool(states) and counts["up"] == len(states) and hold is None
+    is_well = verdict is Verdict.WELL and bool(states)
     facts = {"bookies": counts, "disk_total_bytes": total, "disk_free_bytes": free}
     facts |= {"metadata_hold": None if hold is None else str(hold), "is_well": is_well}
+    facts |= {"verdict": verdict.text, "reasons": [one.as_json() for one in reasons]}
     facts |= {"format_level": level, "format_level_max": LEVEL_MAX}
     said = ", ".join(painted(f"{count} {name}", name) for name, count in counts.items() if count)
-    lines = [f"bookies: {said or 'none'}"]
+    lines = [f"verdict: {painted(verdict.text, 'ok' if is_well else 'warn')}"]
+    for reason in reasons:
+        lines += [f"  {reason.subject}: {reason.text}", f"      -> {reason.next_step}"]
+    lines.append(f"bookies: {said or 'none'}")
     if total:
         used = f"{format_size(total - free)} of {format_size(total)}"
         lines.append(f"disks:   {used} used ({100 * (1 - free / total):.0f} %)")
@@ -132,7 +170,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def print_bookies(options: argparse.Namespace) -> int:
     """Print every bookie: `fastbk cluster bookies` and `fastbk bookie list`."""
-    states, _, _ = _states(options)
+    states, _, _, _ = _states(options)
     if options.json:
         print_json([asdict(one) for one in states])
         return 0

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _once(options: argparse.Namespace, uri: str) -> int:
     import fastbk
-    from fastbk.overview.values import Severity
+    from fastbk.model.health import Verdict
     from fastbk.top.plain import plain_lines
 
     async with fastbk.connect(uri) as client, _poller(options, client, uri) as poller:
@@ -76,12 +76,16 @@ async def _once(options: argparse.Namespace, uri: str) -> int:
         )
         raise StorageError(reason, retryable=bool(overview.errors))
     if options.json:
-        print_json(asdict(overview))
+        reasons = [one.as_json() for one in overview.reasons]
+        facts = asdict(overview)
+        for one in facts["bookies"]:
+            del one["facts"]  # `reasons` says what follows from them
+        print_json(facts | {"verdict": overview.verdict.text, "reasons": reasons})
     else:
         width = shutil.get_terminal_size((120, 24)).columns
         for line in plain_lines(overview, width, options.sort, options.filter):
             print(line)
-    return 1 if any(one.severity >= Severity.WARN for one in overview.bookies) else 0
+    return 0 if overview.verdict is Verdict.WELL else 1
 
 
 async def _second(poller: OverviewPoller, interval_s: float) -> ClusterOverview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
 
 from fastbk.client.bookie_pool import Peer
@@ -78,7 +78,9 @@ class AddPipe:
         self._waiters: deque[tuple[EntryId, int, Waiter, object]] = deque()
         self._encode_scheduled = False
         self._retries: dict[BookieId, asyncio.TimerHandle] = {}
-        self._backoffs = defaultdict[BookieId, Retry](lambda: Retry(config.backoff_min, config.backoff_max))
+        self._backoffs = defaultdict[BookieId, Retry](
+            lambda: Retry(config.backoff_min, config.backoff_max)
+        )
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0  # uvloop's handle of a moment that has come does not say when it was
         self._released, self._has_failed = self.adds.head, False
@@ -285,7 +287,10 @@ class AddPipe:
         if status == Status.OK:
             if self._backoffs:
                 self._backoffs.pop(bookie_id, None)
-            was_probed = bool(self.adds.probed_members) and machine.index_of(bookie_id) in self.adds.probed_members
+            was_probed = (
+                bool(self.adds.probed_members)
+                and machine.index_of(bookie_id) in self.adds.probed_members
+            )
             if machine.acknowledged(bookie_id, first, count):
                 self._release()
             if self.adds.failure is not None:
@@ -310,9 +315,9 @@ class AddPipe:
         self._pump_bookie(bookie_id)
         self._after()
 
-    def bookies_changed(self) -> None:
-        """Others may be had by now."""
-        self.machine.bookies_changed(self._loop.time())
+    def bookies_changed(self, read_only: Collection[BookieId]) -> None:
+        """Others may be had by now; `read_only` are to be replaced."""
+        self.machine.bookies_changed(self._loop.time(), read_only)
         self._after()
 
     def _release(self) -> None:

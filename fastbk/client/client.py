@@ -54,6 +54,7 @@ from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
+from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
@@ -101,7 +102,7 @@ class Client:
         with contextlib.suppress(Error):
             await self.pool.bookies()
         for writer in list(self._writers):
-            writer.bookies_changed()
+            writer.bookies_changed(self.pool.known.read_only())
         self.repairs.bookies_changed()
 
     async def _io(
@@ -265,11 +266,51 @@ class Client:
             self.repairs.check_recovered(ledger_id, known.metadata)
         return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
 
+    async def close_accepting_loss(
+        self, ledger_id: LedgerId, *, password: bytes = b"", dry_run: bool = False
+    ) -> AcceptedLoss:
+        """Close a ledger that `open_ledger` cannot recover, behind the last entry that can be found.
+
+        Entries may be given up that were acknowledged; the result names them, and the bookies that could not answer.
+        Call it only after `open_ledger` failed with NotEnoughBookies or DigestMismatch and the bookies do not come
+        back. `dry_run`: only look, and change nothing. A ledger that is closed stays as it is.
+
+        Raises NoSuchLedger, Unauthorized, MetadataUnavailable, MetadataConflict.
+        """
+        known = await self._store.read_ledger(ledger_id)
+        digest_type = check_open(ledger_id, known.metadata, None, password)
+        requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
+        io = await self._io(requests, known.metadata)
+        closing = CloseAcceptingLoss(
+            ledger_id,
+            known,
+            pacing_of(self.config),
+            self.config.metadata_timeout,
+            is_dry_run=dry_run,
+        )
+        loss = await run(closing, io)
+        if loss.is_closed:
+            _log.warning(
+                "client.closed_with_loss",
+                ledger_id=ledger_id,
+                last_entry_id=loss.last_entry_id,
+                given_up=str(loss.given_up),
+                unanswered=", ".join(sorted(loss.unanswered)),
+            )
+        return loss
+
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
         """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none."""
         if password is not None:
             check_password(ledger_id, (await self._store.read_ledger(ledger_id)).metadata, password)
         await self._store.call(lambda store: delete_ledger(store, ledger_id))
+
+    async def list_ledger_ids(self) -> AsyncGenerator[list[LedgerId], None]:
+        """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
+        after = -1
+        while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
+            yield page
+            after = page[-1]
 
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""

@@ -55,6 +55,10 @@ class KnownBookies:
     def _writable(self) -> frozenset[BookieId]:
         return frozenset(one for one in self._registered if self._listed[one].writable)
 
+    def read_only(self) -> frozenset[BookieId]:
+        """Return those that are registered as read-only."""
+        return self._registered - self._writable()
+
     def age_s(self, now_s: float) -> float:
         """Return how long ago the list was read; infinite before the first time."""
         return float("inf") if self._listed_s is None else now_s - self._listed_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from fastbk.errors import (
     NoSuchLedger,
     QuorumTimeout,
 )
-from fastbk.model.ids import EntryId
+from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.option_checks import checked_timeout
 from fastbk.replication.add_machine import AddMachine
@@ -479,10 +479,10 @@ class LedgerWriter:
         """Return this writer's figures now."""
         return WriterStats.of(self._machine, self.pending, self._pipe.bytes_in_flight)
 
-    def bookies_changed(self) -> None:
-        """Tell the writer that other bookies may be had; the client does."""
+    def bookies_changed(self, read_only: Collection[BookieId]) -> None:
+        """Tell the writer that other bookies may be had, and which take no adds; the client does."""
         if not self._done:
-            self._pipe.bookies_changed()
+            self._pipe.bookies_changed(read_only)
 
     async def __aenter__(self) -> LedgerWriter:
         return self

@@ -7,8 +7,11 @@ import socket
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fastbk.config import split_address
 from fastbk.doctor.data import holder_of
@@ -18,6 +21,7 @@ from fastbk.meta import open_store
 from fastbk.meta.hold import NEXT_STEP, read_hold, when
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.model.health import Verdict as HealthVerdict
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server.identity import Directory, content_of, known_of, places
@@ -36,6 +40,21 @@ if TYPE_CHECKING:
 METADATA_TIMEOUT_S = 5.0
 SLOW_METADATA_S = 0.25
 SKEW_MAX_S = 5.0
+
+PAGE_TIMEOUT_S = 3.0
+PAGE_BYTES_MAX = 1 << 20
+
+
+class _Reason(msgspec.Struct):
+    verdict: str
+    text: str
+    next_step: str
+
+
+class _Readiness(msgspec.Struct):
+    verdict: str = ""
+    verdict_reasons: list[_Reason] = []
+
 
 VERDICTS = {
     Verdict.KNOWN: "directories, cookies and metadata agree",
@@ -57,6 +76,8 @@ class Cluster:
         yield "HTTP port", self.http_port
         yield "advertised host", self.advertised
         yield "metadata", self.metadata
+        if self._is_running and self._config.http.listen and not self._config.http.tls:
+            yield "health", self.health
 
     def port(self) -> Finding:
         """The listener's."""
@@ -68,6 +89,22 @@ class Cluster:
         if not listen:
             return ok("no HTTP is configured")
         return self._bindable("[http] listen", listen)
+
+    def health(self) -> Iterator[Finding]:
+        """What the bookie that runs here says of itself, in the words of `fastbk cluster status`."""
+        host, port = split_address(self._config.http.listen, "[http] listen")
+        if not port:
+            yield ok("not asked: [http] listen names no port")
+            return
+        connection = HTTPConnection("127.0.0.1" if host in ("", "0.0.0.0") else host, port, timeout=PAGE_TIMEOUT_S)
+        with closing(connection):
+            connection.request("GET", "/readyz")
+            answer = msgspec.json.decode(connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness)
+        for one in answer.verdict_reasons:
+            found = fail if one.verdict == HealthVerdict.IN_DANGER.text else warn
+            yield found(one.text, one.next_step)
+        if not answer.verdict_reasons:
+            yield ok(f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}")
 
     def advertised(self) -> Finding:
         """Whether what clients are told is an address."""

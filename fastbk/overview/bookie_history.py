@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fastbk.model.health import BookieFacts
 from fastbk.overview.last_event import last_event_of
 from fastbk.overview.metric_text import Buckets, MetricText, rate, slope
-from fastbk.overview.problems import problems_of
+from fastbk.overview.problems import facts_of, problems_of
 from fastbk.overview.values import DOWN, NO_ANSWER, BookieRow, DiskRow, Latency, Problem, Severity
 
 WINDOW_S = 5.0
@@ -77,6 +78,7 @@ class BookieHistory:
         self._silent_since_s: float | None = None
         self._reason = ""
         self._is_registered = True
+        self._has_page = True
 
     @property
     def newest(self) -> BookieSample | None:
@@ -102,8 +104,12 @@ class BookieHistory:
             if not points or sample.at_s - points[-1][0] >= FORECAST_STEP_S:
                 points.append((sample.at_s, float(disk.free_bytes)))
 
-    def note_silence(self, reason: str, at_s: float) -> None:
-        """Its pages were not answered at that time. `reason`: one line for people."""
+    def note_silence(self, reason: str, at_s: float, *, has_page: bool = True) -> None:
+        """Its pages were not answered at that time. `reason`: one line for people.
+
+        `has_page` False: it never had any, as a bookie of Apache's; that says nothing about its health.
+        """
+        self._has_page = has_page
         if self._silent_since_s is None:
             self._silent_since_s = at_s
         self._reason, self._is_registered = reason, True
@@ -147,7 +153,8 @@ class BookieHistory:
             version=str(info.get("software", "")),
             age_s=max(0.0, now_s - newest.at_s),
         )
-        return _with_problems(row, problems_of(row, newest.metrics, info))
+        row = replace(row, facts=facts_of(row, newest.metrics, info))
+        return _with_problems(row, problems_of(row))
 
     def _silent_row(self, now_s: float, since_s: float) -> BookieRow:
         state = NO_ANSWER if self._is_registered else DOWN
@@ -155,14 +162,16 @@ class BookieHistory:
             f"{state} for {now_s - since_s:.0f} s: {self._reason}" if self._is_registered else DOWN
         )
         newest = self.newest
+        why = self._reason if self._is_registered else ""
         return BookieRow(
             self.bookie_id,
             state,
             self.http,
-            (Problem(Severity.BAD, text),),
+            (Problem(Severity.BAD if self._has_page else Severity.NOTE, text),),
             last_event=last_event_of(newest.events) if newest is not None else None,
             version=str(newest.info.get("software", "")) if newest is not None else "",
             age_s=max(0.0, now_s - newest.at_s) if newest is not None else 0.0,
+            facts=BookieFacts(bookie_id=self.bookie_id, state=state, why=why) if self._has_page else None,
         )
 
     def _measured_disks(

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Self
 
 from fastbk.meta.api import BookieRegistration, Endpoint
+from fastbk.meta.hold import read_hold
 from fastbk.overview.background_value import BackgroundValue
 from fastbk.overview.bookie_history import NAMES, BookieHistory, BookieSample
 from fastbk.overview.cluster_facts import CursorReader, HealingReader
@@ -89,7 +90,19 @@ class OverviewPoller:
         self._ledgers: BackgroundValue[None] = BackgroundValue(
             "hot ledgers", self._facts.read, None, interval_s=0.5, timeout_s=METADATA_TIMEOUT_S
         )
-        self._values: list[BackgroundValue[Any]] = [self._bookies, self._identities, self._healing]
+        async def hold() -> str:
+            found = await client.call_store(read_hold)
+            return "" if found is None else str(found)
+
+        self._hold: BackgroundValue[str] = BackgroundValue(
+            "hold", hold, "", interval_s=HEALING_INTERVAL_S, timeout_s=METADATA_TIMEOUT_S
+        )
+        self._values: list[BackgroundValue[Any]] = [
+            self._bookies,
+            self._identities,
+            self._healing,
+            self._hold,
+        ]
         if cursors_max:
             self._values.append(self._cursors)
 
@@ -149,6 +162,7 @@ class OverviewPoller:
             left_out,
             self._healing.value,
             tuple(one.error for one in [*self._values, self._ledgers] if one.error),
+            self._hold.value,
         )
 
     def _note_unregistered(self, listed: list[BookieRegistration], now_s: float) -> None:
@@ -175,7 +189,8 @@ class OverviewPoller:
         endpoint = page_endpoint(service)
         if endpoint is None:
             reason = "it has no HTTP page: give its [http] section a `listen`"
-            self._history(service.bookie_id).note_silence(reason, time.monotonic())
+            now_s = time.monotonic()
+            self._history(service.bookie_id).note_silence(reason, now_s, has_page=False)
             return
         history = self._history(
             service.bookie_id, f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}"

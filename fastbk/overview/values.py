@@ -6,6 +6,15 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
+from fastbk.model.health import (
+    BookieFacts,
+    ClusterFacts,
+    Reason,
+    Verdict,
+    reasons_of_all,
+    verdict_of,
+)
+
 NO_ANSWER = "no answer"
 DOWN = "down"
 """States beside those of a bookie's own life cycle: registered without an answer, and known without a registration."""
@@ -93,6 +102,7 @@ class BookieRow:
         full_in_s: when its first ledger directory is full.
         limbo: ledgers whose data was lost here. quarantined: damaged ranges of entries.
         age_s: since the figures were read; of a bookie without an answer: the last ones.
+        facts: what the verdict is made of; None: nobody can know, as it has no HTTP page.
     """
 
     bookie_id: str
@@ -113,6 +123,7 @@ class BookieRow:
     last_event: LastEvent | None = None
     version: str = ""
     age_s: float = 0.0
+    facts: BookieFacts | None = None
 
     @property
     def severity(self) -> Severity:
@@ -212,6 +223,7 @@ class ClusterOverview:
         bookies: the sickest first. hot_ledgers, hot_streams: most adds first, at most 20 each.
         cursors: the longest unread first. cursors_left_out: how many more there are.
         healing: None: not known yet.
+        hold: why metadata is on hold, "" if it is not.
         errors: what could not be read, for people; the parts concerned are of an earlier poll, or empty.
     """
 
@@ -224,6 +236,33 @@ class ClusterOverview:
     cursors_left_out: int = 0
     healing: Healing | None = None
     errors: tuple[str, ...] = ()
+    hold: str = ""
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """What speaks against the cluster, the worst first; empty: all is well."""
+        healing = self.healing
+        facts = ClusterFacts(hold=self.hold)
+        if healing is not None:
+            facts = ClusterFacts(
+                hold=self.hold,
+                marked=healing.marked,
+                parked=healing.parked,
+                heals=healing.enabled,
+                has_auditor=bool(healing.auditor),
+                lost=[one for one, due_ms in healing.lost if due_ms == 0],
+            )
+        known = [one.facts for one in self.bookies if one.facts is not None]
+        found = reasons_of_all(known, facts)
+        if not known and self.bookies:
+            found = tuple(one for one in found if one.name != "no_bookie")
+        step = "fastbk metadata status"
+        return (*found, *(Reason(Verdict.DEGRADED, "not_read", "metadata", one, step) for one in self.errors))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the reasons."""
+        return verdict_of(self.reasons)
 
     @property
     def adds_per_s(self) -> float:

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ids import BookieId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.actions import Choose, Outcome, Replaced
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.ensemble_change_result import EnsembleChange
+from fastbk.replication.ensemble_change_result import EnsembleChange, check_open
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 
@@ -30,6 +30,35 @@ class NothingDone:
     left_out: Mapping[BookieId, str] | None = field(default=None)
 
 
+class CheckOpen(Procedure[bool]):
+    """Reads the metadata: True when the ledger is open, False when nobody can say now.
+
+    Fails with LedgerFenced, LedgerClosed or NoSuchLedger when it is the writer's no more.
+    """
+
+    def __init__(self, ledger_id: LedgerId) -> None:
+        super().__init__()
+        self._ledger_id = ledger_id
+
+    def begin(self, now_s: float) -> None:
+        """Read."""
+        self._read_metadata(self._was_read)
+
+    def _was_read(self, outcome: Outcome, now_s: float) -> None:
+        if isinstance(outcome, VersionedLedger):
+            try:
+                check_open(self._ledger_id, outcome.metadata)
+            except Error as error:
+                self._fail(error, now_s)
+            else:
+                self._finish(True, now_s)
+        elif isinstance(outcome, MetadataUnavailable):
+            self._finish(False, now_s)
+        else:
+            assert isinstance(outcome, Error)
+            self._fail(outcome, now_s)
+
+
 class ChangeRound(Procedure[VersionedLedger | NothingDone]):
     """Replaces bad bookies in the metadata; the result is what the metadata says then, for the writer to adopt.
 
@@ -43,6 +72,8 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         bad: indexes of the bookies to replace.
         avoid: bookies not to take.
         still_wanted: asked before the metadata is changed, since bookies come back.
+        reads_first: a bookie refuses adds as fenced: the metadata is read before others are chosen, so that a writer
+            whose ledger was taken over ends also where no other bookie is to be had (INV-E5).
     """
 
     def __init__(
@@ -52,8 +83,11 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
         bad: Collection[int],
         avoid: frozenset[BookieId],
         still_wanted: StillWanted,
+        *,
+        reads_first: bool = False,
     ) -> None:
         super().__init__()
+        self._reads_first = reads_first
         self._adds = adds
         self._known = known
         self._bad = frozenset(bad)
@@ -63,6 +97,18 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
 
     def begin(self, now_s: float) -> None:
         """Ask for other bookies."""
+        if self._reads_first:
+            self._run_for(CheckOpen(self._adds.ledger_id), self._open_checked, now_s)
+        else:
+            self._choose()
+
+    def _open_checked(self, is_open: bool, now_s: float) -> None:
+        if is_open:
+            self._choose()
+        else:
+            self._finish(NothingDone(), now_s)
+
+    def _choose(self) -> None:
         self._act(self._chosen, Choose, self._adds.ensemble, self._bad, self._avoid)
 
     def _chosen(self, outcome: Outcome, now_s: float) -> None:

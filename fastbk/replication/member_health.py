@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
@@ -28,15 +29,32 @@ class Trouble(enum.Enum):
     UNABLE = "it says that it cannot store"
     READ_ONLY = "it says that it takes no adds"
     GONE = "its data is lost"
+    FENCED = "it refuses adds as if the ledger were fenced, and may have lost its data"
+    LEAVING = "it is registered as read-only"
 
 
 # How long a bookie that was replaced is not taken again; doubled each time that it is replaced.
 AVOID_MIN_S = 1.0
 AVOID_MAX_S = 60.0
 # Nothing is gained by waiting for these.
-_AT_ONCE = (Trouble.SILENT, Trouble.UNABLE, Trouble.READ_ONLY, Trouble.GONE)
+_AT_ONCE = (
+    Trouble.SILENT,
+    Trouble.UNABLE,
+    Trouble.READ_ONLY,
+    Trouble.GONE,
+    Trouble.FENCED,
+    Trouble.LEAVING,
+)
+# Not put off by a policy that waits until an entry needs a bookie: they take nothing more, so waiting gains nothing.
+_FOR_GOOD = (Trouble.READ_ONLY, Trouble.GONE, Trouble.FENCED, Trouble.LEAVING)
 # An acknowledgement shows that these are over.
-_HEALED_BY_ACK = (Trouble.SILENT, Trouble.BUSY, Trouble.UNABLE, Trouble.READ_ONLY)
+_HEALED_BY_ACK = (
+    Trouble.SILENT,
+    Trouble.BUSY,
+    Trouble.UNABLE,
+    Trouble.READ_ONLY,
+    Trouble.FENCED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +102,28 @@ class MemberHealth:
     def refused(self, index: int, status: int, now_s: float) -> None:
         """It refused an add."""
         before = self.failed.get(index)
-        if before is not None and before.trouble is not Trouble.BUSY:
+        if before is not None and before.trouble not in (Trouble.BUSY, Trouble.LEAVING):
             return
-        if status == Status.READ_ONLY:
+        if status == Status.FENCED:
+            self.failed[index] = Failed(Trouble.FENCED, now_s)
+        elif status == Status.READ_ONLY:
             self.failed[index] = Failed(Trouble.READ_ONLY, now_s)
         elif status in UNABLE:
             self.failed[index] = Failed(Trouble.UNABLE, now_s)
         elif before is None:
             self.failed[index] = Failed(Trouble.BUSY, now_s)
+
+    def registered(self, index: int, is_read_only: bool, now_s: float) -> None:
+        """Metadata lists it as read-only, or as writable again: a writer that appends nothing hears it only so."""
+        before = self.failed.get(index)
+        if is_read_only and before is None:
+            self.failed[index] = Failed(Trouble.LEAVING, now_s)
+        elif not is_read_only and before is not None and before.trouble is Trouble.LEAVING:
+            del self.failed[index]
+
+    def claims_fence(self, indexes: Collection[int]) -> bool:
+        """Return whether one of these members refuses adds as fenced."""
+        return any(self.failed[index].trouble is Trouble.FENCED for index in indexes)
 
     def silent(self, index: int, now_s: float) -> None:
         """It is connected and leaves an add unanswered for too long."""
@@ -123,9 +155,7 @@ class MemberHealth:
         due = adds.needed_of(down) if down else set()
         if self._policy.delayed:
             old &= adds.short_without(down) | {
-                index
-                for index in old
-                if self.failed[index].trouble in (Trouble.READ_ONLY, Trouble.GONE)
+                index for index in old if self.failed[index].trouble in _FOR_GOOD
             }
         return due | old, look_s
 

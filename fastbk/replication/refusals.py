@@ -6,6 +6,7 @@ from fastbk.errors import (
     Error,
     LedgerClosed,
     LedgerFenced,
+    NoSuchLedger,
     NotEnoughBookies,
     ProtocolError,
     QuorumTimeout,
@@ -47,6 +48,17 @@ UNABLE = (
     Status.CANNOT_TELL,
     Status.OTHER_CREATION,
 )
+
+
+def not_ours_any_more(ledger_id: LedgerId, found: Error, trouble: dict[BookieId, str]) -> Error:
+    """Return the error of a writer that bookies refuse as fenced, when metadata says so, too.
+
+    `found`: what the metadata says of the ledger. A bookie that lost data refuses as if it were fenced, so its word
+    alone ends no writer (INV-E5).
+    """
+    if not isinstance(found, LedgerClosed | LedgerFenced | NoSuchLedger):
+        return found
+    return LedgerFenced(f"{found}; bookies refuse its adds", ledger_id=ledger_id, replicas=trouble)
 
 
 def refusal(

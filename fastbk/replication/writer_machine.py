@@ -8,7 +8,8 @@ metadata (`.known`). When a bookie fails for longer than the policy bears, a *ch
 3. Freeze: acks are recorded, the head stays. The new fragment starts at the head, which is LAC + 1 (INV-E1).
 4. `UpdateMetadata`, a compare-and-set, through conflicts and unknown results. Closed meanwhile: LedgerClosed. In
    recovery: LedgerFenced. The bad bookies replaced by somebody else: his ensemble is the truth. While the result is
-   unknown the writer stays frozen.
+   unknown the writer stays frozen. A bookie that refuses adds as fenced makes the writer read the metadata first: it
+   ends only on the metadata's word, else it replaces that bookie, which lost its data (INV-E5).
 5. Unset every pending entry's ack at each replaced index; the new bookies are sent all that is pending (INV-E2).
 6. Bookies that failed meanwhile go into another round, else thaw: the head moves again. Always, also when nothing was
    replaced in the end.
@@ -22,7 +23,7 @@ metadata (`.known`). When a bookie fails for longer than the policy bears, a *ch
 - reports `acknowledged`, `refused`, `connected`, `lost` by bookie id; bookies that are no members (any more) are
   ignored. After `refused` returned True it calls `retry(bookie_id)` after a pause, then sends again;
 - sends to a member once it has `acknowledged` something that was in `adds.probed_members` before;
-- calls `bookies_changed(now_s)` when bookies came or became writable, and `tick(now_s)` at `wake_s`;
+- calls `bookies_changed(now_s, read_only)` when bookies came, went or changed, and `tick(now_s)` at `wake_s`;
 - performs `take_actions()` whenever `has_actions`, and brings each outcome to `completed(tag, outcome, now_s)`.
 
 **After each of these calls** but `acknowledged`, it looks at
@@ -44,7 +45,7 @@ is under way is given up), then run `closing(timeout_s)`. To force: run `forcing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
@@ -55,12 +56,12 @@ from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.closing import CloseLedger
 from fastbk.replication.copy_keeper import CopyKeeper
 from fastbk.replication.ensemble_change_result import Replacement
-from fastbk.replication.ensemble_change_round import ChangeRound, NothingDone
+from fastbk.replication.ensemble_change_round import ChangeRound, CheckOpen, NothingDone
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.refusals import cannot_change_deferred
+from fastbk.replication.refusals import cannot_change_deferred, not_ours_any_more
 from fastbk.retry import Backoff
 
 # After a change that found no bookies or no metadata; doubled each time.
@@ -106,7 +107,7 @@ class WriterMachine(Procedure[None]):
         self._index = {one: index for index, one in enumerate(self.ensemble)}
         self._answers_s = [-math.inf] * len(self.ensemble)  # when each could begin to answer
         self._stored = [-1] * len(self.ensemble)  # how far each had come at the last look
-        self._round: ChangeRound | None = None
+        self._round: ChangeRound | CheckOpen | None = None
         self._again_s = -math.inf
         self._backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         # The last round: whom it was to replace, and whether an entry needed one of them.
@@ -230,10 +231,16 @@ class WriterMachine(Procedure[None]):
         if (index := self._index.get(bookie_id)) is not None:
             self.adds.rewind(index)
 
-    def bookies_changed(self, now_s: float) -> None:
-        """Other bookies are to be had: a change that found none is tried again at once."""
+    def bookies_changed(self, now_s: float, read_only: Collection[BookieId] = ()) -> None:
+        """Other bookies are to be had: a change that found none is tried again at once.
+
+        `read_only`: those that are registered so. A writer that has nothing to append replaces them, too: who empties
+        a bookie closes the ledgers that still name it.
+        """
         self._again_s = now_s
         self._backoff.restart()
+        for bookie_id, index in self._index.items():
+            self.health.registered(index, bookie_id in read_only, now_s)
         self._check_due(now_s)
 
     def tick(self, now_s: float) -> float | None:
@@ -341,20 +348,41 @@ class WriterMachine(Procedure[None]):
 
     def _begin_change(self, due: set[int], now_s: float) -> None:
         changes_max = self.options.change.changes_max
-        if self.options.is_deferred:
+        is_last = changes_max is not None and self.changes >= changes_max
+        claims_fence = self.health.claims_fence(due)
+        if claims_fence and (is_last or self.options.is_deferred):
+            self._round = CheckOpen(self.ledger_id)
+            self._run(self._round, self._open_checked, now_s)
+        elif self.options.is_deferred:
             # Acks of the bookies that stay cover nothing that is not forced, and the lost ones can't be asked any more.
             self.adds.end(cannot_change_deferred(self.ledger_id, self.adds.trouble()))
-        elif changes_max is not None and self.changes >= changes_max:
+        elif is_last:
             self._put_off({}, now_s)
         else:
             avoid = self._avoided.now(now_s)
-            self._round = ChangeRound(self.adds, self.known, due, avoid, self._still_wanted)
-            self._run(self._round, self._round_ended, now_s)
+            change = ChangeRound(
+                self.adds, self.known, due, avoid, self._still_wanted, reads_first=claims_fence
+            )
+            self._round = change
+            self._run(change, self._round_ended, now_s)
+
+    def _open_checked(self, part: Procedure[bool], now_s: float) -> None:
+        """Bookies refused adds as fenced, and this writer may not replace them."""
+        self._round = None
+        if part.error is not None:
+            self.adds.end(not_ours_any_more(self.ledger_id, part.error, self.adds.trouble()))
+        elif part.value() and self.options.is_deferred:
+            self.adds.end(cannot_change_deferred(self.ledger_id, self.adds.trouble()))
+        else:
+            self._put_off({}, now_s)
 
     def _round_ended(self, part: Procedure[VersionedLedger | NothingDone], now_s: float) -> None:
         self._round = None
         if part.error is not None:
-            self.adds.end(part.error)
+            error = part.error
+            if self.health.claims_fence(self._failed):
+                error = not_ours_any_more(self.ledger_id, error, self.adds.trouble())
+            self.adds.end(error)
             return
         result = part.value()
         if isinstance(result, NothingDone):

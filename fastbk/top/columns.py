@@ -171,7 +171,7 @@ def headline(overview: ClusterOverview) -> str:
         return f"{clock(overview.at_s)}  no bookie is known"
     bookies = format_count(len(overview.bookies), "bookie")
     work = f"{amount(overview.adds_per_s)} adds/s, {size(overview.add_bytes_per_s)}/s"
-    return f"{clock(overview.at_s)}  {bookies}: {ill or 'all well'}  {work}"
+    return f"{clock(overview.at_s)}  {overview.verdict.text}  {bookies}: {ill or 'all well'}  {work}"
 
 
 def healing_line(healing: Healing | None) -> str:

@@ -28,7 +28,7 @@ from fastbk.cli.options import (
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.running import add_watch
-from fastbk.errors import ConfigError, os_errors_as
+from fastbk.errors import ConfigError, DigestMismatch, Error, NotEnoughBookies, os_errors_as
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
 
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.cli.options import ClientVerb, Verbs
-    from fastbk.client import Client, LedgerReader, LedgerWriter
+    from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
+    from fastbk.replication.accepted_loss import AcceptedLoss
 
 ENSEMBLE_DEFAULT = 3
+IDLE_S_MAX = 3600.0
+ASKED_AT_ONCE = 32
 CHUNK_ENTRIES = 256
 CHUNK_BYTES = 256 * 1024
 """Entries handed to the client at once; it pipelines them by its own window."""
@@ -88,11 +91,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_verbs_about(verbs: Verbs) -> None:
     """Declare the verbs that neither write nor print entries."""
-    add_watch(add_verb(verbs, "list", _list, "print the ledgers' ids"))
+    text = "print the ledgers' ids; or those that are open, or whose writers seem to be gone"
+    listing = add_verb(verbs, "list", _list, text)
+    listing.add_argument("--open", action="store_true", help="only ledgers that are not closed, with their state")
+    listing.add_argument(
+        "--abandoned",
+        action="store_true",
+        help="only ledgers that are not closed and that nobody appends to: a recovery was begun and not ended, or"
+        " nothing was acknowledged during --idle-for",
+    )
+    listing.add_argument(
+        "--idle-for", type=float, default=10.0, metavar="SECONDS", help="how long open ledgers are watched (10)"
+    )
+    add_watch(listing)
     add_watch(_add_verb_of_one(verbs, "show", _show, "print a ledger's metadata", "info"))
     text = "fence and close ledgers whose writer is gone, behind everything acknowledged"
     recover = add_verb(verbs, "recover", _recover, text, "close")
     recover.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
+    recover.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="where lost bookies keep it from being closed: close behind the last entry that is found, and name what"
+        " may have been acknowledged and is given up",
+    )
+    add_confirmation(recover)
     _add_secret(recover)
     text = "read every copy of every entry from every bookie, and compare them"
     audit.add_arguments(add_verb(verbs, "audit", audit.run, text))
@@ -150,7 +172,15 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
     if options.first < 0 or (options.last is not None and options.last < options.first):
         raise ConfigError("--first must be 0 or above, --last not below it")
     async with await _opened(client, options, options.ledger_id, options.recover) as reader:
-        last = await reader.last_add_confirmed()
+        try:
+            last = await reader.last_add_confirmed()
+        except (NotEnoughBookies, DigestMismatch) as error:
+            # What is there can be read: some bookie's word on how far it was acknowledged is enough.
+            last = await reader.try_last_add_confirmed()
+            note(
+                f"{error}\nread up to entry {last}, by what the bookies say that answer; later entries may have been"
+                f" acknowledged: `fastbk ledger close {options.ledger_id} --accept-loss --dry-run` looks for them"
+            )
         if options.last is not None:
             last = min(last, options.last)
         if options.first <= last:
@@ -180,8 +210,66 @@ async def _opened(
 
 
 async def _list(client: Client, options: argparse.Namespace) -> int:
-    ids = [info.ledger_id async for info in client.list_ledgers()]
-    return print_answer(options, {"ledgers": ids}, *map(str, ids))
+    if options.open or options.abandoned:
+        return await _list_open(client, options)
+    # Ids alone need no ledger's metadata: a page of 100,000 is written while the next one is read.
+    if options.json:
+        return print_answer(options, {"ledgers": [one async for page in client.list_ledger_ids() for one in page]})
+    async for page in client.list_ledger_ids():
+        print("\n".join(map(str, page)))
+    return 0
+
+
+async def _list_open(client: Client, options: argparse.Namespace) -> int:
+    """List what is not closed. Nobody can know that an idle writer is gone: a recovery that was begun shows it."""
+    from fastbk.model.ledger import LedgerState
+
+    if not 0 < options.idle_for <= IDLE_S_MAX:
+        raise ConfigError(f"--idle-for must be above 0 and at most {IDLE_S_MAX:g} seconds")
+    found = [one async for one in client.list_ledgers() if not one.metadata.is_closed]
+    reasons = {one.ledger_id: one.metadata.state.name for one in found}
+    if options.abandoned:
+        is_open = [one for one in found if one.metadata.state is LedgerState.OPEN]
+        before = await _confirmed(client, is_open)
+        if is_open:
+            await asyncio.sleep(options.idle_for)
+        after = await _confirmed(client, is_open)
+        text = f"open, and nothing was acknowledged for {options.idle_for:g} s"
+        for one in is_open:
+            known = after.get(one.ledger_id)
+            if known is None:
+                reasons[one.ledger_id] = "open, and no bookie told its last add confirmed"
+            elif known == before.get(one.ledger_id):
+                reasons[one.ledger_id] = text
+            else:
+                del reasons[one.ledger_id]
+    rows = [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(reasons.items())]
+    return print_answer(options, {"ledgers": rows}, *(f"{one['ledger_id']}  {one['why']}" for one in rows))
+
+
+async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple[int, int]]:
+    """Return (version, last add confirmed) of open ledgers now, as far as bookies tell them."""
+    from fastbk.errors import NoSuchLedger
+    from fastbk.replication.lac_procedures import TryReadLastConfirmed
+    from fastbk.replication.replicas import Pacing
+
+    places = asyncio.Semaphore(ASKED_AT_ONCE)
+    found: dict[int, tuple[int, int]] = {}
+
+    async def ask(ledger_id: int) -> None:
+        async with places:
+            try:
+                info = await client.ledger_info(ledger_id)
+                if info.metadata.is_closed:
+                    found[ledger_id] = (info.version, info.metadata.last_entry_id)
+                    return
+                procedure = TryReadLastConfirmed(ledger_id, info.metadata, Pacing(request_timeout_s=3.0))
+                found[ledger_id] = (info.version, await client.run_procedure(ledger_id, info.metadata, procedure))
+            except (NotEnoughBookies, DigestMismatch, NoSuchLedger):
+                return
+
+    await asyncio.gather(*(ask(one.ledger_id) for one in infos))
+    return found
 
 
 async def _show(client: Client, options: argparse.Namespace) -> int:
@@ -200,17 +288,73 @@ async def _show(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _recover(client: Client, options: argparse.Namespace) -> int:
-    done = []
+    if (options.dry_run or options.yes) and not options.accept_loss:
+        raise ConfigError("--dry-run and --yes go with --accept-loss")
+    done: list[dict[str, object]] = []
     for ledger_id in options.ledger_id:
-        async with await _opened(client, options, ledger_id, recovery=True) as reader:
-            entries, size_bytes = reader.metadata.last_entry_id + 1, reader.metadata.length
-        done.append({"ledger_id": ledger_id, "entries": entries, "bytes": size_bytes})
+        found: dict[str, object] = {"ledger_id": ledger_id}
+        try:
+            if options.dry_run:
+                raise NotEnoughBookies("a dry run recovers nothing")
+            async with await _opened(client, options, ledger_id, recovery=True) as reader:
+                metadata = reader.metadata
+        except (NotEnoughBookies, DigestMismatch) as error:
+            if not options.accept_loss:
+                note(
+                    f"if those bookies do not come back: `fastbk ledger close {ledger_id} --accept-loss --dry-run`"
+                    " says what can be kept"
+                )
+                raise
+            loss = await _close_accepting_loss(client, options, ledger_id, error)
+            if isinstance(loss, int):
+                return loss
+            found |= {"given_up": loss.given_up, "unanswered": loss.unanswered}
+            metadata = (await client.ledger_info(ledger_id)).metadata
+        found |= {"entries": metadata.last_entry_id + 1, "bytes": metadata.length}
+        done.append(found)
         if not options.json:
-            text = f"{format_entries(entries)}, {format_size(size_bytes)}"
+            text = f"{format_entries(metadata.last_entry_id + 1)}, {format_size(metadata.length)}"
             print(f"ledger {ledger_id} is closed: {text}", flush=True)
     if options.json:
         print_json({"recovered": done})
     return 0
+
+
+async def _close_accepting_loss(
+    client: Client, options: argparse.Namespace, ledger_id: int, why: Error
+) -> AcceptedLoss | int:
+    """Say what would be given up, and after a yes give it up; else return the exit code."""
+    password = password_of(options)
+    loss = await client.close_accepting_loss(ledger_id, password=password, dry_run=True)
+    given_up = [_range_text(first, last) for first, last in loss.given_up]
+    if not options.dry_run:
+        note(str(why))
+    for bookie_id, reason in sorted(loss.unanswered.items()):
+        note(f"bookie {bookie_id} cannot answer: {reason}")
+    if loss.may_still_acknowledge:
+        note(
+            "those bookies cannot be fenced, and are enough to acknowledge an append: make sure that the ledger's"
+            " writer and these bookies are stopped, else what it appends now is lost"
+        )
+    said = f"giving up {', '.join(given_up)}, as far as it was acknowledged" if given_up else "nothing is given up"
+    action = f"close ledger {ledger_id} behind entry {loss.last_entry_id}, {said}"
+    facts_of = {
+        "ledger_id": ledger_id,
+        "last_entry_id": loss.last_entry_id,
+        "given_up": loss.given_up,
+        "unanswered": loss.unanswered,
+        "may_still_acknowledge": loss.may_still_acknowledge,
+    }
+    code = exit_without_consent(options, action, facts_of)
+    if code is not None:
+        return code
+    return await client.close_accepting_loss(ledger_id, password=password)
+
+
+def _range_text(first: int, last: int | None) -> str:
+    if last is None:
+        return f"every entry from {first} on"
+    return f"entry {first}" if first == last else f"entries {first} to {last}"
 
 
 async def _metadata(client: Client, options: argparse.Namespace) -> int:

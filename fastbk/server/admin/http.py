@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from fastbk.errors import ConfigError, Error
+from fastbk.model.health import BookieFacts, DiskFacts, reasons_of_bookie, verdict_of
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
@@ -35,7 +36,7 @@ from fastbk.server.supervision.lifecycle import reasons_of
 if TYPE_CHECKING:
     from fastbk.auth.rights import Principal
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.supervision.lifecycle import Concern, Lifecycle
+    from fastbk.server.supervision.lifecycle import Concern, Condition, Lifecycle
     from fastbk.tls.contexts import RefreshedContext
 
 BODY_BYTES_MAX = 64 * 1024
@@ -287,9 +288,11 @@ class AdminServer(PageServer):
         disks: Callable[[], list[dict[str, Any]]] = list,
         allowed_hosts: Iterable[str] = (),
         admission: PageAdmission | None = None,
+        bookie_id: str = "",
     ) -> None:
-        """`disks`: how each directory's disk is, for `/readyz`."""
+        """`disks`: how each directory's disk is, for `/readyz`. `bookie_id`: whom next steps there name."""
         super().__init__(allowed_hosts, admission)
+        self._bookie_id = bookie_id
         metrics.add_source(lambda: refused_lines("fastbk_supervisor_http_refused", self.refused()))
         self._life = life
         self._disks = disks
@@ -327,8 +330,34 @@ class AdminServer(PageServer):
             "reasons": reasons,
             "conditions": conditions,
             "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
+            **self._health(conditions),
         }
         return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
+
+
+    def _health(self, conditions: Sequence[Condition]) -> dict[str, Any]:
+        """Return the verdict about this bookie, in the words of `fastbk cluster status`. It changes no status."""
+        damage = self._metrics.damage()
+        facts = BookieFacts(
+            bookie_id=self._bookie_id,
+            state=self._life.state.value,
+            why=self._life.reason,
+            is_frozen=any(one.name.startswith("frozen.") for one in conditions),
+            reads_only=bool(self._life.crash_loop),
+            disks=[
+                DiskFacts(one["role"], one["pair"], one["state"], one["takes"], one["slow"])
+                for one in self._disks()
+            ],
+            limbo=damage["limbo"],
+            quarantined=damage["quarantined"],
+            has_damage=bool(damage["damage_on_record"]),
+            conditions=[(one.name, one.reason) for one in conditions],
+        )
+        found = list(reasons_of_bookie(facts))
+        return {
+            "verdict": verdict_of(found).text,
+            "verdict_reasons": [one.as_json() for one in found],
+        }
 
 
 def refused_lines(metric: str, refused: dict[str, int]) -> list[str]:

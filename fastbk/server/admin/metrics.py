@@ -78,6 +78,7 @@ class Metrics:
         return {
             "quarantined": self.value("FBK_C_INDEX_QUARANTINED"),
             "limbo": self.value("FBK_C_INDEX_LIMBO"),
+            "damage_on_record": self.value("FBK_C_INDEX_DAMAGED"),
             "bad_digests": self.value("FBK_C_INDEX_BAD_DIGESTS"),
         }
 

@@ -31,6 +31,8 @@ class _Journal:
     slow_since_s: float | None = None
     last_slow_s: float = 0.0
     worst_ns: int = 0
+    reason: str = ""
+    """Why it is slow now; "": it is not."""
 
 
 class JournalStalls:
@@ -61,14 +63,19 @@ class JournalStalls:
             one.slow_windows += 1
             one.last_slow_s, one.worst_ns = now_s, max(one.worst_ns, p99_ns)
             if one.slow_since_s is None and (one.slow_windows >= WINDOWS_SLOW or p99_ns > VERY_SLOW_NS):
-                one.slow_since_s = now_s
-                logs.warning("journal.slow", process=process, reason=_reason(p99_ns, cause), commits=new.count)
+                one.slow_since_s, one.reason = now_s, _reason(p99_ns, cause)
+                logs.warning("journal.slow", process=process, reason=one.reason, commits=new.count)
         elif new.count:
             one.slow_windows = 0
         if one.slow_since_s is not None and now_s - one.last_slow_s >= QUICK_S:
             slow_s, worst_ms = one.last_slow_s - one.slow_since_s, round(one.worst_ns / 1e6, 1)
-            one.slow_since_s, one.slow_windows, one.worst_ns = None, 0, 0
+            one.slow_since_s, one.slow_windows, one.worst_ns, one.reason = None, 0, 0, ""
             logs.info("journal.quick_again", process=process, slow_s=round(slow_s + WINDOW_S, 1), worst_ms=worst_ms)
+
+    @property
+    def slow(self) -> str:
+        """Which journals are slow now, and why; "": none."""
+        return "; ".join(f"{name}: {one.reason}" for name, one in self._journals.items() if one.reason)
 
 
 def _reason(p99_ns: int, cause: str) -> str:

@@ -33,11 +33,12 @@ class Monitor:
     """Monitors one bookie, over all its boots."""
 
     def __init__(self, life: Lifecycle, limits: LimitSettings) -> None:
-        """`life` receives a condition for each process and thread that is frozen, and for a bookie full of ledgers."""
+        """`life` receives a condition for what is frozen, for a slow journal, and for a bookie full of ledgers."""
         self.watchdog = Watchdog(life.note)
         self._ledger_limit = LedgerLimit(life, limits)
         self.slow = SlowReports()
         self._stalls = JournalStalls()
+        self._life = life
 
     async def run(self, boot: Boot) -> None:
         """Watch a boot whose children all serve, until cancelled."""
@@ -69,11 +70,13 @@ class Monitor:
                     records, lost = recorder.fresh()
                     self.slow.take(name, records, lost, time.monotonic())
                 self._poll_stalls(mapped)
+                self._life.note(JOURNAL_SLOW, self._stalls.slow or None, "notice")
         except Exception as error:
             logs.error("watchdog.failed", reason=repr(error), trace=traceback.format_exc(limit=-8))
             raise
         finally:
             self.watchdog.detach()
+            self._life.note(JOURNAL_SLOW, None)
             for stats in mapped.values():
                 stats.segment.close()
 
@@ -95,6 +98,7 @@ class Monitor:
 
 
 CONDITION = "ledgers.full"
+JOURNAL_SLOW = "journal.slow"
 
 
 def reason_of(ledgers: int, unconfirmed: int, limits: LimitSettings) -> str:

@@ -67,14 +67,15 @@ async def close_open_segments(
     """Fence, recover and close the ledgers of all open segments; return what each of them holds, in their order."""
     found: list[tuple[int, Contents]] = []
     for row in known.chain.open_rows:
-        contents = await _recovered(client, store, row)
+        contents = await recovered(client, store, row)
         found.append((row.ledger_id, contents))
         if contents.records == 0:
             break  # what stands behind it was never written to
     return found
 
 
-async def _recovered(client: Client, store: ChainStore, row: Segment) -> Contents:
+async def recovered(client: Client, store: ChainStore, row: Segment) -> Contents:
+    """Have an open segment's ledger closed, by whomever; return what it holds."""
     try:
         reader = await client.open_ledger(row.ledger_id, recovery=True)
     except NoSuchLedger as error:

@@ -42,6 +42,8 @@ from fastbk.stream.writer.traced_appends import TracedAppends
 
 ENTRIES_BEFORE_PACKING = 2
 """With as many in flight, the last group stays open for more until an acknowledgement comes."""
+TAKEN_OVER = (LedgerFenced, LedgerClosed, NoSuchLedger, MetadataConflict)
+"""Of a segment's ledger: somebody else has it, and only the chain says whether that is another writer."""
 _ONLY_THE_WRITER = (
     "Open it again only if this process is to be the writer: that fences the other one."
 )
@@ -53,6 +55,7 @@ class AppendEngine:
     Attributes:
         failure: what ended the writer, None while it goes on.
         last_dlsn: of the last record that was acknowledged, also by earlier writers.
+        is_waiting: somebody took the current segment's ledger over, and who did is being found out (INV-S16).
         intake: what takes records: the queue, or with tracing what makes their spans before.
     """
 
@@ -75,7 +78,13 @@ class AppendEngine:
         self.intake = (
             self.queue if tracer is None else TracedAppends(tracer, self.queue, context.name)
         )
-        self.lifecycle = SegmentLifecycle(context, known, self._make, self.send_soon, self.fail)
+        self.lifecycle = SegmentLifecycle(
+            context, known, self._make, self.send_soon, self.fail, self._lost_was_found
+        )
+        self._lost: list[tuple[Group, DLSN]] = []
+        self._loss: Error | None = None
+        self._loss_timer: asyncio.TimerHandle | None = None
+        self._loss_limit_s = context.client.config.append_timeout
         self.options = options
         self._name = context.name
         self._progressed = progressed
@@ -93,6 +102,11 @@ class AppendEngine:
     def segment(self) -> SegmentWriter | None:
         """The segment that is written now; None before the first append."""
         return self.rolling.segment
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the current segment was lost, and what its ledger holds is not known yet."""
+        return self._loss is not None
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -123,6 +137,8 @@ class AppendEngine:
     def _send_queued(self) -> None:
         self._is_scheduled = False
         self._cancel_linger()
+        if self._loss is not None:
+            return
         queue, most = self.queue, self.options.entries_in_flight
         if self.rolling.is_due and not queue.groups and self.failure is None:
             self.rolling.segment_for_next()
@@ -141,6 +157,9 @@ class AppendEngine:
             except BaseException as error:
                 # It was not sent: it fails in its turn, behind all that was (INV-S5).
                 queue.groups.appendleft(group)
+                if isinstance(error, TAKEN_OVER):
+                    self._begin_loss(segment, error)
+                    return
                 failed = error if isinstance(error, Error) else Error(f"cannot be sent: {error!r}")
                 failed.__cause__ = error.__cause__ if failed is error else error
                 self.fail(failed)
@@ -173,7 +192,16 @@ class AppendEngine:
             self._send()
         self._progressed()
 
-    def _entry_failed(self, group: Group, error: Error) -> None:
+    def _entry_failed(self, group: Group, first: DLSN, error: Error) -> None:
+        segment = self.segment
+        if (
+            self.failure is None
+            and segment is not None
+            and (isinstance(error, TAKEN_OVER) or self._loss is not None)
+        ):
+            self._lost.append((group, first))
+            self._begin_loss(segment, error)
+            return
         # It has failed before anybody is told: whoever is, in another thread, is refused at once.
         is_first, self.failure = self.failure is None, self.failure or self._failure_of(error)
         self._give_up(group, self._unknown(self.failure))
@@ -235,6 +263,10 @@ class AppendEngine:
 
     def _end(self, failure: Error) -> None:
         self.stop()
+        self._end_loss()
+        lost, self._lost = self._lost, []
+        for group, _ in lost:
+            self._give_up(group, self._unknown(failure))
         if self.segment is not None:
             self.segment.ledger.abandon(ClientClosed(str(failure), outcome="unknown"))
         self._settle()
@@ -243,8 +275,9 @@ class AppendEngine:
         """Return what a writer says that this error has ended. The outcome is that of appends that were sent."""
         if isinstance(error, WriterFailed | QuotaExceeded):
             return error.copy()
-        if isinstance(error, LedgerFenced | LedgerClosed | NoSuchLedger | MetadataConflict):
-            # An empty ledger is deleted by whoever takes the stream over.
+        if isinstance(error, MetadataConflict):
+            # By the chain: another writer has begun an epoch (INV-S16).
+            error = self._loss or error
             failure: Error = WriterFenced(
                 f"{self._name}: another writer has opened the stream, and this one has ended ({error})."
                 f" {_ONLY_THE_WRITER}"
@@ -261,6 +294,49 @@ class AppendEngine:
         if self.segment is not None:
             self.lifecycle.end(self.segment)
         self._settle()
+
+    # --- a segment whose ledger was taken over --------------------------------------------------------------------
+
+    def _begin_loss(self, segment: SegmentWriter, error: Error) -> None:
+        """Somebody closed the segment's ledger, or does. Once all in flight has failed, the chain says who.
+
+        One who empties a bookie closes ledgers that nobody writes to now; then the ledger says which appends it
+        holds, and the others go to a new segment, in their order (INV-S5).
+        """
+        if self._loss is None:
+            self._loss = error
+            self._loss_timer = self._loop.call_later(self._loss_limit_s, self._loss_is_late)
+        if segment.in_flight == 0 and not segment.is_lost:
+            segment.is_lost = True
+            self.lifecycle.end(segment)
+
+    def _loss_is_late(self) -> None:
+        assert self._loss is not None
+        loss, trouble = self._loss, self.lifecycle.trouble
+        failed = WriterFailed(
+            f"{self._name}: {loss}; what was kept could not be found out within {self._loss_limit_s:g} s"
+            f" ({trouble})",
+            outcome="unknown",
+        )
+        failed.__cause__ = trouble or loss
+        self.fail(failed)
+
+    def _lost_was_found(self, segment: SegmentWriter, contents: Contents) -> None:
+        lost, self._lost = self._lost, []
+        self._end_loss()
+        last = -1 if contents.last_dlsn is None else contents.last_dlsn.entry
+        kept = sum(1 for _, first in lost if first.entry <= last)
+        self.queue.groups.extendleft(group for group, _ in reversed(lost[kept:]))
+        self.rolling.leave_lost(segment)
+        for group, first in lost[:kept]:
+            self._acknowledged(group, first)
+        self.send_soon()
+
+    def _end_loss(self) -> None:
+        self._loss = None
+        if self._loss_timer is not None:
+            self._loss_timer.cancel()
+            self._loss_timer = None
 
     def _settle(self) -> None:
         """What was never sent fails behind all that was."""

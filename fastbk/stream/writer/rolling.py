@@ -87,12 +87,15 @@ class Rolling:
         self._age = roll_age(0.0, 0)
         self._loop = asyncio.get_running_loop()
         self._is_stopped = False
+        self._was_lost = False
         self._requests: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def segment_for_next(self) -> SegmentWriter | None:
         """Return the segment to write to; None while a roll waits for acknowledgements, or none is ready yet."""
         segment, lifecycle = self.segment, self._engine.lifecycle
+        if self._engine.is_waiting:
+            return None
         if segment is None:
             if lifecycle.ready is not None:
                 return self._begin()
@@ -146,6 +149,13 @@ class Rolling:
         self._engine.lifecycle.end(self.segment)
         return self._begin()
 
+    def leave_lost(self, segment: SegmentWriter) -> None:
+        """Go on in another segment: somebody closed this one's ledger."""
+        self.is_due, self._was_lost = False, True
+        self.not_before_us = max(self.not_before_us, segment.last_time_us)
+        self.segment = None
+        self._cancel_timer()
+
     def _begin(self) -> SegmentWriter:
         self.segment = self._engine.lifecycle.take()
         self._policy = self.segment.policy
@@ -187,8 +197,8 @@ class Rolling:
             self._wait_for_first()  # its turn has not come yet; once it has, each call has a deadline
             return
         failed = WriterFailed(
-            f"{self._context.name}: no first segment could be made within {limit_s:g} s, and nothing was"
-            f" appended: {trouble}"
+            f"{self._context.name}: no {'other' if self._was_lost else 'first'} segment could be made within"
+            f" {limit_s:g} s, and nothing was appended: {trouble}"
         )
         failed.__cause__ = trouble
         self._engine.fail(failed)

@@ -28,8 +28,8 @@ from fastbk.errors import (
 )
 from fastbk.retry import Retry
 from fastbk.stream.chain.chain import Segment
-from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
-from fastbk.stream.chain.opening import create_ledger, delete_pending
+from fastbk.stream.chain.changes import Contents, add_segment, check_epoch, close_segment, reserve
+from fastbk.stream.chain.opening import SegmentMoved, create_ledger, delete_pending, recovered
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error, clock_us
@@ -61,9 +61,11 @@ class SegmentLifecycle:
         make: MakeWriter,
         changed: Callable[[], None],
         ended_by: Callable[[Error], None],
+        found: Callable[[SegmentWriter, Contents], None],
     ) -> None:
         """`make(row, ledger, policy)` returns a segment's writer. `changed()` is called when something is ready.
 
+        `found(segment, contents)`: what the ledger of a lost segment holds; the chain has it.
         `ended_by(error)`: nothing can be made ever again: another writer has the stream, or it is gone.
         """
         self.ready: SegmentWriter | None = None
@@ -74,6 +76,7 @@ class SegmentLifecycle:
         self._make = make
         self._changed = changed
         self._ended_by = ended_by
+        self._found = found
         self._ending: deque[SegmentWriter] = deque()
         self._is_needed = False
         self._work = asyncio.Event()
@@ -278,6 +281,9 @@ class SegmentLifecycle:
 
     async def _end(self, segment: SegmentWriter) -> None:
         """Close the ledger, and say in the chain what it holds; one that holds nothing leaves it, and is deleted."""
+        if segment.is_lost:
+            await self._end_lost(segment)
+            return
         try:
             if segment.records:
                 await segment.end()
@@ -291,3 +297,31 @@ class SegmentLifecycle:
         self.known = await self._context.store.change(
             lambda chain: close_segment(chain, ledger_id, contents, epoch), self.known
         )
+
+    async def _end_lost(self, segment: SegmentWriter) -> None:
+        """Somebody took the ledger over. If that was no writer of the stream, its recovery says what it holds.
+
+        Raises MetadataConflict when another writer has opened the stream (INV-S16).
+        """
+        context, epoch = self._context, self._epoch
+        self.known = await context.store.read()
+        check_epoch(self.known.chain, epoch)
+        row = self.known.chain.row(segment.number)
+        if row is None or not row.is_open:
+            raise MetadataConflict(f"segment {segment.number} is not open in the stream any more")
+        try:
+            contents = await recovered(context.client, context.store, row)
+        except SegmentMoved:
+            raise
+        except StorageError as error:
+            if not error.retryable:
+                self._ended_by(error)
+            raise
+        ledger_id = row.ledger_id
+        self.known = await context.store.change(
+            lambda chain: close_segment(chain, ledger_id, contents, epoch), self.known
+        )
+        if contents.records == 0 and self.ready is not None:
+            # What stood open behind an empty segment left the chain with it.
+            self.take().ledger.abandon(ClientClosed("the segment before it was empty"))
+        self._found(segment, contents)

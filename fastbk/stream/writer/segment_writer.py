@@ -29,6 +29,7 @@ class SegmentWriter:
         in_flight: entries that were sent and not acknowledged.
         records, size_bytes: of all that was sent.
         began_s: when the first entry was sent, by the monotonic clock; None before.
+        is_lost: somebody closed its ledger who does not write the stream: the ledger says what it holds.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class SegmentWriter:
         ledger: LedgerWriter,
         policy: StreamPolicy,
         on_acknowledged: Callable[[Group, DLSN], None],
-        on_failed: Callable[[Group, Error], None],
+        on_failed: Callable[[Group, DLSN, Error], None],
         tracer: Tracer | None = None,
     ) -> None:
         """`policy`: the stream's when the segment was created. Each group gets one callback, in their order.
@@ -51,6 +52,7 @@ class SegmentWriter:
         self.records = 0
         self.size_bytes = 0
         self.began_s: float | None = None
+        self.is_lost = False
         self.last_time_us = 0
         self._epoch = row.epoch
         self._codec = CODECS[policy.compression]
@@ -102,10 +104,12 @@ class SegmentWriter:
         def done(acknowledged: asyncio.Future[int]) -> None:
             self.in_flight -= 1
             error = None if acknowledged.cancelled() else acknowledged.exception()
+            first = DLSN(self.number, entry_id, 0)
             if error is None and not acknowledged.cancelled():
-                self._on_acknowledged(group, DLSN(self.number, entry_id, 0))
+                self._on_acknowledged(group, first)
             else:
-                self._on_failed(group, error if isinstance(error, Error) else Error(str(error)))
+                failed = error if isinstance(error, Error) else Error(str(error))
+                self._on_failed(group, first, failed)
 
         future.add_done_callback(done)
 

@@ -273,12 +273,10 @@ class StreamWriter:
             if segment.records:
                 try:
                     await segment.ledger.write_last_add_confirmed()
-                except LedgerClosed:
-                    continue  # all of it is visible
-                except LedgerFenced as error:
-                    engine.fail(error)
-                    assert engine.failure is not None
-                    raise engine.failure.copy() from error
+                except (LedgerClosed, LedgerFenced):
+                    if engine.failure is not None:
+                        raise engine.failure.copy() from None
+                    continue  # all of it was acknowledged: whoever closes the ledger shows it
         return last
 
     async def roll(self) -> None:

@@ -7,11 +7,13 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import TypeVar
 
 import fastbk
 from fastbk.client import Client, LedgerReader
 from fastbk.meta.sqlite import MemoryStore
+from fastbk.model.ledger import LedgerState
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie
 from tests.fixtures.fake_apache_frames import Asked
 from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
@@ -88,3 +90,10 @@ async def some_turns() -> None:
     """Let the loop do what it can do without waiting for anything."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def taken_over(store: MemoryStore, ledger_id: int) -> None:
+    """Another client has begun to recover the ledger: a writer that bookies refuse as fenced believes only this."""
+    known = store.read_ledger(ledger_id)
+    metadata = replace(known.metadata, state=LedgerState.IN_RECOVERY)
+    store.update_ledger(ledger_id, metadata, known.version)

@@ -27,7 +27,7 @@ from fastbk.errors import (
 )
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
-from tests.unit.client.fake_cluster import numbers
+from tests.unit.client.fake_cluster import numbers, taken_over
 
 
 @pytest.mark.slow
@@ -117,6 +117,7 @@ def test_failures_say_the_same_as_the_async_client() -> None:
             fake.faults.refuse_adds = lambda _, entry_id: 20 if entry_id == 2 else 0
         fenced = client.create_ledger()
         assert fenced.append_many([b"x", b"y"]) == (0, 1)
+        taken_over(store, fenced.ledger_id)
         with pytest.raises(LedgerFenced):
             fenced.append(b"z")
         with pytest.raises(LedgerFenced):

@@ -21,7 +21,14 @@ from fastbk.model.ledger import LedgerState
 from tests.fixtures.entries import parse_entry
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns
+from tests.unit.client.fake_cluster import (
+    by_id,
+    fake_cluster,
+    numbers,
+    read_all,
+    some_turns,
+    taken_over,
+)
 
 FENCED = 20
 
@@ -259,6 +266,7 @@ async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -
         assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
         with pytest.raises(KeyError):
             async with await client.create_ledger() as writer:
+                taken_over(store, writer.ledger_id)
                 for fake in fakes:
                     fake.faults.refuse_adds = lambda *_: FENCED
                 with pytest.raises(LedgerFenced):

@@ -20,7 +20,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.native.ledger_codec import LedgerCodec
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster, taken_over
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 
@@ -34,6 +34,8 @@ async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
     async with fake_cluster() as (client, fakes, store):
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
+        if status == FENCED:
+            taken_over(store, writer.ledger_id)
         for fake in fakes:
             fake.faults.refuse_adds = lambda _, entry_id: status if entry_id == 7 else 0
         futures = [writer.append_nowait(b"y") for _ in range(10)]
@@ -56,7 +58,7 @@ async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
         await writer.close()
         state = store.read_ledger(writer.ledger_id).metadata
         if kind is LedgerFenced:
-            assert state.state is LedgerState.OPEN
+            assert state.state is LedgerState.IN_RECOVERY
         else:
             assert state.last_entry_id == 4 + len(good)
 

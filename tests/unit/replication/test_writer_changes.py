@@ -1,4 +1,4 @@
-"""The writer's ensemble change beside others that change the metadata. INV-C1, INV-C2, INV-E1, INV-E2, INV-M1.
+"""The writer's ensemble change beside others that change the metadata. INV-C1, INV-C2, INV-E1, INV-E2, INV-E5, INV-M1.
 
 The known ways to get it wrong, P3 to P32, are scripts of the simulator (tests/simulation/scripts/writing.py).
 """
@@ -12,11 +12,13 @@ from fastbk.errors import (
     LedgerClosed,
     LedgerFenced,
     MetadataConflict,
+    MetadataUnavailable,
     NoSuchLedger,
 )
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.replication.actions import Choose, ReadMetadata
+from fastbk.replication.options import ChangePolicy
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writer_harness import WriterHarness
 
@@ -127,3 +129,105 @@ def test_metadata_older_than_what_is_known_is_read_again() -> None:
     assert harness.writer.ensemble == ("b0", "b1", "s1")
     assert harness.store.now == harness.writer.known
     assert len(harness.store.versions) == 3
+
+
+# --- a bookie that refuses adds as fenced --------------------------------------------------------------------------
+
+
+def test_a_bookie_that_refuses_as_fenced_is_replaced_while_metadata_says_open() -> None:
+    """INV-E5: a bookie in limbo refuses so, and the writer ended with "another client has taken the ledger over"."""
+    harness = WriterHarness()
+    harness.add(1)
+    assert harness.refuse("b0", Status.FENCED)
+    assert isinstance(harness.todo[0], ReadMetadata), "before anything else"
+    harness.change()
+    assert harness.writer.failure is None
+    assert harness.fragments() == [(0, ("s0", "b1", "b2"))]
+    harness.connect("s0")
+    harness.ack("s0", "b1")
+    assert harness.writer.adds.head == 1
+
+
+@pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY, LedgerState.CLOSED])
+@pytest.mark.parametrize("spares", [["s0"], []])
+def test_a_ledger_that_somebody_took_over_fences_its_writer(
+    state: LedgerState, spares: list[str]
+) -> None:
+    harness = WriterHarness(spares=spares)
+    harness.add(2)
+    harness.store.edit(state=state)
+    harness.refuse("b0", Status.FENCED)
+    harness.change()
+    failure = harness.writer.failure
+    assert isinstance(failure, LedgerFenced) and failure.outcome == "unknown"
+    assert "FENCED" in failure.replicas["b0"]
+    harness.ack("b1", "b2")
+    assert harness.writer.adds.head == 0
+    assert harness.writer.is_finished
+
+
+def test_a_fenced_writer_hears_that_its_ledger_was_deleted_too() -> None:
+    harness = WriterHarness()
+    harness.add(1)
+    harness.refuse("b0", Status.FENCED)
+    harness.answer(NoSuchLedger("deleted"))
+    assert isinstance(harness.writer.failure, LedgerFenced)
+
+
+def test_metadata_that_is_away_lets_a_writer_go_on_beside_one_bookie_that_says_fenced() -> None:
+    harness = WriterHarness()
+    harness.add(1)
+    harness.refuse("b0", Status.FENCED)
+    harness.answer(MetadataUnavailable("away"))
+    assert harness.writer.failure is None and not harness.writer.is_changing
+    harness.ack("b1", "b2")
+    assert harness.writer.adds.head == 1
+    harness.pass_time(1.0)
+    harness.change()
+    assert harness.fragments()[-1] == (1, ("s0", "b1", "b2"))
+
+
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_a_writer_that_may_replace_nobody_still_hears_that_it_is_fenced(is_deferred: bool) -> None:
+    harness = WriterHarness(
+        is_deferred=is_deferred, policy=ChangePolicy(replace_after_s=1.0, changes_max=0)
+    )
+    harness.add(1)
+    harness.store.edit(state=LedgerState.IN_RECOVERY)
+    harness.refuse("b0", Status.FENCED)
+    harness.change()
+    assert isinstance(harness.writer.failure, LedgerFenced)
+
+
+def test_a_writer_that_may_replace_nobody_goes_on_beside_a_bookie_in_limbo() -> None:
+    harness = WriterHarness(policy=ChangePolicy(replace_after_s=1.0, changes_max=0))
+    harness.add(1)
+    harness.refuse("b0", Status.FENCED)
+    harness.change()
+    assert harness.writer.failure is None
+    harness.ack("b1", "b2")
+    assert harness.writer.adds.head == 1
+
+
+# --- a bookie that is to be emptied --------------------------------------------------------------------------------
+
+
+def test_a_writer_that_appends_nothing_replaces_a_bookie_that_is_registered_as_read_only() -> None:
+    """Who empties a bookie closes the open ledgers that name it: also those prepared for a stream's next segment."""
+    harness = WriterHarness()
+    harness.writer.bookies_changed(harness.now_s, {"b1"})
+    harness.take()
+    harness.change()
+    assert harness.fragments() == [(0, ("b0", "s0", "b2"))]
+
+
+def test_a_bookie_that_is_writable_again_stays() -> None:
+    harness = WriterHarness(spares=[])
+    harness.writer.bookies_changed(harness.now_s, {"b1"})
+    harness.take()
+    harness.change()
+    harness.writer.bookies_changed(harness.now_s, ())
+    harness.spares = ["s0"]
+    harness.pass_time(10.0)
+    harness.change()
+    assert harness.fragments() == [(0, B3)]

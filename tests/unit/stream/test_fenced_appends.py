@@ -24,7 +24,7 @@ from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.stream.writer.sync_writer import PendingRecord, SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
-from tests.fixtures.streams import context_of, new_stream, writer_of
+from tests.fixtures.streams import context_of, new_stream, records_of, writer_of
 from tests.fixtures.wait import wait_until
 
 WAIT_S = 10.0
@@ -37,11 +37,13 @@ class HeldAppends(Plan):
         self.go = asyncio.Event()
         self.go.set()
         self.error: Error | None = None
+        self.times = 1_000_000
 
     async def before(self, client: FakeClient, what: str) -> None:
         if what == "append":
             await self.go.wait()
-            if self.error is not None and client.name == "former":
+            if self.error is not None and client.name == "former" and self.times > 0:
+                self.times -= 1
                 raise self.error
 
 
@@ -98,17 +100,29 @@ async def test_appends_in_flight_are_fenced_with_an_unknown_outcome() -> None:
         MetadataConflict("another ensemble"),
     ],
 )
-async def test_whatever_shows_that_another_one_writes_fences(cause: Error) -> None:
+async def test_only_another_writer_of_the_stream_fences(cause: Error) -> None:
+    """INV-S16. Who empties a bookie closes ledgers, too; the writer said that another one had opened the stream."""
     plan = HeldAppends()
     cluster = Cluster(plan)
     await new_stream(cluster)
     former = former_of(cluster)
     await former.open()
-    plan.error = cause
-    error = await error_of(former.append(b"x"))
-    assert type(error) is WriterFenced and error.outcome == "unknown"
-    assert type(error.__cause__) is type(cause)
-    former.abort()
+    await former.append(b"a")
+    plan.error, plan.times = cause, 2
+    futures = [former.append(b"b"), former.append(b"c")]
+    positions = await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)
+    assert positions == sorted(positions)
+    await former.append(b"d")
+    plan.go.clear()
+    last = former.append(b"e")
+    async with writer_of(cluster):
+        plan.error, plan.times = cause, 2
+        plan.go.set()
+        error = await error_of(last)
+        assert type(error) is WriterFenced and error.outcome == "unknown"
+        assert type(error.__cause__) is type(cause)
+        former.abort()
+    assert [one.payload for one in await records_of(cluster)] == [b"a", b"b", b"c", b"d"]
 
 
 async def test_a_takeover_that_metadata_shows_first_fences_what_is_in_flight() -> None:

@@ -41,7 +41,7 @@ def test_a_bookie_without_an_answer_has_no_figures() -> None:
 
 def test_everything_else_stands_below() -> None:
     text = "\n".join(plain_lines(overview(), 100))
-    assert "03:12:00Z  4 bookies: 1 bad, 1 with warnings  36.9k adds/s" in text
+    assert "03:12:00Z  in danger  4 bookies: 1 bad, 1 with warnings  36.9k adds/s" in text
     assert "healing: auditor bookie-9; 12 ledgers marked, 1 parked, about 5.0 GiB left" in text
     assert "lost: bookie-5 (due)" in text
     assert "shop/orders" in text

@@ -1,0 +1,241 @@
+"""One verdict about the health of a bookie and of a cluster, by facts that everybody has from the bookies. Pure.
+
+`fastbk cluster status`, `fastbk top`, the console, `fastbk doctor` and `/readyz` say the same words for the same fact:
+each brings the facts that it has, and `reasons_of_bookie` and `verdict_of` decide. A fact that one of them cannot have,
+as metadata in `/readyz`, is left out there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+TEXT_CHARACTERS_MAX = 200
+SLOW = "docs/slow.md finds the cause"
+
+
+class Verdict(enum.IntEnum):
+    """How a cluster is, or a bookie."""
+
+    WELL = 0
+    DEGRADED = 1
+    """Everything is served, and every copy is there; something is slower or less safe than it should be."""
+    IN_DANGER = 2
+    """Copies are missing or cannot be read: a further loss may cost acknowledged entries, or stop appends."""
+    DOWN = 3
+    """Nobody can append or read."""
+
+    @property
+    def text(self) -> str:
+        """Return it as commands print it, and as JSON has it."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One fact that speaks against "well".
+
+    Attributes:
+        name: of the kind of fact, for programs: `limbo`, `disk_slow`.
+        subject: the bookie's id, or `metadata`, `healing`, `bookies`.
+        text: a few words that fit into a table.
+        next_step: what to do.
+    """
+
+    verdict: Verdict
+    name: str
+    subject: str
+    text: str
+    next_step: str
+
+    def as_json(self) -> dict[str, str]:
+        """Return it as JSON has it."""
+        return {
+            "verdict": self.verdict.text,
+            "name": self.name,
+            "subject": self.subject,
+            "text": self.text,
+            "next_step": self.next_step,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """One directory of a bookie; see `DiskRow` of `fastbk/overview/values.py`."""
+
+    role: str
+    pair: int
+    state: str
+    takes: str
+    slow: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieFacts:
+    """What is known of one bookie.
+
+    Attributes:
+        state: of its life cycle (`writable`, `read_only` ...), `no answer` or `down`.
+        why: why it is in that state.
+        is_frozen: one of its processes stands still. reads_only: after a crash loop.
+        limbo: ledgers whose data was lost here. quarantined: damaged ranges of entries.
+        has_damage: damage is on record: of no ledger it says "no".
+        conditions: (name, reason) of its conditions of readiness.
+        slow_commits: p99 of the last seconds' commits where that is slow. Only who polls has it; a journal that
+            stays slow is among the conditions, for everybody.
+    """
+
+    bookie_id: str
+    state: str
+    why: str = ""
+    is_frozen: bool = False
+    reads_only: bool = False
+    disks: Sequence[DiskFacts] = ()
+    limbo: int = 0
+    quarantined: int = 0
+    has_damage: bool = False
+    conditions: Sequence[tuple[str, str]] = ()
+    slow_commits: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What is known beside the bookies; None: not known.
+
+    Attributes:
+        hold: why metadata is on hold, "" if it is not.
+        marked: ledgers that miss copies. parked: of these, that cannot be repaired now.
+        heals: False: an operator has paused AutoRecovery. has_auditor: somebody runs it.
+        lost: bookies that are lost.
+    """
+
+    hold: str = ""
+    marked: int = 0
+    parked: int = 0
+    heals: bool = True
+    has_auditor: bool | None = None
+    lost: Sequence[str] = ()
+
+
+_SERVING = ("writable", "read_only")
+_ABSENT = ("down", "no answer")
+_SAID_BY_OTHER_FACTS = ("state", "disk.", "frozen")
+"""Conditions that have a fact of their own."""
+
+
+def reasons_of_bookie(facts: BookieFacts) -> Iterator[Reason]:
+    """Yield what speaks against a bookie."""
+    one = facts.bookie_id
+
+    def reason(verdict: Verdict, name: str, text: str, next_step: str) -> Reason:
+        return Reason(verdict, name, one, text, next_step)
+
+    if facts.state in _ABSENT:
+        name = "bookie_down" if facts.state == "down" else "bookie_silent"
+        text = f"{facts.state}: {short(facts.why)}" if facts.why else facts.state
+        step = f"start it; if its disks are lost: fastbk bookie recover {one}"
+        if facts.state != "down":
+            step = "read its log, and check the network to its [http] listen"
+        yield reason(Verdict.IN_DANGER, name, text, step)
+        return
+    if facts.is_frozen:
+        step = f"fastbk bookie info {one} says which and why; restart it if that lasts"
+        yield reason(Verdict.IN_DANGER, "frozen", "a process stands still", step)
+    if facts.reads_only:
+        text = "reads only after a crash loop: restart it"
+        yield reason(Verdict.IN_DANGER, "reads_only", text, "read its log, then restart it by hand")
+    if facts.state not in _SERVING:
+        step = "wait if it is starting; else read its log"
+        yield reason(Verdict.IN_DANGER, "state", f"{facts.state}: {short(facts.why)}", step)
+    elif facts.state == "read_only":
+        step = f"fastbk bookie info {one} says why; after maintenance: fastbk bookie maintenance {one} --end"
+        yield reason(Verdict.DEGRADED, "read_only", f"read-only: {short(facts.why)}", step)
+    for disk in facts.disks:
+        yield from _of_disk(one, disk)
+    if facts.slow_commits and not any(name == "journal.slow" for name, _ in facts.conditions):
+        text = f"slow journal: commit p99 {facts.slow_commits}"
+        yield reason(Verdict.DEGRADED, "journal_slow", text, SLOW)
+    if facts.limbo:
+        text = f"limbo: {facts.limbo:,} ledgers lost data here"
+        yield reason(Verdict.IN_DANGER, "limbo", text, f"fastbk bookie repair {one}")
+    if facts.has_damage:
+        text = "damage is on record: it cannot say of any ledger that it never had an entry"
+        yield reason(Verdict.IN_DANGER, "damage_on_record", text, f"fastbk bookie repair {one}")
+    if facts.quarantined:
+        text = f"damaged: {facts.quarantined:,} ranges wait for repair"
+        step = f"fastbk bookie repair {one} --quarantined"
+        yield reason(Verdict.IN_DANGER, "quarantined", text, step)
+    for name, why in facts.conditions:
+        if name == "metadata_hold":
+            text = "metadata is on hold: deletes nothing"
+            yield reason(Verdict.DEGRADED, name, text, "see `fastbk metadata status`")
+        elif not name.startswith(_SAID_BY_OTHER_FACTS):
+            text = f"not ready: {short(why or name)}"
+            if name == "journal.slow":
+                yield reason(Verdict.DEGRADED, "journal_slow", f"slow journal: {short(why)}", SLOW)
+                continue
+            yield reason(Verdict.DEGRADED, name, text, "docs/readiness.md has what each condition means")
+
+
+def _of_disk(bookie_id: str, disk: DiskFacts) -> Iterator[Reason]:
+    name = f"{disk.role} disk" if disk.pair == 0 else f"{disk.role} disk {disk.pair}"
+    see = "docs/disks.md has what each state means"
+    if disk.takes != "all":
+        text = f"{name} {disk.state}, takes {disk.takes}"
+        yield Reason(Verdict.IN_DANGER, "disk_refuses", bookie_id, text, f"free or replace it; {see}")
+    elif disk.state != "ok":
+        yield Reason(Verdict.DEGRADED, "disk", bookie_id, f"{name}: {disk.state}", f"make room; {see}")
+    if disk.slow:
+        text = f"{name} slow: {short(disk.slow)}"
+        yield Reason(Verdict.DEGRADED, "disk_slow", bookie_id, text, SLOW)
+
+
+def reasons_of_cluster(facts: ClusterFacts) -> Iterator[Reason]:
+    """Yield what speaks against a cluster beside its bookies."""
+    if facts.hold:
+        text = f"metadata is on hold, nothing is deleted: {facts.hold}"
+        yield Reason(
+            Verdict.DEGRADED, "metadata_hold", "metadata", text, "see `fastbk metadata status`"
+        )
+    is_work = bool(facts.marked or facts.lost)
+    heal = "fastbk cluster heal shows how far AutoRecovery is"
+    if not facts.heals:
+        text = "AutoRecovery is paused: lost copies are not made anew"
+        yield Reason(Verdict.DEGRADED, "healing_paused", "healing", text, "fastbk cluster heal resume")
+    elif is_work and facts.has_auditor is False:
+        heal = "start `fastbk autorecovery`: nobody heals"
+    if facts.marked:
+        verb = "misses" if facts.marked == 1 else "miss"
+        noun = "ledger" if facts.marked == 1 else "ledgers"
+        text = f"{facts.marked:,} {noun} {verb} copies"
+        if facts.parked:
+            text += f", {facts.parked:,} of them cannot be repaired now"
+            heal = "fastbk cluster under-replicated names them"
+        yield Reason(Verdict.IN_DANGER, "copies_missing", "healing", text, heal)
+    for one in facts.lost:
+        yield Reason(Verdict.IN_DANGER, "bookie_lost", one, "lost: its copies are to be made anew", heal)
+
+
+def reasons_of_all(
+    bookies: Sequence[BookieFacts], cluster: ClusterFacts
+) -> tuple[Reason, ...]:
+    """Return what speaks against a cluster, the worst first."""
+    found = [reason for one in bookies for reason in reasons_of_bookie(one)]
+    found += reasons_of_cluster(cluster)
+    if not any(one.state in _SERVING for one in bookies):
+        text = "no bookie serves" if bookies else "no bookie is known"
+        step = "start bookies, or check --metadata"
+        found.append(Reason(Verdict.DOWN, "no_bookie", "bookies", text, step))
+    return tuple(sorted(found, key=lambda one: -one.verdict))
+
+
+def verdict_of(reasons: Iterable[Reason]) -> Verdict:
+    """Return the worst verdict of these reasons."""
+    return max((one.verdict for one in reasons), default=Verdict.WELL)
+
+
+def short(text: object) -> str:
+    """Return a text as one line of bounded length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= TEXT_CHARACTERS_MAX else line[: TEXT_CHARACTERS_MAX - 1] + "…"
