@@ -87,7 +87,7 @@ def read_collection(path: Path) -> Collection:
         )
     try:
         return msgspec.msgpack.decode(raw[12:], type=Collection)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise StorageError(f"{path}: {error}: collect again with this version") from error
 
 

@@ -238,7 +238,7 @@ def _frames(path: Path, size_bytes: int | None = None) -> Iterator[tuple[Frame, 
                 yield frame, crc
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise _damaged(path, f"{error}; it may be from a newer version") from error
     if is_first:
         raise _damaged(path, "it is empty")

@@ -137,7 +137,7 @@ def _restore_record(store: MetadataStore) -> tuple[RestoreRecord, int] | None:
         return None
     try:
         return msgspec.json.decode(found.value, type=RestoreRecord), found.version
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise StorageError(f"the record {RESTORE_PATH} in metadata is damaged: {error}") from error
 
 

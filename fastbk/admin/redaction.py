@@ -74,7 +74,7 @@ class Redactor:
         if line.startswith("{"):
             try:
                 return msgspec.json.encode(self.value(msgspec.json.decode(line))).decode()
-            except (msgspec.DecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 pass
         return self.text(line)
 

@@ -226,7 +226,7 @@ class StoredValue(Generic[T]):
         """Return what a record's bytes hold. Raises StorageError."""
         try:
             return self._decoder.decode(raw)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise StorageError(f"the record {self.path} is damaged: {error}") from error
 
 

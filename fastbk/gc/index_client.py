@@ -257,7 +257,7 @@ class IndexClient:
             raise IndexSilent("the index is gone")
         try:
             return msgspec.json.decode(data, type=Answer)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise IndexSilent(f"the index answered what is no answer: {error}") from error
 
     def _wait(self, wanted: int, deadline_s: float) -> int:

@@ -165,7 +165,7 @@ def read_audit(path: str) -> Iterator[Item]:
             try:
                 event = msgspec.json.decode(line, type=dict[str, object])
                 yield Item("event", at, {"event": event})
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 yield damage(at, "no whole line", len(line), readable=_text(line))
         at += len(line) + 1
 

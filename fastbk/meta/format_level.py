@@ -63,7 +63,7 @@ def decode(value: bytes | None) -> LevelRecord:
         return LevelRecord()
     try:
         record = msgspec.json.decode(value, type=LevelRecord)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise StorageError(
             f"the record {LEVEL_PATH} in metadata is damaged: {error}. Restore metadata from a backup"
         ) from error

@@ -185,7 +185,7 @@ class GatewayCalls:
             if status == 200:
                 return msgspec.msgpack.decode(answer, type=kind)
             failure = msgspec.msgpack.decode(answer, type=Failure)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise MetadataUnavailable(
                 f"a gateway answered {status} with something else than its protocol: is the address a gateway's?"
             ) from error

@@ -242,7 +242,7 @@ def decode_request(name: str, body: bytes) -> Request:
         raise ConfigError(f"{PATH}{name[:40]}: this gateway has no such operation; is the client newer?")
     try:
         request = msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{PATH}{name}: the body is no such request: {error}") from None
     for field in msgspec.structs.fields(kind):
         value: Any = getattr(request, field.name)

@@ -69,7 +69,7 @@ def decode(value: bytes | None) -> HoldRecord:
         return HoldRecord()
     try:
         return msgspec.json.decode(value, type=HoldRecord)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise StorageError(
             f"the record {HOLD_PATH} in metadata is damaged: {error}. Restore it, or run `fastbk metadata hold`"
         ) from error

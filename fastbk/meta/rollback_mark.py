@@ -79,7 +79,7 @@ def decode(value: bytes | None) -> Mark:
         return Mark()
     try:
         return msgspec.json.decode(value, type=Mark)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise StorageError(f"the record {MARK_PATH} in metadata is damaged: {error}") from error
 
 

@@ -77,7 +77,7 @@ def _parts(line: bytes) -> tuple[bytes, str, int] | None:
     try:
         sequence = msgspec.json.decode(body + b"}", type=dict[str, Any])["sequence"]
         head = rest[:64].decode("ascii")
-    except (msgspec.DecodeError, KeyError, UnicodeDecodeError, RecursionError):
+    except (ValueError, KeyError, RecursionError):
         return None
     return (body, head, sequence) if isinstance(sequence, int) else None
 

@@ -69,7 +69,7 @@ def event_of(line: bytes) -> Event | None:
     """Return the event of a line; None: it is none, or was cut short."""
     try:
         return msgspec.json.decode(line, type=Event)
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 

@@ -66,6 +66,6 @@ class DeletionLog:
         for line in raw.split(b"\n"):
             try:
                 events.append(msgspec.json.decode(line, type=dict[str, object]))
-            except (msgspec.MsgspecError, RecursionError):
+            except (ValueError, RecursionError):
                 continue
         return events

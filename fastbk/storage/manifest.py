@@ -124,7 +124,7 @@ def decode(raw: bytes, name: str = "manifest") -> Manifest:
         raise CorruptDataError(f"{name}: damaged body")
     try:
         manifest = msgspec.json.decode(body, type=Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"{name}: {error}") from None
     if manifest.generation != generation:
         raise CorruptDataError(

@@ -10,7 +10,7 @@ import pytest
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.live.torture import Torture
-from tests.rigs import mounts, outage, shutdown, spark_kills, takeovers, upgrade
+from tests.rigs import mounts, outage, shutdown, spark_kills, strangers, takeovers, upgrade
 from tests.rigs.report import Plan
 from tests.rigs.rolling import judge, roll
 from tests.rigs.rolling_writers import Round
@@ -106,3 +106,11 @@ def test_queries_that_are_killed_write_each_record_once(
     report = spark_kills.run(Plan(rng.getrandbits(30), 3, 600.0, tmp_path, only=only))
     assert report.losses == []
     assert report.cases >= 3 and report.counts["records"] > 0
+
+
+def test_no_stranger_ends_a_bookie(tmp_path: Path, rng: random.Random) -> None:
+    """The rig `strangers`: INV-N5. `./dev torture RIG=strangers CASES=1000000` is the whole of it."""
+    report = strangers.run(Plan(rng.getrandbits(30), 6000, 60.0, tmp_path))
+    assert report.losses == [], report.notes
+    assert report.counts["handshakes"] >= 100
+    assert report.counts["certificates"] and report.counts["answers"] and report.counts["honest"]

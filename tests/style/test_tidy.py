@@ -49,6 +49,12 @@ BANNED: list[tuple[str, str, tuple[str, ...], str]] = [
         ("fastbk/retry.py", "fastbk/native/src/"),
         r"\b2 \* [\w.]*(?:pause|delay|wait)_s\b.*\)|(?:pause|delay|wait)_s \*= 2|backoff\w* \* ?2\b",
     ),
+    (
+        "msgspec's own errors only: of what is no UTF-8 it raises UnicodeDecodeError, so catch ValueError",
+        "fastbk/",
+        (),
+        r"except .*msgspec\.(?:DecodeError|MsgspecError)",
+    ),
 ]
 # These speak about the rules.
 RULES_THEMSELVES = ("tests/style/",)
@@ -84,6 +90,7 @@ def test_nothing_banned(rule: tuple[str, str, tuple[str, ...], str]) -> None:
         (4, "#include <Python.h>"),
         (6, "pause_s = min(2 * pause_s, 1.0)"),
         (6, "self._delay_s *= 2"),
+        (7, "    except (msgspec.DecodeError, RecursionError) as error:"),
     ],
 )
 def test_each_rule_finds_its_fault(number: int, line: str) -> None:

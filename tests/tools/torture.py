@@ -40,6 +40,7 @@ from tests.rigs import (
     power_cut,
     rolling,
     shutdown,
+    strangers,
     takeovers,
     upgrade,
 )
@@ -103,6 +104,9 @@ RIGS = {
     ),
     "attacks": Rig(
         attacks.run, "clients that try to take a bookie's memory, connections or time", 0.0, cases=7, only_named=True
+    ),
+    "strangers": Rig(
+        strangers.run, "a bookie is shown tokens, certificates and hellos that nobody expects", 6.0, splits=True
     ),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }

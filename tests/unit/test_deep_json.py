@@ -14,11 +14,13 @@ import pytest
 
 from fastbk.cli.stream.output import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.meta.gateway_messages import decode_request
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.zookeeper_bytes import parse_identity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server import process_table
+from fastbk.server.admin.http import decoded_object
 from fastbk.server.supervision.spawn import ChildProcess
 from fastbk.storage.deletion_log import DELETION_LOG_NAME, DeletionLog
 from fastbk.stream.chain.chain import VERSION, get_chain
@@ -37,6 +39,10 @@ DEEP_CHAIN = b"FBKC" + bytes([VERSION]) + zlib.compress(b"\x91" * 50_000 + b"\x9
         (lambda raw: get(UsageRecord, raw, "p"), UNKNOWN_FIELD, StorageError),
         (lambda raw: line_of_json(raw, 1), UNKNOWN_FIELD, ConfigError),
         (get_chain, DEEP_CHAIN, StorageError),
+        # What is no UTF-8: msgspec raises a UnicodeDecodeError then, which is none of its own errors.
+        (get_chain, b"FBKC" + bytes([VERSION]) + zlib.compress(b"\xa1\xff"), StorageError),
+        (decoded_object, b'{"a":"\xd1"}', ConfigError),
+        (lambda raw: decode_request("instance-id", raw), b"\xa1\xff", ConfigError),
     ],
 )
 def test_it_is_a_clear_error(

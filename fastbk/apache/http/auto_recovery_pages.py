@@ -151,7 +151,7 @@ class AutoRecoveryPages:
             if not bookie_ids:
                 return text(404, "ERROR parameters: bookie_src names no bookie")
             self._recoveries.recover(bookie_ids, delete_cookie=wanted.delete_cookie)
-        except (msgspec.DecodeError, ConfigError) as error:
+        except ValueError as error:
             return text(404, f"ERROR parameters: {error}")
         return text(200, "Success send recovery request command.")
 

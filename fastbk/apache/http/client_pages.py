@@ -118,7 +118,7 @@ class ClientPages:
                 await process.wait()
         try:
             said: dict[str, Any] = msgspec.json.decode(output, type=dict)
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             raise StorageError(
                 f"{TOOL} ended with code {process.returncode} and no answer"
             ) from None

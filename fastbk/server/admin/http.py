@@ -377,7 +377,7 @@ def decoded_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object that a body is. Raises ConfigError."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the body is no JSON object, or a very deep one: {error}") from None
 
 

@@ -94,7 +94,7 @@ class ClientReports:
             if len(payload) > REPORT_BYTES_MAX:
                 raise msgspec.ValidationError(f"more than {REPORT_BYTES_MAX} bytes")
             report = msgspec.json.decode(payload, type=BookieReplaced)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             return _error(request_id, Status.BAD_REQUEST, f"no report that this bookie knows: {error}")
         values = {
             name: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value

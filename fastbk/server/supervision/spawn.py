@@ -105,7 +105,7 @@ class ChildProcess:
             raise EOFError
         try:
             message: dict[str, Any] = msgspec.json.decode(data, type=dict)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             logs.error("supervisor.bad_message", process=str(self.process), reason=str(error))
             self.kill()
             raise EOFError from error

@@ -278,5 +278,5 @@ def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
         if not unpack.eof:
             raise StorageError("a stream's record ends too early, or is too long")
         return decoder.decode(packed)
-    except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
+    except (zlib.error, ValueError, RecursionError) as error:
         raise StorageError(f"a stream's record is damaged: {error}") from error

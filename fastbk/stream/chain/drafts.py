@@ -242,5 +242,5 @@ def _encode(state: _State) -> bytes:
 def _decode(path: str, raw: bytes) -> _State:
     try:
         return msgspec.json.decode(raw, type=_State)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"record {path} is no draft: {error}") from error

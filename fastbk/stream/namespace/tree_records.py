@@ -85,7 +85,7 @@ def get(kind: type[Tree], raw: bytes, path: str) -> Tree:
     """Return what `put` wrote. Raises StorageError."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"record {path} is damaged, or of a newer fastbk: {error}") from error
 
 

@@ -112,6 +112,7 @@ def test_who_may_not_write_may_not_report(role: str, clock: Clock, logged: Logge
         b"{",
         b"[]",
         b"\xff",
+        json.dumps(REPORT).encode().replace(b"reason", b"reas\xd1n"),
         b"[" * 2000,
         json.dumps({**REPORT, "event": "bookie.stopped"}).encode(),
         json.dumps({**REPORT, "ledger_id": "17"}).encode(),
