@@ -121,7 +121,7 @@ async def _pages(
     host, port = split_address(options.http, "--http")
     server = PageServer((*options.http_host, host))
     metadata = StoreThreads(uri)
-    add_pages(server, healer, recoveries, process_lines(events))
+    add_pages(server, healer, recoveries, process_lines(events, "autorecovery"))
     add_event_page(server, events)
     add_auto_recovery_pages(server, AutoRecoveryPages(metadata, recoveries))
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):

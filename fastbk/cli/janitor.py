@@ -126,7 +126,7 @@ async def _pages(
 
     host, port = split_address(options.http, "--http")
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
-        more_lines = process_lines(events)
+        more_lines = process_lines(events, "janitor")
         server = await serve(janitor, host, port, options.http_host, http_tls(options), more_lines)
     add_event_page(server, events)
     try:
