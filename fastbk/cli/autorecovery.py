@@ -98,7 +98,7 @@ async def _run(options: argparse.Namespace) -> int:
         events.source = f"autorecovery@{healer.name}"
         recoveries = RequestedRecoveries(client, uri, healer.worker.rate)
         cluster_ids.append(await client.call_store(lambda store: store.instance_id()))
-        lines = process_lines(events)
+        lines = process_lines(events, "autorecovery")
         recovering = loop.create_task(recoveries.run())
         async with _pages(
             healer, recoveries, uri, options, events, admission, lambda: [*lines(), *audit_lines()]

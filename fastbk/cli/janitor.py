@@ -131,7 +131,7 @@ async def _pages(
 
     host, port = split_address(options.http, "--http")
     with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
-        more_lines = process_lines(events)
+        more_lines = process_lines(events, "janitor")
         hosts = (*options.http_host, host)
         server = await serve(janitor, host, port, hosts, http_tls(options), more_lines, admission)
     add_event_page(server, events)

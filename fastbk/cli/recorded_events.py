@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import own_certificate_lines
 from fastbk.observe.event_log import EventLog
+from fastbk.observe.process_usage import OwnUsage
 
 if TYPE_CHECKING:
     import argparse
@@ -41,10 +42,10 @@ def recorded_events(options: argparse.Namespace, role: str) -> Iterator[EventLog
         log.close()
 
 
-def process_lines(events: EventLog) -> Callable[[], list[str]]:
-    """Return what makes the lines of `/metrics` about this process: its certificates and events."""
-    certificates = own_certificate_lines()
-    return lambda: [*certificates(), *events.metric_lines()]
+def process_lines(events: EventLog, role: str) -> Callable[[], list[str]]:
+    """Return what makes the lines of `/metrics` about this process: its certificates, events, memory and time."""
+    certificates, usage = own_certificate_lines(), OwnUsage(role)
+    return lambda: [*certificates(), *events.metric_lines(), *usage.metric_lines()]
 
 
 def events_file(given: Path | None, role: str) -> Path | None:

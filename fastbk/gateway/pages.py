@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
+from fastbk.observe.process_usage import OwnUsage
 from fastbk.observe.prometheus import family, single
 from fastbk.server.admin.certificate_metrics import certificate_lines
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
@@ -47,7 +48,7 @@ async def open_pages(
     )
     server = PageServer((*config.http.allowed_hosts, host), admission)
     certificates = certificate_lines(tls_files(config.tls)) if config.tls.certificate_file else list
-    sources: list[Callable[[], list[str]]] = [audit.metric_lines, certificates]
+    sources: list[Callable[[], list[str]]] = [audit.metric_lines, certificates, OwnUsage("gateway").metric_lines]
 
     async def metrics(request: Request) -> Response:
         if request.method != "GET":

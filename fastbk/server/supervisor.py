@@ -21,6 +21,7 @@ from fastbk.errors import Error
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
 from fastbk.observe.event_log import EventLog, events_path
+from fastbk.observe.process_usage import ProcessUsage, usage_lines
 from fastbk.retry import Backoff
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports
@@ -90,6 +91,8 @@ class Supervisor:
         self._systemd = SystemdStates(self._life, self._monitor.watchdog)
         for source in (self._disks, self._monitor, self._audit, self._events):
             self._metrics.add_source(source.metric_lines)
+        self._usage = ProcessUsage(os.getpid())
+        self._metrics.add_source(self._usage_lines)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
         self._pages = HttpPages()
@@ -365,6 +368,12 @@ class Supervisor:
         """Have normal adds refused, or taken again; returns when journals and metadata know, within a few seconds."""
         await self._read_only_admin.request(self._metrics, read_only=read_only)
         await self._look_at_limits()
+
+    def _usage_lines(self) -> list[str]:
+        """Return memory and processor time of each process."""
+        children = {} if self._boot is None else self._boot.children
+        usages = [(process.name, child.usage) for process, child in children.items()]
+        return usage_lines([("supervisor", self._usage), *usages])
 
     def pids(self) -> dict[str, int]:
         """Return the process ids by the names of `fastbk.server.process_table`, the supervisor's included."""

@@ -44,7 +44,11 @@ POSTINST = """#!/bin/sh
 set -e
 if [ "$1" = configure ]; then
     systemd-sysusers fastbk.conf
-    systemd-tmpfiles --create fastbk.conf
+    # In a chroot without /proc systemd-tmpfiles fails; then the same is made here.
+    systemd-tmpfiles --create fastbk.conf || {
+        install -d -m 0750 -g fastbk /etc/fastbk
+        install -d -m 0700 -o fastbk -g fastbk /var/lib/fastbk /var/log/fastbk
+    }
     [ ! -d /run/systemd/system ] || systemctl daemon-reload
     # Bookies are restarted by their operator, one after the other: a cluster must not lose several at once.
     [ -z "$2" ] || echo "fastbk: running services have the version before until they are restarted"

@@ -13,7 +13,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.statuses import Status
 from tests.fixtures.logs import json_lines
-from tests.fixtures.pages import metrics
+from tests.fixtures.pages import metrics, page
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 from tests.integration.test_limits import dial, hello
@@ -79,6 +79,10 @@ def test_a_start_after_a_crash_is_told_from_one_after_a_planned_stop(tmp_path: P
         cluster.start()
         bookie = cluster.bookies[0]
         assert name not in metrics(bookie)
+        text = page(bookie, "/metrics")[1]
+        for process in ("supervisor", "worker.0", "journal", "index", "gc"):
+            for metric in ("resident_memory_bytes", "cpu_seconds_total"):
+                assert f'fastbk_process_{metric}{{process="{process}",' in text
         bookie.kill()
         cluster.start()
         assert metrics(bookie)[name] > 0

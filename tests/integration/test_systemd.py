@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.exit_codes import UNREACHABLE
 from fastbk.observe.systemd import SOCKET, WATCHDOG_US
 from fastbk.testing import LocalCluster
 from tests.fixtures.logs import events
@@ -135,3 +136,36 @@ def test_a_wrong_configuration_is_not_tried_again(heard: Heard, tmp_path: Path) 
     for name in SERVICES:
         codes = unit(UNITS / name)["Service"]["RestartPreventExitStatus"]
         assert str(process.returncode) in codes[0].split()
+
+
+def test_without_metadata_every_service_ends_so_that_its_unit_starts_it_again(heard: Heard, tmp_path: Path) -> None:
+    """And the units have no limit of starts: they wait for ZooKeeper as long as it takes."""
+    uri = "zk://127.0.0.1:1/ledgers"
+    (tmp_path / "bookie.toml").write_text(f"""
+[bookie]
+id = "b1"
+listen = "127.0.0.1:0"
+[metadata]
+uri = "{uri}"
+[journal]
+directory = "{tmp_path}/journal"
+[ledgers]
+directories = ["{tmp_path}/ledgers"]
+""")
+    (tmp_path / "gateway.toml").write_text(f'[gateway]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{uri}"\n')
+    commands = {
+        "fastbk-bookie@.service": ("bookie", "--config", str(tmp_path / "bookie.toml")),
+        "fastbk-gateway.service": ("gateway", "--config", str(tmp_path / "gateway.toml")),
+        "fastbk-janitor.service": ("janitor", "--metadata", uri),
+        "fastbk-autorecovery.service": ("autorecovery", "--metadata", uri),
+        "fastbk-console.service": (*CONSOLE, "--metadata", uri),
+    }
+    assert set(commands) == set(SERVICES)
+    processes = {name: started(heard, tmp_path / name, *words) for name, words in commands.items()}
+    codes = {name: process.wait(timeout=100) for name, process in processes.items()}
+    assert set(codes.values()) == {UNREACHABLE}, codes
+    for name in SERVICES:
+        file = unit(UNITS / name)
+        assert str(UNREACHABLE) not in file["Service"]["RestartPreventExitStatus"][0].split()
+        assert file["Unit"]["StartLimitIntervalSec"] == ["0"]
+    assert "READY=1" not in heard.more()

@@ -63,8 +63,40 @@ def test_units_restart_what_may_start_again(name: str) -> None:
     assert service["Type"] == ["notify"]
     assert service["Restart"] == ["on-failure"]
     assert service["RestartPreventExitStatus"] == ["2 78"], "docs/exit-codes.md"
+    limits = {key: value for key, value in unit(UNITS / name)["Unit"].items() if key.startswith("StartLimit")}
+    assert limits == {"StartLimitIntervalSec": ["0"]}, "a metadata store may be away for hours"
     assert service["User"] == ["fastbk"]
     assert int(service["WatchdogSec"][0]) >= 30
+
+
+AS_INSTALLED = """
+set -e
+mount -t tmpfs tmpfs "$1"; mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+cp "$2/fastbk.sysusers" "$1/root/usr/lib/sysusers.d/fastbk.conf"
+cp "$2/fastbk.tmpfiles" "$1/root/usr/lib/tmpfiles.d/fastbk.conf"
+cp "$3" "$1/root/postinst"
+rm -rf "$1/root/run/systemd/system"
+chroot "$1/root" sh /postinst configure
+chroot "$1/root" stat -c '%n %a %U %G' /etc/fastbk /var/lib/fastbk /var/log/fastbk
+"""
+CAN_CHROOT = os.geteuid() == 0 and all(map(shutil.which, ("unshare", "systemd-tmpfiles", "systemd-sysusers")))
+
+
+@pytest.mark.skipif(not CAN_CHROOT, reason="needs root and systemd's programs")
+def test_the_package_is_configured_in_a_chroot_without_proc(tmp_path: Path) -> None:
+    """As an installer of images has it: this machine's files below, and nothing mounted."""
+    text = (ROOT / "packaging/debian/build_deb.py").read_text()
+    (tmp_path / "postinst").write_text(text.partition('POSTINST = """')[2].partition('"""')[0])
+    (tmp_path / "tree").mkdir()
+    found = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", AS_INSTALLED, "-", tmp_path / "tree", UNITS, tmp_path / "postinst"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.splitlines()[-3:] == [
+        "/etc/fastbk 750 root fastbk", "/var/lib/fastbk 700 fastbk fastbk", "/var/log/fastbk 700 fastbk fastbk",
+    ]  # fmt: skip
 
 
 CAN_BOOT = os.geteuid() == 0 and all(map(shutil.which, ("systemd-nspawn", "mmdebstrap", "nsenter")))
@@ -172,6 +204,8 @@ def test_the_debian_package_lives_under_a_real_systemd(machine: Machine) -> None
 
     journal = machine("pgrep", "-f", "fastbk.server.journal.process").split()[0]
     machine("kill", "-STOP", journal)
+    # Its /proc is hidden from the supervisor: ProtectProc, and no process of a bookie is dumpable.
+    machine.until(bookie, lambda: "stopped by a signal" in machine("journalctl", "--no-pager", "-u", bookie))
     machine.until(bookie, lambda: machine.shows(bookie, "NRestarts") == "2")
     machine.until(bookie, lambda: machine.shows(bookie, "ActiveState") == "active")
     assert "Failed with result 'watchdog'" in machine("journalctl", "--no-pager", "-u", bookie)

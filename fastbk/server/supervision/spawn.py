@@ -27,6 +27,7 @@ from fastbk.native.segment import (
     seal_segment,
 )
 from fastbk.observe import logs
+from fastbk.observe.process_usage import ProcessUsage
 from fastbk.server import process_table
 from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
 from fastbk.server.configuration import bookie_config
@@ -79,6 +80,7 @@ class ChildProcess:
             )
         self.pid = self.popen.pid
         self.pidfd = os.pidfd_open(self.pid)
+        self.usage = ProcessUsage(self.pid)
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a control message; False when the child is gone or does not read (it is about to be
@@ -127,6 +129,7 @@ class ChildProcess:
     def close(self) -> None:
         """Close our descriptors of it."""
         self.control.close()
+        self.usage.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

@@ -11,6 +11,7 @@ metadata lists the bookie until the lease or session ends.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,10 +60,19 @@ class Watched:
     """For each word, how long it has stood still."""
 
 
-def process_state(pid: int) -> str:
-    """Return the letter of a process's state in /proc; empty when it cannot be read."""
+def process_state(pid: int, proc: str = "/proc") -> str:
+    """Return the letter of a process's state as /proc has it; empty when it cannot be found out.
+
+    A child's end or stop is told to its parent by the kernel. /proc may hide even children (systemd's
+    `ProtectProc=invisible`), since they are not dumpable.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None:
+            return "T"
+    except ChildProcessError:
+        pass  # another's, or gone
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ""

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -162,3 +164,40 @@ def test_a_heartbeat_has_one_owner(harness: Harness) -> None:
 def test_the_state_of_a_process_is_read_from_proc() -> None:
     assert process_state(os.getpid()) == "R"
     assert process_state(2**22 + 1) == ""
+
+
+HIDDEN = """
+import os, signal, time
+from fastbk.native.process import confine
+from fastbk.server.supervision.watchdog import process_state
+reader, writer = os.pipe()
+pid = os.fork()
+if pid == 0:
+    confine()  # as each process of a bookie: not dumpable
+    os.write(writer, b"1")
+    signal.pause()
+os.read(reader, 1)
+try:
+    assert not os.path.exists(f"/proc/{pid}/stat"), "hidden from its parent"
+    os.kill(pid, signal.SIGSTOP)
+    while (state := process_state(pid)) != "T":
+        assert not state
+    os.kill(pid, signal.SIGCONT)
+    while process_state(pid):
+        pass
+finally:
+    os.kill(pid, signal.SIGKILL)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL, "the end is there for whoever waits"
+print("told")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a /proc of its own")
+def test_a_stopped_child_is_found_where_proc_hides_it() -> None:
+    """systemd's ProtectProc=invisible is this option of the mount."""
+    mounted = 'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'
+    found = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounted, "-", sys.executable, "-c", HIDDEN],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found.stdout == "told\n", found.stderr
