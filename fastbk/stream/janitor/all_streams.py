@@ -94,7 +94,7 @@ async def _found(
         if chain is not None:
             known = VersionedChain(get_chain(chain.value), chain.version)
     except StorageError as error:
-        trouble = trouble or error
+        trouble = trouble or StorageError(str(error))  # without its traceback, which holds what was unpacked
     return StreamSnapshot(stream_id, record, known, policy, trouble, counted, path)
 
 
