@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.errors import Error
+from fastbk.errors import Error, StorageError
 from fastbk.observe import logs
 from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
 from fastbk.stream.namespace.listing import kept_bytes
@@ -15,6 +15,7 @@ from fastbk.stream.namespace.listing import kept_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fastbk.stream.chain.chain import Chain
     from fastbk.stream.client import Client
 
 INTERVAL_S = 15.0
@@ -46,6 +47,8 @@ class StreamRow:
     is_sealed: bool
     owner: str
     ledgers: tuple[int, ...]
+    fault: str = ""
+    """Why its records cannot be read; "": they can."""
 
 
 class StreamIndex:
@@ -94,14 +97,31 @@ class StreamIndex:
         rows.sort(key=lambda one: one.path)
         self.rows, self.left_out, self.read_s = tuple(rows), left_out, time.time()
 
+    async def _size_of(self, chain: Chain) -> int:
+        try:
+            (size_bytes,) = await kept_bytes(self._client.records, [chain])
+        except StorageError:
+            return 0
+        return size_bytes
+
     async def _rows_of(self, snapshots: Sequence[StreamSnapshot]) -> list[StreamRow]:
         shown = [
             (one, one.record, one.known.chain)
             for one in snapshots
             if one.path and one.record is not None and one.known is not None and not one.record.deleting
         ]
-        sizes = await kept_bytes(self._client.records, [chain for _, _, chain in shown])
-        return [
+        try:
+            sizes = await kept_bytes(self._client.records, [chain for _, _, chain in shown])
+        except StorageError:  # one page of one of them: the others are asked for alone
+            sizes = [await self._size_of(chain) for _, _, chain in shown]
+        bad = [
+            StreamRow(
+                one.path, one.path.rpartition("/")[0], one.stream_id, 0, 0, 0, 0, -1, False, "", (), str(one.trouble)
+            )
+            for one in snapshots
+            if one.path and one.known is None and one.trouble is not None
+        ]  # fmt: skip
+        return bad + [
             StreamRow(
                 snapshot.path,
                 snapshot.path.rpartition("/")[0],

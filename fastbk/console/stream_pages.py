@@ -64,10 +64,13 @@ async def stream(context: Context) -> Response:
         raise HTTPException(404, f"no stream {path}") from None
     # The newest ones: a stream may have a hundred thousand.
     first = max(1, info.last_dlsn.segment - SEGMENTS_SHOWN_MAX) if info.last_dlsn is not None else 1
-    segments = (await found.segments(first))[-SEGMENTS_SHOWN_MAX:]
+    segments, backlogs = [], []
+    if not info.fault:
+        segments = (await found.segments(first))[-SEGMENTS_SHOWN_MAX:]
+        backlogs = await found.backlogs()
     effective, own = policy_facts(await found.effective_policy()), policy_facts(await found.policy())
     return context.page(
-        "stream.html", info=info, namespace=namespace, segments=segments, cursors=await found.backlogs(),
+        "stream.html", info=info, namespace=namespace, segments=segments, cursors=backlogs,
         policy=policy_rows(effective, own), now_us=int(time.time() * 1e6),
         readable=may_read(context.principal, namespace),
         refused=why_not_change(context.principal, namespace, Right.TRUNCATE),

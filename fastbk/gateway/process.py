@@ -47,7 +47,7 @@ async def serve(config: GatewayConfig) -> None:
         audit = AuditLog(config.audit)
         await audit.begin(stack)
         scale = _scale()
-        budgets = Budgets(config.gateway.writes_per_s, config.gateway.write_bytes_per_s)
+        budgets = Budgets(config.gateway.writes_rate, config.gateway.data_rate_bytes)
         service = Service(calls, admission, audit, scale, budgets)
         stack.callback(service.waits.close)
         connections = Connections(service, admission, scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,14 @@ from fastbk.meta import gateway_messages as messages
 from fastbk.meta.gateway_messages import decode_request, encode, failure_of
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
-from fastbk.server.network.admission import Refused
+from fastbk.server.network.admission import Client, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastbk.client.metadata_calls import MetadataCalls
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.network.admission import Admission, Client
+    from fastbk.server.network.admission import Admission
     from fastbk.server.supervision.audit_log import AuditLog
 
 REQUESTS_MAX = 256
@@ -73,6 +75,8 @@ class Peer:
     """The client of one connection, and the token that it was last accepted with; b"": with none."""
 
     client: Client
+    certificate: Mapping[str, object] = field(default_factory=dict)
+    """What the connection showed."""
     token: bytes = b""
     waited_s: float = 0.0
     """How long its last request waited for a change."""
@@ -144,8 +148,8 @@ class Service:
         if isinstance(request, _WRITES) and (used_up := self._budgets.take(principal, size_bytes)):
             self.limits.note(used_up)
             raise MetadataUnavailable(
-                f"{principal} has used up its {used_up.replace('_', ' ')} of ten seconds: try again, or have the"
-                f" gateway's {used_up}_per_s raised",
+                f"{principal} has used up its {used_up} of ten seconds: try again, or have the"
+                f" gateway's {used_up}_rate raised",
                 outcome="not_written",
             )
 
@@ -178,8 +182,11 @@ class Service:
             return self._refuse(peer, shown, shown)
         try:
             if token and self._admission.takes("token") and token != peer.token:
-                self._admission.by_token(peer.client, token)
-                peer.token = token
+                # Another client's, perhaps, behind a proxy: nothing of the one before is the new one's.
+                client = Client(is_secure=peer.client.is_secure, address=peer.client.address)
+                self._admission.meet(client, peer.certificate)
+                peer.client, peer.token = client, token
+                self._admission.by_token(client, token)
         except Refused as refused:
             peer.token = b""
             return self._refuse(peer, str(refused), refused.detail)

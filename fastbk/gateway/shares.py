@@ -59,7 +59,7 @@ class Budgets:
         self, writes_per_s: float, bytes_per_s: float, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         """0: no limit."""
-        self._rates = {"writes": writes_per_s, "write_bytes": bytes_per_s}
+        self._rates = {"writes": writes_per_s, "data": bytes_per_s}
         self._clock_s = clock_s
         self._known: OrderedDict[str, dict[str, RateLimit]] = OrderedDict()
 

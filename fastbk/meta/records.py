@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from fastbk.errors import ConfigError, MetadataConflict
+from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.api import Watch
+
+T = TypeVar("T")
 
 VALUE_BYTES_MAX = 900_000
 """What ZooKeeper takes in one node by default, with room for the request around it."""
@@ -77,6 +79,22 @@ class RecordStore(Protocol):
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call back after names came or went directly below, from now on; changes may be told as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """One that nobody can read, or that says what cannot be: in a list of many, it is named and passed over."""
+
+    path: str
+    reason: str
+
+
+def decoded(path: str, decode: Callable[[], T]) -> T | BadRecord:
+    """Return what `decode` makes of the record at `path`, or what is wrong with it."""
+    try:
+        return decode()
+    except (StorageError, ConfigError) as error:
+        return BadRecord(path, str(error))
 
 
 def check_path(path: str) -> str:

@@ -248,7 +248,7 @@ class Stream:
     async def info(self) -> StreamInfo:
         """Return what metadata says of it: one request, nothing is asked of bookies. Raises StreamNotFound."""
         stream_id = (await self.context()).stream_id
-        found = await infos_of(self._catalog.records, self.namespace, [stream_id])
+        found = await infos_of(self._catalog.records, self.namespace, {stream_id: self.name})
         if not found:
             raise StreamNotFound(f"there is no stream {self.path}: it was deleted")
         return found[0]

@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import queue
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,9 +25,22 @@ from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataUnavailable, Unauthorized
-from fastbk.meta import gateway_calls, gateway_watches, open_store
+from fastbk.meta import MetadataStore, gateway_calls, gateway_watches, open_store
 from fastbk.meta.gateway import GatewayAccess
+from fastbk.meta.records import Change
+from fastbk.model.ledger import LedgerState
 from fastbk.private_files import write_text
+from fastbk.stream.chain.chain import Chain, get_chain, put_chain
+from fastbk.stream.chain.changes import (
+    Contents,
+    add_segment,
+    close_segment,
+    open_for_append,
+    reserve,
+)
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.paths import chain_path
+from fastbk.stream.positions import DLSN
 from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess
@@ -319,3 +333,97 @@ def test_commands_use_a_gateway(
         wait_until(lambda: len(client.list_bookies()) == 3, "three bookies are listed")
     finally:
         client.close()
+
+
+# --- numbers of one client's that would delete another's --------------------------------------------------------------
+
+
+class Liar:
+    """A client that may read and add, and writes metadata itself."""
+
+    def __init__(self, store: MetadataStore, stream_id: str) -> None:
+        self.store = store
+        self._stream_id = stream_id
+        (found,) = store.records.read([chain_path(stream_id)])
+        assert found is not None
+        self.honest = get_chain(found.value).rows[0].ledger_id
+
+    def change(self, decide: Callable[[Chain], Chain]) -> None:
+        path = chain_path(self._stream_id)
+        (found,) = self.store.records.read([path])
+        assert found is not None
+        self.store.records.change([Change(path, put_chain(decide(get_chain(found.value))), found.version)])
+
+    def segment(self, last_entry_id: int, length: int, records: int = 1) -> int:
+        """Add a segment of an empty ledger that says it has so much; return the ledger's id."""
+        self.change(lambda chain: open_for_append(chain, f"liar{length}"))
+        ledger_id = self.store.next_ledger_id()
+        self.change(lambda chain: reserve(chain, chain.epoch, ledger_id))
+        honest = self.store.read_ledger(self.honest).metadata
+        value = dataclasses.replace(
+            honest, state=LedgerState.OPEN, last_entry_id=-1, length=0, creation_token=ledger_id + 1
+        )
+        version = self.store.create_ledger(ledger_id, value)
+        now_us = time.time_ns() // 1000
+        self.change(lambda chain: add_segment(chain, chain.epoch, ledger_id, now_us))
+        closed = dataclasses.replace(value, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+        self.store.update_ledger(ledger_id, closed, version)
+
+        def close(chain: Chain) -> Chain:
+            dlsn = DLSN(chain.next_number - 1, last_entry_id, 0)
+            txid = max(chain.last_txid, 0)
+            return close_segment(
+                chain, ledger_id, Contents(records, txid, txid, now_us, now_us, dlsn, -1, length), chain.epoch
+            )
+
+        self.change(close)
+        return ledger_id
+
+
+async def test_who_may_only_add_deletes_no_segment_by_what_it_says_of_its_own(
+    uri: str, tls: TlsOptions, token: Callable[..., Credentials]
+) -> None:
+    """The operator's janitor deletes by size what bookies hold, whatever a chain says (INV-W8)."""
+    admin = token(*WRITER, "admin", "delete", "truncate", name="admin", subject="operator")
+    liar = token(*WRITER, name="liar", subject="liar", namespaces=("lies", "lies/*"))
+    async with fastbk.connect(uri, tls=tls, credentials=admin) as client:
+        space = client.namespace("lies")
+        await space.create(fastbk.PolicyPatch(retention_bytes=64 << 20, bytes_max=1 << 30))
+        stream = await space.create_stream("orders")
+        for _ in range(3):
+            async with stream.writer() as writer:
+                await asyncio.gather(*[writer.append(b"x" * 1000) for _ in range(20)])
+        stream_id = (await stream.context()).stream_id
+        before = (await stream.info()).records
+
+        def attack() -> None:
+            with closing(open_store(uri, access=GatewayAccess(tls, liar))) as store:
+                attacker = Liar(store, stream_id)
+                with pytest.raises(Unauthorized, match="no bookie holds"):
+                    attacker.segment(0, 1 << 41)
+
+        await asyncio.to_thread(attack)
+        await _recovered(stream)
+
+        def attack_by_many_entries() -> None:
+            with closing(open_store(uri, access=GatewayAccess(tls, liar))) as store:
+                for _ in range(3):
+                    Liar(store, stream_id).segment(99_999, 2 << 30)
+
+        await asyncio.to_thread(attack_by_many_entries)
+        janitor = Janitor(client, JanitorOptions(thorough_every=1))
+        for _ in range(3):
+            await janitor.pass_once()
+        info = await stream.info()
+        assert (info.segments, info.records) == (6, before + 3), "the closed segments of others stay"
+        # An honest client's large segments do count.
+        await stream.set_policy(fastbk.PolicyPatch(retention_bytes=1000))
+        await janitor.pass_once()
+        left = await stream.info()
+        assert left.segments == 6, "behind the honest segments there are only lies"
+
+
+async def _recovered(stream: fastbk.Stream) -> None:
+    """Open a stream whose open segment was left, as an honest writer does."""
+    async with stream.writer() as writer:
+        await writer.flush()

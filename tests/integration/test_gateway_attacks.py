@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -107,6 +108,25 @@ def test_a_connection_that_showed_a_token_serves_no_request_without_one(port: Po
             port.send(connection, "draw-id", DRAW, token)
             assert port.status(connection) == status
         assert port.status(connection) == 0, "a stranger does not stay"
+
+
+def test_clients_share_a_connection_behind_a_proxy_each_judged_by_its_own_token(port: Port) -> None:
+    with port.connect() as connection:
+        for subject, operation, status in (("one", "add", 200), ("two", "read", 403), ("one", "add", 200)):
+            port.send(connection, "draw-id", DRAW, port.token(operation, subject=subject))
+            assert port.status(connection) == status
+
+
+def test_a_client_beyond_its_budget_is_slowed_down_to_it(tmp_path: Path) -> None:
+    gateway = GatewayProcess(tmp_path / "gateway", new_cluster(tmp_path / "metadata.sqlite"), None, writes_rate=5)
+    gateway.start()
+    with ExitStack() as stack:
+        stack.callback(gateway.stop)
+        with closing(open_store(gateway.uri, 20)) as store:
+            began_s = time.monotonic()
+            drawn = {store.next_ledger_id() for _ in range(60)}
+            assert len(drawn) == 60 and time.monotonic() - began_s > 1.0, "fifty at once, and five a second"
+        assert any(line["limit"] == "writes" for line in gateway.logged("gateway.limit_reached"))
 
 
 def test_idle_strangers_lock_nobody_out_of_a_gateway_with_few_descriptors(tmp_path: Path) -> None:

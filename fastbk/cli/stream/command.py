@@ -122,6 +122,10 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     info = await stream.info()
     found = _facts(info)
+    if info.fault:
+        note(f"nobody can read {info.path}: `fastbk stream delete {info.path}` deletes it with its ledgers")
+        print_answer(options, found, *_lines({"stream": info.path, "id": info.id, "fault": info.fault}))
+        return 1
     last = await stream.last_position()
     if last is not None:
         found |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
@@ -153,6 +157,7 @@ def _facts(info: StreamInfo) -> dict[str, object]:
         "last_txid": info.last_txid,
         "epoch": info.epoch,
         "owner": info.owner,
+        **({"fault": info.fault} if info.fault else {}),
     }
 
 
@@ -177,6 +182,9 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
         return 0
     rows = [("stream", "segments", "records", "size", "")]
     for info in infos:
+        if info.fault:
+            rows.append((info.path, "-", "-", "-", f"bad: {info.fault}"))
+            continue
         mark = "sealed" if info.is_sealed else ("open" if info.open_segments else "")
         size = format_size(info.size_bytes)
         rows.append((info.path, f"{info.segments:,}", f"{info.records:,}", size, mark))

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from fastbk.client.client import Client
 from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
-from fastbk.meta.records import Change, VersionedRecord
+from fastbk.meta.records import BadRecord, Change, VersionedRecord, decoded
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, SEGMENT_KEY
 from fastbk.observe.library_log import LibraryLog
@@ -112,13 +112,19 @@ async def draw_ledger(client: Client, draft: Draft) -> tuple[LedgerId, Draft]:
 
 
 async def drafts_of(client: Client, stream_id: str) -> list[Draft]:
-    """Return the drafts of a stream, of all keys."""
-    folder, found = drafts_path(stream_id), []
+    """Return the drafts of a stream, of all keys; one whose record cannot be read is logged and passed over."""
+    folder, found = drafts_path(stream_id), list[Draft]()
     (names,) = await client.records.children_of([folder])
     for at in range(0, len(names), READ_AT_ONCE):
         some = names[at : at + READ_AT_ONCE]
         read = await client.records.read_all([f"{folder}/{name}" for name in some])
-        found += [_read(stream_id, name, one) for name, one in zip(some, read, strict=True) if one]
+        for name, one in zip(some, read, strict=True):
+            if one is not None:
+                draft = decoded(f"{folder}/{name}", lambda: _read(stream_id, name, one))  # noqa: B023
+                if isinstance(draft, BadRecord):
+                    _log.warning("stream.bad_record", path=draft.path, reason=draft.reason)
+                else:
+                    found.append(draft)
     return found
 
 

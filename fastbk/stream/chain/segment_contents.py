@@ -62,6 +62,28 @@ async def _head(reader: LedgerReader, entry_id: int) -> Head:
     return head_of(entry)
 
 
+async def holds_byte(reader: LedgerReader, position: int) -> bool:
+    """Return whether bookies hold the byte at `position` of all the data of a closed ledger.
+
+    Each entry says how many bytes there are up to its end. Entries that say so of more than they have cannot cover all
+    positions: of those that are drawn, this is true for a share that is at most the share of bytes that are there.
+    Raises what reads raise.
+    """
+    low, high = 0, reader.metadata.last_entry_id or 0
+    while low < high:
+        middle = (low + high) // 2
+        length, _ = await _length(reader, middle)
+        low, high = (low, middle) if length > position else (middle + 1, high)
+    length, size_bytes = await _length(reader, low)
+    return length - size_bytes <= position < length
+
+
+async def _length(reader: LedgerReader, entry_id: int) -> tuple[int, int]:
+    """Return the bytes of data up to the end of an entry, as its writer said, and those of the entry itself."""
+    (batch,) = [one async for one in reader.read_batches(entry_id, entry_id)]
+    return batch.lengths[0], batch.size_bytes
+
+
 def head_of(entry: Entry) -> Head:
     """Return an entry's head. Raises StorageError for what is no entry of a stream."""
     try:

@@ -6,6 +6,7 @@ another holder; so a change that loses against one's own earlier change, whose a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ from fastbk.errors import (
     MetadataConflict,
     MetadataUnavailable,
     QuotaExceeded,
+    StorageError,
 )
-from fastbk.meta.records import Change
+from fastbk.meta.records import BadRecord, Change, decoded
 from fastbk.model.ledger import CURSOR_KEY
-from fastbk.stream.cursor.state import CursorRecord, get_record, put_record
+from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record, put_record
 from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN
 
@@ -34,7 +36,9 @@ NAME_BYTES_MAX = 80
 """Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
 CURSORS_MAX = 1000
 """Of one stream. They are listed by one answer, and a janitor reads them all where they hold data."""
-LIST_AT_ONCE = 200
+LIST_AT_ONCE = 50
+"""Of 512 kB at most each."""
+_UNREADABLE = CursorRecord(CursorState())
 TRIES_MAX = 8
 
 
@@ -70,6 +74,8 @@ class CursorInfo:
     """All ledgers that are named by it."""
     version: int
     """Of its record."""
+    fault: str = ""
+    """Why its record cannot be read; "": it can. It holds all that it may hold then, until it is deleted."""
 
     def is_expired(self, now_us: int) -> bool:
         """Whether nobody has used it for as long as it said."""
@@ -122,18 +128,21 @@ def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:
 
 
 async def cursors_of(records: RecordCalls, stream_id: str) -> list[CursorInfo]:
-    """Return a stream's cursors, by name. Raises MetadataUnavailable, StorageError."""
+    """Return a stream's cursors, by name; one whose record cannot be read has a `fault`. Raises MetadataUnavailable."""
     folder = cursors_path(stream_id)
     names = await records.children(folder)
     infos: list[CursorInfo] = []
     for at in range(0, len(names), LIST_AT_ONCE):
         some = names[at : at + LIST_AT_ONCE]
         found = await records.read_all([f"{folder}/{name}" for name in some])
-        infos += [
-            info_of(unquote(name), get_record(one.value), one.version)
-            for name, one in zip(some, found, strict=True)
-            if one is not None
-        ]
+        for name, one in zip(some, found, strict=True):
+            if one is not None:
+                record = decoded(f"{folder}/{name}", lambda: get_record(one.value))  # noqa: B023
+                if isinstance(record, BadRecord):
+                    unknown = info_of(unquote(name), _UNREADABLE, one.version)
+                    infos.append(dataclasses.replace(unknown, fault=record.reason))
+                else:
+                    infos.append(info_of(unquote(name), record, one.version))
     return infos
 
 
@@ -156,7 +165,18 @@ async def delete_cursor(
         found = await client.records.read(path)
         if found is None:
             return False
-        record, held = get_record(found.value), found.version
+        held = found.version
+        try:
+            record = get_record(found.value)
+        except StorageError:
+            if expected is not None and expected.version != held:
+                return False
+            # Its ledgers are not known: they go with the stream, as no record names them any more.
+            try:
+                await client.records.change(Change(path, None, held))
+            except MetadataConflict:
+                continue
+            return True
         if not record.is_deleting and expected is not None and expected.version != held:
             return False
         try:

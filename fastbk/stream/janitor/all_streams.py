@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fastbk.client.record_calls import RecordCalls
-from fastbk.errors import Error
+from fastbk.errors import Error, MetadataUnavailable, StorageError
 from fastbk.meta.records import VersionedRecord
 from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.chain.store import VersionedChain
@@ -78,20 +78,24 @@ async def _found(
     record: StreamRecord | None = None
     known: VersionedChain | None = None
     policy: StreamPolicy | None = None
+    path, counted = "", tuple[str, ...]()
+    trouble: Error | None = None
     try:
         if raw is not None:
             record = get(StreamRecord, raw.value, stream_path(stream_id))
+            space = await namespaces.of(record.namespace)
+            path, counted = "/".join([*space.path, record.name]), space.counted
+            policy = effective([*space.patches, record.policy])
+    except MetadataUnavailable:
+        raise
+    except Error as error:
+        trouble, policy = error, None
+    try:
         if chain is not None:
             known = VersionedChain(get_chain(chain.value), chain.version)
-        if record is not None:
-            space = await namespaces.of(record.namespace)
-            policy = effective([*space.patches, record.policy])
-    except Error as error:
-        return StreamSnapshot(stream_id, record, known, None, error)
-    if record is None:
-        return StreamSnapshot(stream_id, record, known, policy)
-    path = "/".join([*space.path, record.name])
-    return StreamSnapshot(stream_id, record, known, policy, None, space.counted, path)
+    except StorageError as error:
+        trouble = trouble or StorageError(str(error))  # without its traceback, which holds what was unpacked
+    return StreamSnapshot(stream_id, record, known, policy, trouble, counted, path)
 
 
 class _Space(NamedTuple):
@@ -120,7 +124,9 @@ class Namespaces:
             record = NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, path)
             unknown.append((namespace_id, record))
             namespace_id = record.parent
-        space = self._known.get(namespace_id, _Space())
+        if namespace_id not in self._known:
+            raise StorageError(f"namespace {unknown[0][0]} lies in itself, or below {NAMESPACES_DEEP_MAX} others")
+        space = self._known[namespace_id]
         for one_id, record in reversed(unknown):
             space = self._known[one_id] = _Space(
                 (*space.path, record.name) if record.name else space.path,

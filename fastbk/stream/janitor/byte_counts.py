@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 
-from fastbk.client.record_calls import RecordCalls
+from fastbk.client.client import Client
 from fastbk.errors import MetadataConflict
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import clock_us
 from fastbk.stream.janitor.all_streams import StreamSnapshot, ids_below
+from fastbk.stream.janitor.retention import items_of
+from fastbk.stream.janitor.segment_deletion import HeldSizes
 from fastbk.stream.namespace.catalog import Versioned, records_at
 from fastbk.stream.namespace.listing import kept_bytes
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
@@ -26,8 +29,10 @@ COUNTS_AT_ONCE = 200
 class ByteCounts:
     """What one pass has counted so far, by the ids of namespaces."""
 
-    def __init__(self, records: RecordCalls) -> None:
-        self._records = records
+    def __init__(self, client: Client, sizes: HeldSizes) -> None:
+        self._client = client
+        self._records = client.records
+        self._sizes = sizes
         self._began_us = clock_us()
         self._counts: Counter[str] = Counter()
 
@@ -36,6 +41,11 @@ class ByteCounts:
         size_bytes = 0
         if found.counted_in and chain is not None:
             (size_bytes,) = await kept_bytes(self._records, [chain])
+            # What a stream's writers say of its size must not use up the quota of others.
+            store = ChainStore(self._records, found.stream_id, self._client.config.metadata_timeout)
+            items = items_of(chain)
+            held = await self._sizes.prove_new(store, items)
+            size_bytes -= sum(one.size_bytes for one in items) - sum(one.size_bytes for one in held)
         for namespace_id in found.counted_in:
             self._counts[namespace_id] += size_bytes
 

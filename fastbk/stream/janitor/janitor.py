@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from fastbk.client.client import Client
@@ -36,6 +37,7 @@ from fastbk.stream.janitor.cursor_gauges import CursorGauges
 from fastbk.stream.janitor.idle_rolling import IdleRolling
 from fastbk.stream.janitor.segment_deletion import (
     Deleter,
+    HeldSizes,
     delete_below,
     delete_pending,
     delete_unnamed_pages,
@@ -131,6 +133,7 @@ class Janitor:
         self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
         self._client = client
         self._deleter = Deleter(client, Audit(sink), RateLimit(self.options.ledgers_per_s))
+        self._sizes = HeldSizes(client)
         self._rolls = IdleRolling(client, self.options.roll_grace_s)
         self._pass = 0
 
@@ -162,7 +165,7 @@ class Janitor:
         try:
             await self._client.records.check_not_held()
             self.gauges.begin()
-            sizes = ByteCounts(self._client.records)
+            sizes = ByteCounts(self._client, self._sizes)
             async for some in all_streams(self._client.records):
                 await self._process_all(some, counts, every, sizes)
             await sizes.write()
@@ -292,19 +295,40 @@ class Janitor:
         policy = policy or DEFAULT_POLICY  # not known: only what was cut off explicitly goes
         if is_thorough:
             await self._cursor_marks(store.stream_id, now_us, counts)
-        items = retention.items_of(chain)
-        while page := retention.page_needed(items, policy, now_us):
-            items = retention.opened(items, page, await store.page(page), chain.deleting)
-        points = retention.points(chain, items, policy, (), now_us)
-        below = await _below(store, chain, points)
+        points, below, items = await self._points(store, chain, policy, (), now_us)
         if below <= chain.deleting or len(items) == 0:
             return known
+        marks: list[DLSN] = []
         if policy.hold_for_cursors:
             marks = await self._cursor_marks(store.stream_id, now_us, counts)
-            points = retention.points(chain, items, policy, marks, now_us)
-            below = await _below(store, chain, points)
+            points, below, items = await self._points(store, chain, policy, marks, now_us)
+        by_age = retention.without_sizes(policy)
+        while policy != by_age and below > chain.deleting:
+            # By size only what bookies hold counts: who may append says how much there is behind.
+            aged = await self._points(store, chain, by_age, marks, now_us)
+            if below <= aged[1]:
+                break
+            kept = [item for item in items if retention.first_number(item) >= below]
+            try:
+                if await self._sizes.prove(store, kept):
+                    break
+            except (Error, TimeoutError) as error:
+                _log.warning("janitor.size_not_proven", stream=store.stream_id, reason=str(error) or "it took too long")
+                policy = by_age
+            points, below, items = await self._points(store, chain, policy, marks, now_us)
         reason = f"all of it lies before {points.target}: {_why(chain, points)}"
         return await delete_below(self._deleter, store, known, below, reason)
+
+    async def _points(
+        self, store: ChainStore, chain: Chain, policy: StreamPolicy, marks: Sequence[DLSN], now_us: int
+    ) -> tuple[retention.Points, int, list[retention.Item]]:
+        """Return what retention comes to, the number below which segments may go, and the items that say so."""
+        items = self._sizes.corrected(store.stream_id, retention.items_of(chain))
+        while page := retention.page_needed(items, policy, now_us):
+            rows = self._sizes.corrected(store.stream_id, await store.page(page))
+            items = retention.opened(items, page, rows, chain.deleting)
+        points = retention.points(chain, items, policy, marks, now_us)
+        return points, await _below(store, chain, points), items
 
     async def _cursor_marks(self, stream_id: str, now_us: int, counts: Counts) -> list[DLSN]:
         """Return the marks of the cursors that hold; delete those that have expired."""
@@ -316,6 +340,8 @@ class Janitor:
                 if await delete_cursor(self._client, stream_id, cursor.name, expected=cursor):
                     counts.cursors_expired += 1
                     continue
+            if cursor.fault:
+                _log.warning("janitor.bad_cursor", stream=stream_id, cursor=cursor.name, reason=cursor.fault)
             if cursor.holds:
                 marks.append(cursor.mark)
         return marks

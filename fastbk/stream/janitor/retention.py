@@ -49,6 +49,11 @@ def items_of(chain: Chain) -> list[Item]:
     return pages + [row for row in chain.rows if not row.is_open and row.number >= chain.deleting]
 
 
+def without_sizes(policy: StreamPolicy) -> StreamPolicy:
+    """Return a policy that deletes by age only."""
+    return msgspec.structs.replace(policy, retention_bytes=0, hard_bytes=0)
+
+
 def first_number(item: Item) -> int:
     """Return the number of an item's first segment."""
     return item.number if isinstance(item, Segment) else item.first
@@ -103,11 +108,11 @@ def page_needed(items: Sequence[Item], policy: StreamPolicy, now_us: int) -> Pag
 
 
 def opened(
-    items: Sequence[Item], page: PageRef, rows: Sequence[Segment], deleting: int
+    items: Sequence[Item], page: PageRef, rows: Sequence[Item], deleting: int
 ) -> list[Item]:
     """Return the items with that page's rows in its place."""
     at = items.index(page)
-    kept = [row for row in rows if row.number >= deleting]
+    kept = [row for row in rows if first_number(row) >= deleting]
     return [*items[:at], *kept, *items[at + 1 :]]
 
 

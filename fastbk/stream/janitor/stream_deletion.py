@@ -8,19 +8,24 @@ writer is shut out by the chain, and finds its ledger gone; what it has under wa
 from __future__ import annotations
 
 from functools import partial
+from urllib.parse import unquote
 
 from fastbk.client.client import Client
-from fastbk.errors import MetadataConflict, StreamNotFound
+from fastbk.errors import MetadataConflict, StorageError, StreamNotFound
 from fastbk.meta.records import Change
-from fastbk.stream.chain.chain import NONE, Chain
-from fastbk.stream.chain.changes import condemn, drop_condemned, forget_deleted
+from fastbk.model.ledger import STREAM_KEY
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.chain.chain import NONE, Chain, Segment, put_chain
+from fastbk.stream.chain.changes import CONDEMNED, condemn, drop_condemned, forget_deleted
 from fastbk.stream.chain.drafts import drafts_of, give_up
-from fastbk.stream.chain.store import ChainStore, VersionedChain
+from fastbk.stream.chain.store import ChainStore, VersionedChain, page_path
 from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.janitor.audit import Audit
 from fastbk.stream.janitor.segment_deletion import Deleter, delete_records
 from fastbk.stream.namespace.tree_records import StreamRecord, get
-from fastbk.stream.paths import cursors_path, pages_path, stream_path
+from fastbk.stream.paths import cursors_path, drafts_path, pages_path, stream_path
+
+_log = LibraryLog("fastbk.stream")
 
 REASON = "the stream was deleted"
 TRIES_MAX = 20
@@ -41,7 +46,7 @@ async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None 
         raise MetadataConflict(f"stream {stream_id} has a name: nothing of it is deleted")
     store = ChainStore(client.records, stream_id, client.config.metadata_timeout)
     try:
-        known = await store.change(condemn)
+        known = await _condemned(deleter, store)
     except StreamNotFound:
         await delete_leftovers(deleter, stream_id)
         return
@@ -61,13 +66,39 @@ async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None 
     await delete_leftovers(deleter, stream_id)
 
 
+async def _condemned(deleter: Deleter, store: ChainStore) -> VersionedChain:
+    """Shut writers out; return the chain. One that cannot be read goes with all ledgers that say they are its stream's.
+
+    Raises StreamNotFound, MetadataConflict.
+    """
+    try:
+        return await store.change(condemn)
+    except StorageError as error:
+        client, stream_id = deleter.client, store.stream_id
+        raw = await client.records.read(store.path)
+        if raw is None:
+            raise StreamNotFound(f"there is no stream {stream_id}") from None
+        _log.warning("stream.bad_record", path=store.path, reason=str(error))
+        # Nobody can change such a chain, so no ledger comes to it; one page of a damaged chain is as bad as the chain.
+        owner = stream_id.encode()
+        mine = [one.ledger_id async for one in client.list_ledgers() if one.metadata.custom.get(STREAM_KEY) == owner]
+        await deleter.ledgers_of(stream_id, (), mine, REASON)
+        empty = Chain(stream_id, owner=CONDEMNED, is_sealed=True)
+        (version,) = await client.records.change(Change(store.path, put_chain(empty), raw.version))
+        return VersionedChain(empty, version)
+
+
 async def _delete_ledgers(
     deleter: Deleter, store: ChainStore, known: VersionedChain
 ) -> VersionedChain:
     """Delete all ledgers that the chain names: those of pages first, page by page, as they are the oldest."""
     while known.chain.pages:
         page = known.chain.pages[0]
-        rows = [row for row in await store.page(page) if row.number >= known.chain.head]
+        rows: list[Segment] = []
+        try:
+            rows = [row for row in await store.page(page) if row.number >= known.chain.head]
+        except StorageError as error:  # its ledgers stay, and `fastbk doctor` names ledgers that no chain does
+            _log.warning("stream.bad_record", path=page_path(store.stream_id, page), reason=str(error))
         await deleter.ledgers_of(store.stream_id, rows, (), REASON)
         known = await store.change(partial(drop_condemned, below=page.last + 1), known)
     while (others := _other_ledgers(known.chain)) or known.chain.rows:
@@ -104,10 +135,12 @@ async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
     if cursors:
         for name in cursors:
             await deleter.audit.record(REASON, {"stream": stream_id, "cursor": name})
-            await delete_cursor(client, stream_id, name)
+            await delete_cursor(client, stream_id, unquote(name))
     drafts = await drafts_of(client, stream_id)
     for draft in drafts:
         await deleter.audit.record(REASON, draft.event())
     await give_up(client, drafts)
-    pages = await client.records.children(folder)
-    await delete_records(client, [f"{folder}/{name}" for name in pages])
+    # Pages, and what no cursor or draft can be: it has no ledgers that anybody knows of.
+    for below in (folder, cursors_path(stream_id), drafts_path(stream_id)):
+        rest = await client.records.children(below)
+        await delete_records(client, [f"{below}/{name}" for name in rest])

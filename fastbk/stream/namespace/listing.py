@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import dataclasses
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from fastbk.client.record_calls import RecordCalls
+from fastbk.errors import StorageError
+from fastbk.meta.records import BadRecord, decoded
 from fastbk.stream.chain.chain import Chain, get_chain, get_page
 from fastbk.stream.chain.store import page_path
 from fastbk.stream.namespace.catalog import Catalog, entries_at, label
@@ -57,6 +62,8 @@ class StreamInfo:
     """How often it was opened for append."""
     owner: str
     """Who said so last: a hint for people."""
+    fault: str = ""
+    """Why its records cannot be read; "": they can. The other figures mean nothing then, but for name and id."""
 
 
 async def entries_of(
@@ -82,25 +89,42 @@ async def _names(catalog: Catalog, namespace_id: str, prefix: str) -> list[str]:
 
 
 async def infos_of(
-    records: RecordCalls, path: tuple[str, ...], ids: Sequence[str]
+    records: RecordCalls, path: tuple[str, ...], names: Mapping[str, str]
 ) -> list[StreamInfo]:
-    """Return what metadata says of these streams of a namespace; not of those that are gone."""
+    """Return what metadata says of these streams of a namespace, by id with their names; not of those that are gone.
+
+    One whose records cannot be read has a `fault`.
+    """
+    ids = [*names]
     found = await records.read_all(
         [one for stream_id in ids for one in (stream_path(stream_id), chain_path(stream_id))]
     )
-    read: list[tuple[StreamRecord, Chain]] = []
+    infos: list[StreamInfo] = []
     for at, stream_id in enumerate(ids):
-        record, chain = found[2 * at], found[2 * at + 1]
-        if record is None or chain is None:
+        raw, raw_chain = found[2 * at], found[2 * at + 1]
+        if raw is None or raw_chain is None:
             continue
-        value = get(StreamRecord, record.value, stream_path(stream_id))
-        if not value.deleting:
-            read.append((value, get_chain(chain.value)))
-    sizes = await kept_bytes(records, [chain for _, chain in read])
-    return [
-        _info(path, record, chain, size_bytes)
-        for (record, chain), size_bytes in zip(read, sizes, strict=True)
-    ]
+        where = stream_path(stream_id)
+        record = decoded(where, lambda: get(StreamRecord, raw.value, where))  # noqa: B023
+        chain = decoded(chain_path(stream_id), lambda: get_chain(raw_chain.value))  # noqa: B023
+        if isinstance(record, StreamRecord) and record.deleting:
+            continue
+        name = names.get(stream_id, stream_id)
+        if isinstance(record, StreamRecord):
+            name = record.name
+        if isinstance(record, BadRecord):
+            infos.append(_bad_info(path, name, stream_id, StreamRecord("", name), record))
+        elif isinstance(chain, BadRecord):
+            infos.append(_bad_info(path, name, stream_id, record, chain))
+        else:
+            try:
+                (size_bytes,) = await kept_bytes(records, [chain])
+            except StorageError as error:
+                bad = BadRecord(chain_path(stream_id), str(error))
+                infos.append(_bad_info(path, name, stream_id, record, bad))
+            else:
+                infos.append(_info(path, record, chain, size_bytes))
+    return infos
 
 
 async def kept_bytes(records: RecordCalls, chains: Sequence[Chain]) -> list[int]:
@@ -127,6 +151,14 @@ async def _gone_bytes(records: RecordCalls, chains: Sequence[Chain]) -> dict[str
         for chain, raw in zip(cut, found, strict=True)
         if raw is not None
     }
+
+
+def _bad_info(
+    path: tuple[str, ...], name: str, stream_id: str, record: StreamRecord, bad: BadRecord
+) -> StreamInfo:
+    fault = f"{bad.path}: {bad.reason}"
+    info = _info(path, msgspec.structs.replace(record, name=name), Chain(stream_id), 0)
+    return dataclasses.replace(info, fault=fault)
 
 
 def _info(path: tuple[str, ...], record: StreamRecord, chain: Chain, size_bytes: int) -> StreamInfo:
@@ -156,15 +188,16 @@ async def list_streams(
     """Yield the streams of a namespace by name, those of the namespaces below it behind them."""
     place = await catalog.place(path)
     waiting = [(path, place.here.id, prefix)]
+    seen = {place.here.id}  # a damaged tree may lead into itself
     while waiting:
         where, namespace_id, begins = waiting.pop(0)
         async for entries in entries_of(catalog, namespace_id, begins):
-            streams = [one.id for _, one in entries if one.kind == "stream"]
+            streams = [(name, one.id) for name, one in entries if one.kind == "stream"]
             if recursive:
-                below = [(name, one.id) for name, one in entries if one.kind == "namespace"]
+                below = [(name, one.id) for name, one in entries if one.kind == "namespace" and one.id not in seen]
+                seen.update(one_id for _, one_id in below)
                 waiting += [((*where, name), one_id, "") for name, one_id in below]
             for at in range(0, len(streams), STREAMS_AT_ONCE):
-                for info in await infos_of(
-                    catalog.records, where, streams[at : at + STREAMS_AT_ONCE]
-                ):
+                some = {one_id: name for name, one_id in streams[at : at + STREAMS_AT_ONCE]}
+                for info in await infos_of(catalog.records, where, some):
                     yield info

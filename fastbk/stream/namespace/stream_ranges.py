@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fastbk.errors import DataLost, Error, NoSuchLedger, StreamNotFound
+from fastbk.meta.records import BadRecord, decoded
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import NONE, Chain, Segment, get_chain
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.context import StreamContext, gathered
@@ -24,6 +26,8 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.search import first_from, tail_position
 from fastbk.stream.reader.segment_search import SegmentAt
 from fastbk.stream.reader.stream_reader import average_bytes
+
+_log = LibraryLog("fastbk.stream")
 
 ASKED_TOGETHER = 64
 """Streams of which bookies are asked at once."""
@@ -194,7 +198,10 @@ class StreamRanges:
                     continue  # deleted just now
                 held = self._held.get(stream_id)
                 if held is None or held.version != raw.version:
-                    chain = get_chain(raw.value)
+                    chain = decoded(chain_path(stream_id), lambda: get_chain(raw.value))  # noqa: B023
+                    if isinstance(chain, BadRecord):
+                        _log.warning("stream.bad_record", path=chain.path, reason=chain.reason)
+                        continue
                     if chain.owner == CONDEMNED:
                         continue
                     held = await self._hold(raw.version, chain)

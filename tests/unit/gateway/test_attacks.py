@@ -135,7 +135,7 @@ def test_nobody_spoils_the_counts_that_all_who_create_something_write(store: Met
     version = version_of(store, path)
     long = put(UsageRecord(2, 0, 2))[:-1] + b',"more":"%b"}' % (b"x" * USAGE_BYTES_MAX)
     for value in (put(UsageRecord(2, 1, 2)), b'{"streams":2,"names":2,"changes":%d}' % 10**40, long):
-        with pytest.raises(Unauthorized, match="count|changes|bytes"):
+        with pytest.raises(Unauthorized, match=r"count|changes|bytes"):
             shop.change([Change(path, value, version)])
 
 

@@ -71,7 +71,8 @@ def cursor_of(size_bytes: int) -> bytes:
 def test_a_reader_fills_metadata_with_no_large_cursors(store: MetadataStore) -> None:
     """226 of 890 kB ended a ZooKeeper server of 1 GB."""
     reader, path = of(store, "read").records, f"{cursors_path(ORDERS)}/mine"
-    for value in (put_record(CursorRecord(CursorState(), holder="h" * 800_000)), cursor_of(2 * READERS_CURSOR_BYTES_MAX)):
+    named = put_record(CursorRecord(CursorState(), holder="h" * 800_000))
+    for value in (named, cursor_of(2 * READERS_CURSOR_BYTES_MAX)):
         with pytest.raises(Unauthorized):
             reader.change([Change(path, value)])
     reader.change([Change(path, cursor_of(READERS_CURSOR_BYTES_MAX // 2))])
@@ -85,7 +86,8 @@ def test_a_reader_fills_metadata_with_no_large_cursors(store: MetadataStore) -> 
 
 def test_the_largest_cursor_that_a_client_writes_fits(store: MetadataStore) -> None:
     big = tuple((1 << 60) + at for at in range(RANGES_MAX))
-    state = CursorState(firsts=big, ends=big, behinds=tuple(DLSN(1 << 33, 1 << 33, 9) for _ in big), data={"x": "y" * 32_000})
+    behinds = tuple(DLSN(1 << 33, 1 << 33, 9) for _ in big)
+    state = CursorState(firsts=big, ends=big, behinds=behinds, data={"x": "y" * 32_000})
     record = put_record(CursorRecord(state))
     of(store, *WRITER).records.change([Change(f"{cursors_path(ORDERS)}/large", record)])
 
@@ -155,7 +157,7 @@ def test_a_client_writes_so_much_a_second_and_others_are_not_held_up() -> None:
     now_s += 1.0
     assert 9 <= sum(not budgets.take("one", 1) for _ in range(20)) <= 11
     assert not budgets.take("third", 50_000), "one large request is served"
-    assert budgets.take("third", 1) == "write_bytes"
+    assert budgets.take("third", 1) == "data"
     now_s += 41.0
     assert not budgets.take("third", 1)
     assert not Budgets(0, 0).take("free", 10**9)
@@ -183,7 +185,7 @@ def written(store: MetadataStore, new: Chain) -> None:
      {"attachments": tuple(Attachment(f"k{at}", 1) for at in range(300))}],
     ids=lambda one: "-".join(one),
 )  # fmt: skip
-def test_a_chain_takes_only_numbers_that_follow_from_its_change(store: MetadataStore, fields: dict[str, object]) -> None:
+def test_a_chain_takes_only_numbers_that_follow_from_it(store: MetadataStore, fields: dict[str, object]) -> None:
     known, _ = chain(store)
     with pytest.raises(Unauthorized):
         written(store, replace(known, **fields))
@@ -197,8 +199,9 @@ def test_an_honest_epoch_is_taken_and_the_next(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "match"),
-    [({"records": 1 << 50}, "other records"), ({"last_time_us": 10**17}, "clocks"), ({"size_bytes": 1 << 41}, "bytes")],
-    ids=["records", "time", "size"],
+    [({"records": 1 << 50}, "other records"), ({"last_time_us": 10**17}, "clocks"), ({"last_time_us": 5}, "clocks"),
+     ({"size_bytes": 1 << 41}, "bytes")],
+    ids=["records", "late", "early", "size"],
 )
 def test_a_closed_segment_says_what_its_ledger_can_hold(
     store: MetadataStore, fields: dict[str, int], match: str
@@ -212,7 +215,8 @@ def test_a_closed_segment_says_what_its_ledger_can_hold(
     version = writer.create_ledger(ledger_id, value)
     written(store, chains.add_segment(chain(store)[0], 1, ledger_id, time.time_ns() // 1000))
     writer.update_ledger(ledger_id, with_fields(value, state=LedgerState.CLOSED, last_entry_id=0, length=100), version)
-    contents = Contents(1, 0, 0, 5, 5, DLSN(1, 0, 0), -1, 100)
+    now_us = time.time_ns() // 1000
+    contents = Contents(1, 0, 0, now_us, now_us, DLSN(1, 0, 0), -1, 100)
     with pytest.raises(Unauthorized, match=match):
         written(store, chains.close_segment(chain(store)[0], ledger_id, replace(contents, **fields)))
     written(store, chains.close_segment(chain(store)[0], ledger_id, contents))

@@ -112,7 +112,7 @@ def test_a_packed_record_is_bounded_unpacked() -> None:
     with pytest.raises(StorageError, match="too long"):
         get_chain(b"FBKC\x01" + zlib.compress(bytes(chains.RAW_BYTES_MAX + 1)))
     largest = tuple(
-        PageRef(one, 2**62 - 1, one * 1024 + 1, one * 1024 + 1024, one << 40, *[2**62 - 1] * 2, *[TIME_US_MAX] * 3, 1 << 50)
+        PageRef(one, 2**62 - 1, one * 1024 + 1, one * 1024 + 1024, one << 40, *[2**62 - 1] * 2, *[TIME_US_MAX] * 3, 9)
         for one in range(1024)
     )
     million = replace(CHAIN, rows=(), pages=largest, next_page=1024, next_number=1024 * 1024 + 1, end_seq=1 << 51)
