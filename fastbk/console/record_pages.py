@@ -162,6 +162,7 @@ def _json(payload: bytes) -> str | None:
     try:
         value = json.loads(payload)
         line = json.dumps(value, ensure_ascii=False)
+        line.encode()  # JSON can say a lone surrogate, which no page can
         return line if len(line) <= LINE_CHARACTERS_MAX else json.dumps(value, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None

@@ -95,11 +95,11 @@ class LedgerFactsCache:
             one: each.metadata for one, each in zip(wanted, found, strict=True) if each is not None
         }
         streams = {
-            one.custom[STREAM_KEY].decode() for one in ledgers.values() if STREAM_KEY in one.custom
+            one.custom[STREAM_KEY].decode(errors="replace") for one in ledgers.values() if STREAM_KEY in one.custom
         }
         paths = await self._paths(sorted(streams))
         for ledger_id, metadata in ledgers.items():
-            stream = paths.get(metadata.custom.get(STREAM_KEY, b"").decode(), "")
+            stream = paths.get(metadata.custom.get(STREAM_KEY, b"").decode(errors="replace"), "")
             self._known[ledger_id] = LedgerFacts(metadata.write_quorum, stream)
             self._known.move_to_end(ledger_id)
         while len(self._known) > FACTS_MAX:
@@ -107,6 +107,8 @@ class LedgerFactsCache:
 
     async def _paths(self, stream_ids: list[str]) -> dict[str, str]:
         """Return stream id -> its path; streams without a readable record are left out."""
+        # A ledger's creator can name anything as its stream: what is no id has no path.
+        stream_ids = [one for one in stream_ids if one.isascii() and one.isalnum()]
         records = await self._client.records.read_all([stream_path(one) for one in stream_ids])
         namespaces = Namespaces(self._client.records)
         found = {}

@@ -89,6 +89,8 @@ async def test_an_object_is_read() -> None:
             404,
         ),
         (with_bytes(OK + b"[1]"), "answered no JSON object", 200),
+        (with_bytes(OK + b'{"reason": "\\ud800"}'), "answered no JSON object", 200),
+        (with_bytes(OK + b'{"reason": "\xff"}'), "answered no JSON object", 200),
         (with_bytes(OK + b"[" * 100_000), "answered no JSON object", 200),
     ],
 )

@@ -99,3 +99,9 @@ def test_links_escape_names() -> None:
     assert link("stream", "a b/c?d#e%") == "/stream/a%20b/c%3Fd%23e%25"
     assert link("records", "a/b", from_="seq:1", as_="") == "/records/a/b?from=seq%3A1"
     assert link("streams", q=None) == "/streams"
+
+
+@pytest.mark.parametrize("payload", [b'{"a":"\\ud800"}', b'["\\udfff\\ud800"]', b'{"\\ud83d":1}'])
+@pytest.mark.parametrize("format_name", ["auto", "json"])
+def test_json_with_a_lone_surrogate_is_shown_as_text(payload: bytes, format_name: str) -> None:
+    assert shown_payload(payload, format_name)[:2] == (payload.decode(), "text")
