@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastbk.server.admin.listener import HttpListener
 
 IDLE_MAX = 256
-"""Connections without a whole request; beyond it the one that waits longest is closed."""
+"""Connections without a whole request; beyond it one of the address with the most is closed."""
 REQUESTS_MAX = 64
 """Requests that are being answered; beyond it 503."""
 HEAD_BYTES_MAX = 16_384

@@ -2,6 +2,8 @@
 
 INV-W3: what readers of a stream could read, a change without `truncate` leaves in the chain: closed segments stay as
 they are, and the trim point and the head stay where they are.
+INV-W6: the numbers of a chain are those that its change makes: who may write to a stream can neither leave it where
+nobody can go on, nor say of a segment what its ledger cannot have.
 INV-W4: a record names a ledger for deletion only if it named the ledger after its id was drawn, and before it existed.
 The janitor deletes what records name, so a record that names another's ledger would delete it.
 """
@@ -15,13 +17,17 @@ from msgspec.structs import replace
 
 from fastbk.gateway.rules import ADD, DELETE, TRUNCATE, ForbiddenChange, Need
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain.chain import NONE, Chain, PageRef, Segment, verify
+from fastbk.stream.chain.chain import ATTACHMENTS_MAX, NONE, Chain, PageRef, Segment, verify
 from fastbk.stream.chain.changes import CONDEMNED, page_of
+from fastbk.stream.compression import RECORDS_MAX
+from fastbk.stream.positions import AHEAD_US_MAX, DLSN
 
 _NEVER_FALL = ("epoch", "trim", "head", "deleting", "head_seq", "next_page", "end_seq", "last_txid", "last_time_us")
 _GONE_BY = ("trim", "deleting", "head", "head_seq")
 _OPEN_MAY_CHANGE = ("state", "base_seq", "records", "first_txid", "last_txid", "first_time_us", "last_time_us",
                     "last_entry_id", "index_entry_id", "size_bytes")  # fmt: skip
+SEGMENT_RECORDS_MAX = 1 << 40
+"""Of one segment: with 64 bits for a stream's records, no client comes to their end."""
 Pages = Mapping[PageRef, tuple[Segment, ...]]
 
 
@@ -58,7 +64,7 @@ def new_pages(old: Chain | None, new: Chain | None) -> tuple[PageRef, ...]:
     return () if new is None else tuple(page for page in new.pages if page not in known)
 
 
-def change_of(stream_id: str, old: Chain | None, new: Chain | None, pages: Pages) -> Change:
+def change_of(stream_id: str, old: Chain | None, new: Chain | None, pages: Pages, now_us: int) -> Change:
     """Return what a change of a chain needs. Raises ForbiddenChange for one that nobody may make.
 
     `old`, `new`: None: there is no record. `pages`: the rows of `new_pages(old, new)`.
@@ -71,6 +77,7 @@ def change_of(stream_id: str, old: Chain | None, new: Chain | None, pages: Pages
         return Change(needs=(Need(ADD, "create"),))
     _check(stream_id, old, new)
     rows = _Rows(old, new, pages)
+    _check_numbers(old, new, rows, now_us + AHEAD_US_MAX)
     named = _named(old, new, rows)
     return Change(
         needs=_needs(old, new),
@@ -113,6 +120,41 @@ def _check(stream_id: str, old: Chain, new: Chain) -> None:
         raise ForbiddenChange("a stream that is being deleted stays deleted")
 
 
+def _check_numbers(old: Chain, new: Chain, rows: _Rows, latest_us: int) -> None:
+    """Refuse numbers that do not follow from what changes (INV-W6).
+
+    Who mirrors another cluster's stream brings that one's numbers, and will need a right of its own for it.
+    """
+    if new.epoch > old.epoch + 1:
+        raise ForbiddenChange(f"the epoch of a chain rises by one, not from {old.epoch} to {new.epoch}")
+    pages = sorted(page.page for page in rows.pages)
+    if pages != [*range(old.next_page, new.next_page)]:
+        raise ForbiddenChange("the next page of a chain rises by its new pages")
+    if not new.owner.isprintable():
+        raise ForbiddenChange("the owner of a chain is printable text")
+    if len(new.attachments) > max(ATTACHMENTS_MAX, len(old.attachments)):
+        raise ForbiddenChange(f"a chain has {ATTACHMENTS_MAX} attachments at most")
+    if new.trim > max(old.trim, DLSN(new.next_number, 0, 0)) or new.head_seq > max(old.head_seq, new.end_seq):
+        raise ForbiddenChange("what is cut off a stream lies before its end (INV-S7)")
+    for row in rows.added:
+        if row.created_us > latest_us or row.epoch > new.epoch or row.base_txid > max(old.last_txid, new.last_txid, 0):
+            raise ForbiddenChange(f"segment {row.number} says that it was made later than now")
+    end_seq, last_dlsn, last_txid, last_us = old.end_seq, old.last_dlsn, old.last_txid, old.last_time_us
+    for row in sorted(rows.closed, key=lambda one: one.number):
+        if row.base_seq != end_seq or row.records > min(SEGMENT_RECORDS_MAX, (row.last_entry_id + 1) * RECORDS_MAX):
+            raise ForbiddenChange(f"segment {row.number} has other records than its entries and those before it allow")
+        if max(row.first_time_us, row.last_time_us) > latest_us:
+            raise ForbiddenChange(
+                f"segment {row.number} has records of {row.last_time_us} us, in a day or later: are the clocks right?"
+            )
+        end_seq, last_txid, last_us = row.end_seq, max(last_txid, row.last_txid), max(last_us, row.last_time_us)
+        slot = new.last_dlsn.slot if new.last_dlsn is not None else 0
+        last_dlsn = DLSN(row.number, row.last_entry_id, min(slot, RECORDS_MAX))
+    found = new.end_seq, new.last_dlsn, new.last_txid, new.last_time_us
+    if found != (end_seq, last_dlsn, last_txid, last_us):
+        raise ForbiddenChange("the end of a chain is not that of its last closed segment")
+
+
 @dataclass(slots=True)
 class _Rows:
     """The rows that a change adds, and the open ones that it drops. Raises ForbiddenChange for what it may not do."""
@@ -124,6 +166,7 @@ class _Rows:
     dropped: list[Segment] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    closed: list[Segment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._check_pages()
@@ -178,6 +221,7 @@ class _Rows:
     def _end(self, row: Segment) -> None:
         self.ended.append((row.ledger_id, max(row.last_entry_id, row.index_entry_id)))
         self.sizes.append((row.ledger_id, row.size_bytes))
+        self.closed.append(row)
 
 
 def _named(old: Chain, new: Chain, rows: _Rows) -> tuple[int, ...]:

@@ -32,6 +32,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     listen: str = "127.0.0.1:3182"
     """Address and port; port 0 takes a free one, which is logged."""
+    writes_per_s: float = 1000.0
+    """Requests of one principal that change metadata, on average over ten seconds. 0: no limit."""
+    write_bytes_per_s: int = 4 * 1024 * 1024
+    """Of these requests, on average over ten seconds. 0: no limit."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +73,9 @@ def _problems(config: GatewayConfig) -> Iterator[str]:
     uri = config.metadata.uri
     if not uri or is_gateway(uri) or uri.startswith("memory:"):
         yield f'[metadata] uri = "{uri}": must name the metadata store, ZooKeeper or sqlite, that clients are kept from'
+    for name in ("writes_per_s", "write_bytes_per_s"):
+        if not 0 <= getattr(config.gateway, name) <= 1e12:
+            yield f"[gateway] {name} must be from 0 (no limit) to 1e12"
     try:
         host, _ = split_address(config.gateway.listen, "[gateway] listen")
     except ConfigError as error:

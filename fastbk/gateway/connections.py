@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from fastbk.server.network.admission import Admission
 
 IDLE_MAX = 2000
-"""Connections that wait for a request; beyond it the oldest is closed."""
+"""Connections that wait for a request; beyond it the oldest of the address with the most is closed."""
 IDLE_TIMEOUT_S = 60.0
 """Clients close theirs after half of it (`fastbk.meta.gateway_calls`)."""
 LARGE_BYTES = 64 * 1024
 LARGE_MAX, SMALL_MAX = 32, 512
-"""Bodies above LARGE_BYTES, and others, that are on their way; beyond it the oldest sender is cut off."""
+"""Bodies above LARGE_BYTES, and others, that are on their way; beyond it one of the address with the most is cut."""
 LARGE_ANSWERS_MAX = 16
 """The same of answers, and who reads them slowly: one has 16 MiB at most."""
 CHUNK_BYTES = 256 * 1024

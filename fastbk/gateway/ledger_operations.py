@@ -16,7 +16,7 @@ from fastbk.gateway.ledger_rules import (
     needs_of_deletion,
     needs_of_update,
 )
-from fastbk.gateway.rules import ADD, DELETE, READ, WRITE, Need
+from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, WRITE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.gateway_messages import LedgerPage, LedgerRow, bounded
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
 
 READ_AT_ONCE = 100
+UNDRAWN = Need(ADMIN, "create by an id that was not drawn")
+MARK_BYTES_MAX = 64 * 1024
+"""Of what is added to a mark, and of a mark that more is added to."""
 DELETE_TRIES_MAX = 10
 Event = dict[str, object]
 
@@ -59,6 +62,9 @@ def plan_creation(store: MetadataStore, access: Access, request: messages.Create
         pass  # it keeps an id that was drawn from being used, whoever drew it: he draws another
     else:
         access.check_ledger(ledger_id, metadata)
+        if not access.has(UNDRAWN) and ledger_id > store.highest_drawn_id():
+            # Ids of whole clusters begin above the highest: few high ones would use them up.
+            access.check(UNDRAWN, f"ledger {ledger_id}")
 
     def act() -> int:
         try:
@@ -165,6 +171,8 @@ def mark(store: MetadataStore, access: Access, request: messages.UpdateMark) -> 
         add, remove = from_json(request.add), from_json(request.remove)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the mark of ledger {ledger_id} is none: {error}") from None
+    if add and len(request.add) + len(to_json(store.marks.read(ledger_id).missing)) > MARK_BYTES_MAX:
+        raise ForbiddenChange(f"the mark of ledger {ledger_id} has more than {MARK_BYTES_MAX} bytes: repair it first")
     return to_json(store.marks.update(ledger_id, add, remove).missing)
 
 

@@ -20,6 +20,14 @@ CREATE, CLOSE, RECOVERY, ENSEMBLE, EDIT = "create", "close", "begin recovery of"
 REMOVE = "delete"
 OWN_KEYS = "fastbk."
 """How keys of custom metadata begin that say what fastbk does with a ledger."""
+METADATA_BYTES_MAX = 256 * 1024
+"""Of a ledger, as it is stored: its ensembles of a thousand changes, and its custom metadata."""
+CUSTOM_BYTES_MAX = 16 * 1024
+"""Of custom metadata, keys and values, tags too."""
+ENTRY_ID_MAX = (1 << 40) - 1
+"""The last entry of a ledger that a client closes: a million a second for twelve days."""
+ENTRY_BYTES_MAX = 128 * 1024 * 1024
+"""Of an entry: more than any bookie takes."""
 _FIXED = (
     "ensemble_size",
     "write_quorum",
@@ -41,6 +49,7 @@ def needs_of_creation(new: LedgerMetadata) -> tuple[Need, ...]:
     """Return what creating a ledger needs. Raises ForbiddenChange for one that says it has entries already."""
     if new.state is not LedgerState.OPEN and not new.is_empty:
         raise ForbiddenChange("a ledger is created open, or closed without an entry: it has none yet")
+    _check_size(new)
     return (Need(ADD, CREATE),)
 
 
@@ -59,6 +68,8 @@ def needs_of_update(old: LedgerMetadata, new: LedgerMetadata) -> tuple[Need, ...
         raise ForbiddenChange(f"a ledger that is {old.state.name} does not become {new.state.name}")
     if old.is_closed and (old.last_entry_id, old.length) != (new.last_entry_id, new.length):
         raise ForbiddenChange("a closed ledger keeps its last entry and length")
+    if old.custom != new.custom or old.fragments != new.fragments:
+        _check_size(new)
     needs = [*_needs_of_state(old, new), *_needs_of_fragments(old, new), *_needs_of_custom(old, new)]
     return tuple(needs) or (Need(WRITE, EDIT),)
 
@@ -74,7 +85,20 @@ def _needs_of_state(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:
             f"the ledger ends at entry {new.last_entry_id}, and entries up to"
             f" {old.fragments[-1].first_entry_id - 1} were acknowledged"
         )
+    if new.last_entry_id > ENTRY_ID_MAX or new.length > (new.last_entry_id + 1) * ENTRY_BYTES_MAX:
+        raise ForbiddenChange(
+            f"a ledger does not end at entry {new.last_entry_id} with {new.length} bytes: no bookie holds such entries"
+        )
     return [Need(WRITE, CLOSE)]
+
+
+def _check_size(new: LedgerMetadata) -> None:
+    custom_bytes = sum(len(key.encode()) + len(value) for key, value in new.custom.items())
+    if custom_bytes > CUSTOM_BYTES_MAX:
+        raise ForbiddenChange(f"custom metadata of {custom_bytes:,} bytes: a ledger has {CUSTOM_BYTES_MAX:,} at most")
+    size_bytes = len(new.to_bytes())
+    if size_bytes > METADATA_BYTES_MAX:
+        raise ForbiddenChange(f"metadata of {size_bytes:,} bytes: a ledger has {METADATA_BYTES_MAX:,} at most")
 
 
 def _needs_of_fragments(old: LedgerMetadata, new: LedgerMetadata) -> list[Need]:

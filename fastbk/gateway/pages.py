@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fastbk.gateway.service import Service
     from fastbk.server.supervision.audit_log import AuditLog
 
-LIMITS = ("idle", "bodies", "large_bodies", "answers", "large_answers", "waits", "watched")
+LIMITS = ("idle", "bodies", "large_bodies", "answers", "large_answers", "waits", "watched",
+          "writes", "write_bytes")  # fmt: skip
 
 
 async def open_pages(
@@ -80,5 +81,5 @@ def _lines(service: Service, connections: Connections) -> list[str]:
         *family("fastbk_gateway_seconds_total", "counter", "Time of answers without their waits for changes.", seconds),
         *single("fastbk_gateway_connections", "gauge", "Connections of clients.", len(connections)),
         *single("fastbk_gateway_waits", "gauge", "Requests that wait for a change.", service.waits.count),
-        *family("fastbk_gateway_limits_total", "counter", "Connections closed, and waits ended, by a limit.", limits),
+        *family("fastbk_gateway_limits_total", "counter", "Connections closed, waits ended and writes refused, by a limit.", limits),
     ]

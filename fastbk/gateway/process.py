@@ -15,6 +15,7 @@ from fastbk.errors import ConfigError, os_errors_as
 from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
 from fastbk.gateway.pages import open_pages
 from fastbk.gateway.service import STORE_TIMEOUT_S, Service
+from fastbk.gateway.shares import Budgets
 from fastbk.meta.zookeeper_security import use_file
 from fastbk.observe import logs
 from fastbk.observe.systemd import announced
@@ -46,7 +47,8 @@ async def serve(config: GatewayConfig) -> None:
         audit = AuditLog(config.audit)
         await audit.begin(stack)
         scale = _scale()
-        service = Service(calls, admission, audit, scale)
+        budgets = Budgets(config.gateway.writes_per_s, config.gateway.write_bytes_per_s)
+        service = Service(calls, admission, audit, scale, budgets)
         stack.callback(service.waits.close)
         connections = Connections(service, admission, scale)
         host, port = split_address(config.gateway.listen, "[gateway] listen")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from urllib.parse import unquote
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.replica_marks import path_of
-from fastbk.stream.paths import STORED, STREAMS, check_name, decode, entry_path
+from fastbk.stream.chain.drafts import parts_of
+from fastbk.stream.cursor.store import path_of as cursor_path
+from fastbk.stream.paths import STORED, STREAMS, check_name, decode, entry_path, number_of_page
 
 
 class Kind(enum.Enum):
@@ -107,9 +110,24 @@ def _of_stream(owner: str, below: list[str]) -> RecordName:
     if below == ["chain"]:
         return RecordName(Kind.CHAIN, owner)
     kind = _BELOW_STREAMS.get(below[0])
-    if kind is not None and len(below) <= 2:
-        return RecordName(kind if len(below) == 2 else Kind.STREAM_FOLDER, owner)
-    return _OTHER
+    if kind is None or len(below) > 2:
+        return _OTHER
+    if len(below) == 1:
+        return RecordName(Kind.STREAM_FOLDER, owner)
+    return RecordName(kind, owner) if _may_be_called(kind, below[1]) else _OTHER
+
+
+def _may_be_called(kind: Kind, name: str) -> bool:
+    """Return whether a page, cursor or draft can have this name: others would hold up who lists and deletes them."""
+    if kind is Kind.PAGE:
+        return number_of_page(name) >= 0
+    try:
+        if kind is Kind.CURSOR:
+            return cursor_path("aa", unquote(name)).rpartition("/")[2] == name
+        parts_of(name)
+    except (ConfigError, StorageError):
+        return False
+    return True
 
 
 def _mark(path: str, parts: list[str]) -> RecordName:

@@ -6,22 +6,24 @@ INV-W1). What a change says of ledgers is compared with their metadata first (IN
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.record_names import Kind, RecordName, name_of
-from fastbk.gateway.record_rules import Judgement, RecordChange, judge
+from fastbk.gateway.record_rules import NEW_PAGES_MAX, Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.gateway_messages import RecordRow, bounded
 from fastbk.meta.records import Change, VersionedRecord, check_folder, check_path, conflict
 from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
+from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.cursor.store import check_count
 from fastbk.stream.namespace.tree_records import StreamRecord, get
-from fastbk.stream.paths import cursors_path, stream_path
+from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 32
 """Records of 900 kB each are 29 MB, twice what an answer has room for."""
 FOLDERS_AT_ONCE = 16
+UNNAMED_PAGES_MAX = 16
+"""Pages of a stream that were written for nothing, as others were faster, until a janitor deletes them."""
 LEDGERS_MAX = 5000
 """Ledgers that the records of one request name anew: of an attachment there are 2,048, and their draft."""
 _AUDITED = ("create", "delete", "truncate", "seal", "rename", "change the", "set the")
@@ -101,7 +105,7 @@ def plan_change(
         RecordChange(change.path, name_of(change.path), None if record is None else record.value, change.value)
         for change, record in zip(changes, held, strict=True)
     ]
-    judged = judge(records, tree)
+    judged = judge(records, tree, time.time_ns() // 1000)
     events = _Check(store, tree, access, judged).run()
     return Plan(lambda: store.records.change(changes), events)
 
@@ -139,6 +143,8 @@ class _Check:
             ]
         for stream_id in self._judged.cursors:
             self._check_new_cursor(stream_id)
+        for stream_id in {stream_id for stream_id, _ in self._judged.pages}:
+            self._check_new_pages(stream_id)
         return events
 
     def _label(self, name: RecordName) -> dict[str, str]:
@@ -194,6 +200,23 @@ class _Check:
             raise ForbiddenChange(f"there is no stream {stream_id} that this could be a cursor of")
         names = self._store.records.children(cursors_path(stream_id))
         check_count(self._below(record.namespace, record.name), len(names))
+
+    def _check_new_pages(self, stream_id: str) -> None:
+        """Refuse pages that no change of the chain can name next, and more than a few that none names (INV-B1)."""
+        self._access.check_time()
+        where, folder = chain_path(stream_id), pages_path(stream_id)
+        (raw,) = self._store.records.read([where])
+        if raw is None:
+            raise ForbiddenChange(f"there is no stream {stream_id} that this could be a page of")
+        chain = get_chain(raw.value)
+        numbers = [number for one, number in self._judged.pages if one == stream_id]
+        if not all(chain.next_page <= number < chain.next_page + NEW_PAGES_MAX for number in numbers):
+            raise ForbiddenChange(f"the next page of stream {stream_id} has number {chain.next_page}")
+        unnamed = len(self._store.records.children(folder)) - len(chain.pages) + len(numbers)
+        if unnamed > NEW_PAGES_MAX + UNNAMED_PAGES_MAX:
+            raise ForbiddenChange(
+                f"stream {stream_id} has {unnamed} pages that its chain does not name: a janitor deletes those"
+            )
 
     # --- ledgers --------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from fastbk.errors import QuotaExceeded, StorageError
+from fastbk.errors import QuotaExceeded, StorageError, StreamNotFound
 from fastbk.gateway import chain_rules
 from fastbk.gateway.chain_rules import Change
 from fastbk.gateway.record_names import Kind, RecordName
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, TRUNCATE, ForbiddenChange, Need
+from fastbk.meta.records import VALUE_BYTES_MAX
 from fastbk.stream.chain.chain import PageRef, Segment, get_chain, get_page
+from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.chain.drafts import ledgers_named
 from fastbk.stream.cursor.state import get_record
 from fastbk.stream.namespace.tree_records import (
@@ -31,6 +33,8 @@ from fastbk.stream.namespace.tree_records import (
     UsageRecord,
     get,
 )
+from fastbk.stream.paths import number_of_page
+from fastbk.stream.positions import AHEAD_US_MAX
 
 if TYPE_CHECKING:
     from fastbk.auth.rights import Right
@@ -44,8 +48,23 @@ CHAINS_MAX = 16
 """Chains that one request changes. Each takes a thousand times longer to judge than to send."""
 NEW_PAGES_MAX = 64
 """Pages that one request moves rows to."""
+NAMESPACES_DEEP_MAX = 100
+"""Namespaces in one another."""
+READERS_CURSOR_BYTES_MAX = 64 * 1024
+"""Of a cursor, for clients that may only read: some 1,400 ranges behind its mark."""
 USAGE_BYTES_MAX = 1000
 """Of a namespace's counts: everybody who may create something below it writes them, and all others read them."""
+BYTES_MAX = {
+    Kind.ENTRY: 500,
+    Kind.NAMESPACE: 4000,
+    Kind.STREAM: 4000,
+    Kind.USAGE: USAGE_BYTES_MAX,
+    Kind.CHAIN: 500_000,
+    Kind.PAGE: 200_000,
+    Kind.CURSOR: 512 * 1024,
+    Kind.DRAFT: 32_000,
+}
+"""Of a record of each kind (INV-B1), above what clients write. Of others VALUE_BYTES_MAX: only `admin` changes them."""
 
 
 class Lookup(Protocol):
@@ -80,6 +99,7 @@ class Judgement:
         born: the parent's id and the name of namespaces that the transaction creates, by id.
         streams: the namespace's id of streams that the transaction creates, by id.
         cursors: ids of streams that get a cursor more: they have to be there, with fewer than a stream may have.
+        pages: ids of streams and numbers of their new pages: the next ones of the chain, of which few are not named.
     """
 
     changes: list[tuple[RecordName, Change]] = field(default_factory=list)
@@ -89,17 +109,19 @@ class Judgement:
     born: dict[str, tuple[str, str]] = field(default_factory=dict)
     streams: dict[str, str] = field(default_factory=dict)
     cursors: set[str] = field(default_factory=set)
+    pages: list[tuple[str, int]] = field(default_factory=list)
 
 
-def judge(records: Sequence[RecordChange], lookup: Lookup) -> Judgement:
+def judge(records: Sequence[RecordChange], lookup: Lookup, now_us: int) -> Judgement:
     """Return what a transaction needs. Raises ForbiddenChange, QuotaExceeded, and what `lookup` raises."""
-    return _Judge(records, lookup).judged
+    return _Judge(records, lookup, now_us).judged
 
 
 class _Judge:
-    def __init__(self, records: Sequence[RecordChange], lookup: Lookup) -> None:
+    def __init__(self, records: Sequence[RecordChange], lookup: Lookup, now_us: int) -> None:
         self.judged = Judgement()
         self._lookup = lookup
+        self._now_us = now_us
         self._created: dict[str, tuple[str, str, str]] = {}  # by id: kind, namespace, name
         self._names: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
@@ -111,6 +133,9 @@ class _Judge:
         if sum(one.name.kind is Kind.CHAIN for one in records) > CHAINS_MAX:
             raise ForbiddenChange(f"one request changes {CHAINS_MAX} chains at most: send several")
         for one in records:
+            if one.after is not None and len(one.after) > BYTES_MAX.get(one.name.kind, VALUE_BYTES_MAX):
+                limit = BYTES_MAX[one.name.kind]
+                raise ForbiddenChange(f"{one.name.label}: {len(one.after):,} bytes, of {limit:,} that one may have")
             if one.name.kind is Kind.ENTRY:
                 self._collect_entry(one)
         for one in records:
@@ -122,6 +147,7 @@ class _Judge:
                 self.judged.namespaces.add(one.name.owner)
         if unnamed := set(self._created) - self._named:
             raise ForbiddenChange(f"{min(unnamed)} gets a name and no record that has it")
+        self._check_parents()
         self._check_counts()
 
     # --- names --------------------------------------------------------------------------------------------------
@@ -140,6 +166,8 @@ class _Judge:
             else:
                 self.judged.namespaces.add(owner)
         if before is None and after is not None:
+            if after.id in self._created:
+                raise ForbiddenChange(f"{after.kind} {after.id} gets two names: it has one (INV-S12)")
             self._created[after.id] = (after.kind, owner, name)
 
     def entry(self, one: RecordChange) -> Change:
@@ -159,6 +187,30 @@ class _Judge:
             raise ForbiddenChange(f"{kind} {one_id} has no name of its own in this change")
         self._named.add(one_id)
 
+    def _check_parents(self) -> None:
+        """Refuse what is created in a namespace that is not there, lies in itself, or too deep."""
+        born = self.judged.born
+        for owner in (*born, *self.judged.streams.values()):
+            at, deep = owner, 0
+            while at in born:
+                at, deep = born[at][0], deep + 1
+                if deep > NAMESPACES_DEEP_MAX:
+                    raise ForbiddenChange(
+                        f"namespace {owner} would lie in itself, or below {NAMESPACES_DEEP_MAX} others"
+                    )
+            if at != ROOT_ID and len(self._levels(at)) + deep > NAMESPACES_DEEP_MAX:
+                raise ForbiddenChange(f"namespace {owner} would lie below {NAMESPACES_DEEP_MAX} others")
+
+    def _levels(self, namespace_id: str) -> tuple[tuple[str, NamespaceRecord], ...]:
+        try:
+            return self._lookup.levels(namespace_id)
+        except StreamNotFound:
+            raise ForbiddenChange(f"there is no namespace {namespace_id} that something could be created in") from None
+
+    def _check_time(self, created_us: int) -> None:
+        if created_us > self._now_us + AHEAD_US_MAX:
+            raise ForbiddenChange("something is created now, and not in a day: are the clocks right?")
+
     # --- namespaces and streams -----------------------------------------------------------------------------------
 
     def namespace(self, one: RecordChange) -> Change:
@@ -169,6 +221,7 @@ class _Judge:
             return _change(DELETE, "delete")
         if before is None and owner != ROOT_ID:
             self._has_name("namespace", owner, after.parent, after.name)
+            self._check_time(after.created_us)
             self.judged.born[owner] = (after.parent, after.name)
             return _change(ADD, "create")
         before = before or NamespaceRecord()
@@ -188,6 +241,7 @@ class _Judge:
             if after.deleting:
                 raise ForbiddenChange("a stream is not created to be deleted")
             self._has_name("stream", owner, after.namespace, after.name)
+            self._check_time(after.created_us)
             self.judged.streams[owner] = after.namespace
             return _change(ADD, "create")
         if replace(before, name=after.name, policy=after.policy, deleting=after.deleting) != after:
@@ -205,8 +259,6 @@ class _Judge:
 
     def usage(self, one: RecordChange) -> Change:
         """Judge what is counted of a namespace."""
-        if one.after is not None and len(one.after) > USAGE_BYTES_MAX:
-            raise ForbiddenChange(f"what is counted of a namespace has {USAGE_BYTES_MAX} bytes at most")
         before, after = _decoded(UsageRecord, one)
         if after is None:
             self._removed_usages.add(one.name.owner)
@@ -234,7 +286,7 @@ class _Judge:
         levels: dict[str, NamespaceRecord] = {}
         delta = 0
         for owner in moved:
-            levels, delta = dict(self._lookup.levels(owner)), self._streams[owner]
+            levels, delta = dict(self._levels(owner)), self._streams[owner]
         changed = {owner for owner, (before, after) in self._usages.items() if before.streams != after.streams}
         if changed != set(levels):
             raise ForbiddenChange("streams are counted in their namespace and in all above it, and nowhere else")
@@ -252,14 +304,20 @@ class _Judge:
     def chain(self, one: RecordChange) -> Change:
         """Judge a stream's chain."""
         stream_id = one.name.owner
-        before = None if one.before is None else get_chain(one.before)
         after = None if one.after is None else _check_decodes(get_chain, one.after)
+        try:
+            before = None if one.before is None else get_chain(one.before)
+        except StorageError:
+            # Who may delete the stream may put an empty chain of a deleted one over what nobody can read.
+            if after is not None and (after.owner != CONDEMNED or after.rows or after.pages or after.doomed):
+                raise
+            return _change(DELETE, "delete the chain of")
         added = chain_rules.new_pages(before, after)
         self._new_pages += len(added)
         if self._new_pages > NEW_PAGES_MAX:
             raise ForbiddenChange(f"one request moves rows to {NEW_PAGES_MAX} pages at most: send several")
         pages = {page: self._lookup.page(stream_id, page) for page in added}
-        return chain_rules.change_of(stream_id, before, after, pages)
+        return chain_rules.change_of(stream_id, before, after, pages, self._now_us)
 
     def page(self, one: RecordChange) -> Change:
         """Judge a page of a chain."""
@@ -268,6 +326,7 @@ class _Judge:
         if one.before is not None:
             raise ForbiddenChange("a page of a chain never changes (INV-S4)")
         _check_decodes(get_page, one.after)
+        self.judged.pages.append((one.name.owner, number_of_page(one.path.rpartition("/")[2])))
         return _change(ADD, "append to")
 
     def cursor(self, one: RecordChange) -> Change:
@@ -276,10 +335,23 @@ class _Judge:
             if one.name.owner in self.judged.cursors:  # what many requests at once add beyond the bound stays small
                 raise ForbiddenChange("one request creates one cursor of a stream at most: send several")
             self.judged.cursors.add(one.name.owner)
-        before = () if one.before is None else get_record(one.before).ledgers
-        after = () if one.after is None else _check_decodes(get_record, one.after).ledgers
+        try:
+            before = () if one.before is None else get_record(one.before).ledgers
+        except StorageError:
+            if one.after is not None:
+                raise
+            return _change(READ | ADD, "keep a cursor of")  # what nobody can read anybody may delete
+        after: tuple[int, ...] = ()
+        needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)
+        if one.after is not None:
+            record = _check_decodes(get_record, one.after)
+            after = record.ledgers
+            if not record.holder.isprintable():
+                raise ForbiddenChange("the holder of a cursor is printable text")
+            if len(one.after) > max(READERS_CURSOR_BYTES_MAX, len(one.before or b"")):
+                needs = (*needs, Need(ADD, f"keep a cursor of more than {READERS_CURSOR_BYTES_MAX} bytes of"))
         fresh = tuple(ledger for ledger in after if ledger not in before)
-        return Change(needs=(Need(READ | ADD, "keep a cursor of"),), fresh=fresh)
+        return Change(needs=needs, fresh=fresh)
 
     def draft(self, one: RecordChange) -> Change:
         """Judge a draft: ledgers that are to be attached."""

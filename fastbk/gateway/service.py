@@ -25,7 +25,7 @@ from fastbk.gateway import ledger_operations, record_operations
 from fastbk.gateway.access import Access
 from fastbk.gateway.ledger_operations import Plan
 from fastbk.gateway.namespace_tree import NamespaceTree
-from fastbk.gateway.shares import Scale, Shares, as_it_is
+from fastbk.gateway.shares import Budgets, Scale, Shares, as_it_is
 from fastbk.gateway.states import states
 from fastbk.gateway.turns import Turns
 from fastbk.gateway.waits import Waits
@@ -56,6 +56,14 @@ _STATUSES: tuple[tuple[type[Error], int], ...] = (
     (MetadataOnHold, 423),
     (MetadataUnavailable, 503),
 )
+_WRITES = (
+    messages.ChangeRecords,
+    messages.DrawId,
+    messages.CreateLedger,
+    messages.UpdateLedger,
+    messages.DeleteLedger,
+    messages.UpdateMark,
+)
 Answer = tuple[int, bytes]
 """Status and body."""
 
@@ -81,7 +89,12 @@ class Service:
     """
 
     def __init__(
-        self, calls: MetadataCalls, admission: Admission, audit: AuditLog, scale: Scale = as_it_is
+        self,
+        calls: MetadataCalls,
+        admission: Admission,
+        audit: AuditLog,
+        scale: Scale = as_it_is,
+        budgets: Budgets | None = None,
     ) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: Counter[str] = Counter()
@@ -91,6 +104,7 @@ class Service:
         self._admission = admission
         self._audit = audit
         self._tree: NamespaceTree | None = None
+        self._budgets = budgets or Budgets(0, 0)
         self._active = Shares(scale(REQUESTS_MAX), scale(REQUESTS_OF_ONE_MAX))
         self._refusals = LimitLog("gateway.client_refused")
         self._faults = LimitLog("gateway.request_failed", level="error")
@@ -109,6 +123,7 @@ class Service:
             return 401, encode(failure_of(Unauthorized(reason)))
         try:
             request = decode_request(name, body)
+            self._check_budget(peer.client.principal.name, request, len(body))
             result = await self._placed(peer, name, request)
             # It may have waited for so long that its client is not served any more.
             if isinstance(request, messages.ReadStates) and (reason := self._authenticate(peer, token)):
@@ -124,6 +139,15 @@ class Service:
             self._faults.note(type(error).__name__, operation=printable(name), reason=repr(error), trace=trace)
             fault = StorageError(f"a fault of the gateway's: {error!r}; see its log", outcome="unknown")
             return _failed(fault)
+
+    def _check_budget(self, principal: str, request: messages.Request, size_bytes: int) -> None:
+        if isinstance(request, _WRITES) and (used_up := self._budgets.take(principal, size_bytes)):
+            self.limits.note(used_up)
+            raise MetadataUnavailable(
+                f"{principal} has used up its {used_up.replace('_', ' ')} of ten seconds: try again, or have the"
+                f" gateway's {used_up}_per_s raised",
+                outcome="not_written",
+            )
 
     async def _placed(self, peer: Peer, name: str, request: messages.Request) -> object:
         """Return the result of a request, which has a place among those of its kind meanwhile (INV-B1)."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+
+from fastbk.rate_limit import RateLimit
 
 Scale = Callable[[int], int]
 """Returns a bound of connections as it is where the process may have fewer descriptors than all bounds together."""
@@ -40,3 +43,41 @@ class Shares:
         self._taken[client] -= count
         if not self._taken[client]:
             del self._taken[client]
+
+
+class Budgets:
+    """What clients may write a second, each one of its own: requests, and bytes of them (INV-B1).
+
+    What is not used is saved for `BURST_S`; a client that has used up more is sent away until it has some again.
+    """
+
+    BURST_S = 10.0
+    CLIENTS_MAX = 10_000
+    """Remembered; those that wrote last stay."""
+
+    def __init__(
+        self, writes_per_s: float, bytes_per_s: float, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """0: no limit."""
+        self._rates = {"writes": writes_per_s, "write_bytes": bytes_per_s}
+        self._clock_s = clock_s
+        self._known: OrderedDict[str, dict[str, RateLimit]] = OrderedDict()
+
+    def take(self, client: str, size_bytes: int) -> str:
+        """Take a write of a client's; return which of the two is used up, "": none was, and it may be made."""
+        limits = self._known.get(client)
+        if limits is None:
+            limits = self._known[client] = {
+                name: RateLimit(per_s, clock_s=self._clock_s, burst_s=self.BURST_S, is_rested=True)
+                for name, per_s in self._rates.items()
+                if per_s > 0
+            }
+            if len(self._known) > self.CLIENTS_MAX:
+                self._known.popitem(last=False)
+        self._known.move_to_end(client)
+        for name, limit in limits.items():
+            if limit.wait_s() > 0:
+                return name
+        for name, limit in limits.items():
+            limit.take(1 if name == "writes" else size_bytes)
+        return ""

@@ -72,11 +72,13 @@ LIMITS = {
     "frame_timeout": SLOTS["FBK_C_WORKER_FRAME_TIMEOUTS"],
     "hello_timeout": SLOTS["FBK_C_WORKER_HELLO_TIMEOUTS"],
     "silent_connections": SLOTS["FBK_C_WORKER_SILENT_CLOSED"],
+    "unauthenticated_connections": SLOTS["FBK_C_WORKER_UNAUTHENTICATED_CLOSED"],
     "connections": SLOTS["FBK_C_WORKER_CONNECTIONS_REFUSED"],
 }
 """Limits that end a connection when it reaches them, and where that is counted."""
 WAITS_QUOTA = SLOTS["FBK_C_WORKER_WAITS_QUOTA"]
 SILENT_CLOSED = SLOTS["FBK_C_WORKER_SILENT_CLOSED"]
+UNAUTHENTICATED_CLOSED = SLOTS["FBK_C_WORKER_UNAUTHENTICATED_CLOSED"]
 
 Event = tuple[int, int]
 """A slot and its bits."""
@@ -182,8 +184,8 @@ class Worker(NativeObject):
         """Have `poll` receive from a connection from now on; return bits."""
         return lib.fbk_worker_watch(self.handle, slot)
 
-    def await_first_byte(self, slot: int) -> int:
-        """Have OPEN come once a connection's first byte lies in its socket, and leave it there; return bits."""
+    def await_bytes(self, slot: int) -> int:
+        """Have OPEN come once a connection's socket is readable, and leave there what it has; return bits."""
         return lib.fbk_worker_await(self.handle, slot)
 
     def secure(self, slot: int, behind_bytes: int = 0) -> int:

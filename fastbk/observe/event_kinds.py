@@ -55,6 +55,8 @@ KIND_OF = {
     "bookie.broke_down": "child",
     "bookie.broke_down_with_a_disk": "child",
     "bookie.reads_only": "child",
+    "bookie.down": "child",
+    "bookie.tries_again": "child",
     "process.failed": "child",
     "process.frozen": "child",
     "process.resumed": "child",

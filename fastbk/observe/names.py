@@ -252,6 +252,7 @@ LIMITS: Slots = {
     "WORKER_WRITE_TIMEOUTS": (152, "Connections cut because they read nothing of their replies for too long."),
     "WORKER_SLOW_FRAMES_CUT": (153, "Connections closed because their frame was slow while others waited for memory."),
     "WORKER_SILENT_CLOSED": (154, "Silent connections closed because most connections were in use."),
+    "WORKER_UNAUTHENTICATED_CLOSED": (86, "Connections closed to make room before their clients authenticated."),
     "WORKER_TURNS_ENDED": (155, "Times that a connection had to let others have their turn."),
     "WORKER_MEMORY_RETURNED": (156, "Times that unused memory was given back to the system."),
 }

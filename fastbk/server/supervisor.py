@@ -3,7 +3,8 @@
 A *boot* is one life of all children, with an epoch and shared memory of its own; `boot_order` has its
 steps. When a child dies, the supervisor ends the others, and the next boot replays the journal, which
 has all acknowledged entries. When children die again and again, it boots without journal and gc:
-the bookie serves reads only until somebody restarts it. If that fails too, its state is failed.
+the bookie serves reads only. After a pause that grows it tries a whole boot again. If the boot
+for reads fails too, no process runs until then.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.bookie_facts import BookieFacts
-from fastbk.errors import Error, StorageError
+from fastbk.errors import Error
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
 from fastbk.observe.event_log import EventLog, events_path
+from fastbk.retry import Backoff
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.disks.disk_reports import DiskReports
 from fastbk.server.disks.disk_wait import DiskWait, UsedDirectory
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
+TRY_AGAIN = "the pause after a crash loop is over: the bookie tries to take writes again"
 ORPHAN_DRAIN_MS = 3_000  # a clean stop when whoever started us is gone: a successor may wait already
 
 
@@ -75,7 +78,8 @@ class Supervisor:
         self._lifeline = Lifeline(lifeline)
         self._life = Lifecycle(time.monotonic())
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
-        self._restarts = Restarts(budget)
+        pauses = Backoff(config.bookie.crash_loop_pause_min_ms / 1e3, config.bookie.crash_loop_pause_max_ms / 1e3)
+        self._restarts = Restarts(budget, pauses)
         self._metrics = Metrics(self._life, budget, config.metrics.names)
         self._disks = DiskReports(self._life)
         self._gc = GcAdmin()
@@ -131,7 +135,7 @@ class Supervisor:
                 lambda reason: self._life.note("metadata", reason, "metadata"),
                 on_hold=self._life.metadata_held, on_level=self._life.level_rose,
                 listed_id=lambda: self._gc.listed_id,
-                accept_data_loss=self._accept_data_loss,
+                on_unclean_start=self._life.began_unclean, accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
             self._services = MetadataServices(self._membership, self._config.authentication)
@@ -180,6 +184,8 @@ class Supervisor:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._stop_asked.wait()
+                if self._restarts.is_down:
+                    self._try_again()
             except StopRequested:
                 pass
             except Error as error:
@@ -238,6 +244,7 @@ class Supervisor:
             )
             kill_point("supervisor.after_announce")
             self._life.go(State.READ_ONLY if refuses else State.WRITABLE, refuses or "serving", time.monotonic())
+            self._restarts.serves(time.monotonic())
             self._say_ready(sequence, replayed, time.monotonic() - boot.began_s)
             await self._serve(sequence, boot)
         finally:
@@ -294,7 +301,7 @@ class Supervisor:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if stop.reason == DISK_IS_BACK and self._stop_reason is None:
+        if stop.reason in (DISK_IS_BACK, TRY_AGAIN) and self._stop_reason is None:
             self._life.go(State.STARTING, stop.reason, time.monotonic())
             self._membership.mark_not_writable()
             return
@@ -312,10 +319,15 @@ class Supervisor:
     async def _follow_disks(self) -> None:
         """Tell metadata and `/readyz` when journal or index begin or end refusing normal adds.
 
-        Without a journal nothing of that changes: its disk may come back, and ends this boot; a crash loop does not.
+        Without a journal nothing of that changes: its disk may come back, or the pause after a crash loop be over, and
+        that ends this boot.
         """
-        if self._no_journal_reason:
-            if not self._restarts.reads_only_reason and self._watch is not None:
+        if self._no_journal_reason and self._watch is not None:
+            if self._restarts.reads_only_reason:
+                await asyncio.sleep(self._restarts.reads_only_s)
+                self._try_again()
+                self._watch.stop(TRY_AGAIN)
+            else:
                 await self._disk_wait.until_journal_is_back()
                 self._watch.stop(DISK_IS_BACK)
             return
@@ -323,6 +335,12 @@ class Supervisor:
             await asyncio.sleep(READ_ONLY_POLL_S)
             self._pages.roll()
             await self._look_at_limits()
+
+    def _try_again(self) -> None:
+        """Have the next boot be a whole one."""
+        self._restarts.try_again()
+        self._life.crash_loop = ""
+        logs.info("bookie.tries_again", reason=TRY_AGAIN)
 
     async def _look_at_limits(self) -> None:
         if self._no_journal_reason or self._life.state not in (State.WRITABLE, State.READ_ONLY):
@@ -355,7 +373,7 @@ class Supervisor:
         return found
 
     async def _pause_after_death(self, error: ChildDied, *, was_serving: bool) -> float:
-        """Return the pause before the next boot in seconds. Raises StorageError: there is none."""
+        """Return the pause before the next boot in seconds."""
         restarts = self._restarts
         if await self._disk_wait.explains(error.process.role, was_serving=was_serving):
             logs.error("bookie.broke_down_with_a_disk", reason=str(error))
@@ -369,13 +387,16 @@ class Supervisor:
             error.process.role, reason, was_serving=was_serving, now_s=time.monotonic()
         )
         logs.error("bookie.broke_down", reason=str(error), restarts=restarts.budget.total)
-        if pause_s is None:
+        if restarts.is_down:
             reason = f"serving reads only failed too: {error}; before that {earlier}"
-            self._life.go(State.FAILED, reason, time.monotonic())
-            raise StorageError(reason) from error
-        if restarts.reads_only_reason and not earlier:
             self._life.crash_loop = reason
-            logs.error("bookie.reads_only", reason=reason, next=restarts.reads_only_next)
+            self._life.go(State.STARTING, f"down for {pause_s:.0f} s: {reason}", time.monotonic())
+            logs.error("bookie.down", reason=reason, pause_s=round(pause_s, 1), next=restarts.down_next)
+            self._lifeline.send({"type": "down", "reason": reason})
+        elif restarts.reads_only_reason and not earlier:
+            self._life.crash_loop = reason
+            lasts_s = round(restarts.reads_only_s, 1)
+            logs.error("bookie.reads_only", reason=reason, pause_s=lasts_s, next=restarts.reads_only_next)
         return pause_s
 
     async def _info(self, _: dict[str, Any]) -> object:

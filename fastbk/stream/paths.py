@@ -79,6 +79,21 @@ def pages_path(stream_id: str) -> str:
     return f"{stream_path(stream_id)}/pages"
 
 
+def page_part(number: int, token: int) -> str:
+    """Return the name of a page's record below `pages_path`."""
+    return f"{number}-{token:016x}"
+
+
+def number_of_page(name: str) -> int:
+    """Return the number of a page by the name of its record; -1 for a name that no page has."""
+    number, _, token = name.partition("-")
+    try:
+        found = int(number), int(token, 16)
+    except ValueError:
+        return -1
+    return found[0] if min(found) >= 0 and page_part(*found) == name else -1
+
+
 def cursors_path(stream_id: str) -> str:
     """Return what a stream's cursors lie below."""
     return f"{stream_path(stream_id)}/cursors"

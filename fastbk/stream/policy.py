@@ -7,7 +7,7 @@ seconds, sizes bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -21,6 +21,7 @@ Digest = Literal["crc32c", "crc32", "hmac", "dummy"]
 """`none` is accepted for `dummy` where a policy is set."""
 HOUR_S = 3600.0
 MIB = 1024 * 1024
+GROUP_CHARACTERS_MAX = 255
 
 
 class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +76,7 @@ class PolicyPatch(
     write_quorum: int | None = None
     ack_quorum: int | None = None
     allow_missing_bookies: bool | None = None
-    bookie_group: str | None = None
+    bookie_group: Annotated[str, msgspec.Meta(max_length=GROUP_CHARACTERS_MAX)] | None = None
     digest: Digest | None = None
     compression: Compression | None = None
     roll_age_s: float | None = None

@@ -6,7 +6,9 @@ import re
 import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from fastbk.errors import ConfigError
 
@@ -14,6 +16,21 @@ _LAYOUT = struct.Struct(">bqqq")
 VERSION = 1
 _NUMBER = re.compile("[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+NUMBER_MAX = (1 << 62) - 1
+"""Of all that a record of a stream counts. Twice as much still fits 64 bits, so that sums of two do."""
+TIME_US_MAX = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, the last that dates can be written of."""
+AHEAD_US_MAX = 24 * 3600 * 1_000_000
+"""How far a time in a change of a record may lie ahead of a gateway's clock."""
+Number = Annotated[int, msgspec.Meta(ge=-1, le=NUMBER_MAX)]
+"""In a record of metadata; -1: none. What a client may write is bounded where it is decoded (INV-S14)."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+TimeUs = Annotated[int, msgspec.Meta(ge=-1, le=TIME_US_MAX)]
+"""Microseconds since 1970, in UTC."""
+TXID_MAX = 1 << 62
+Txid = Annotated[int, msgspec.Meta(ge=-1, le=TXID_MAX)]
+"""Of a transaction, which the user chooses."""
 
 
 class DLSN(NamedTuple):
@@ -23,9 +40,9 @@ class DLSN(NamedTuple):
     stream is copied segment by segment.
     """
 
-    segment: int
-    entry: int
-    slot: int
+    segment: Count
+    entry: Count
+    slot: Count
 
     def __str__(self) -> str:
         return f"{self.segment}.{self.entry}.{self.slot}"
@@ -87,5 +104,5 @@ def to_us(time: datetime) -> int:
 
 
 def to_time(us: int) -> datetime:
-    """Return the time of so many microseconds since 1970, in UTC."""
-    return _EPOCH + timedelta(microseconds=us)
+    """Return the time of so many microseconds since 1970, in UTC; the first or last that there is for one beyond."""
+    return _EPOCH + timedelta(microseconds=min(max(us, 0), TIME_US_MAX))

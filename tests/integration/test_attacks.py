@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import struct
+import time
 from contextlib import ExitStack
+from pathlib import Path
 
+import fastbk
 from fastbk.native.client_codec import put_read
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.statuses import Status
+from tests.fixtures import apache_wire as apache
 from tests.fixtures.pages import metrics
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
+from tests.fixtures.users import as_user, sasl_section
 from tests.fixtures.wait import wait_until, wait_until_async
 from tests.integration.test_limits import can_connect, counted, dial, hello
 from tests.rigs.attacks import own_bytes
@@ -109,3 +116,48 @@ async def test_silent_connections_below_three_quarters_stay() -> None:
                 hello(sock)
             assert reached(cluster, "silent_closed") == 0
         bookie.close()
+
+
+async def send_without_end(port: int) -> None:
+    """Hold a connection as somebody who may not: send requests that are refused; when it is closed, connect again."""
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                while not reader.at_eof():
+                    writer.write(apache.v3_read(1, 0))
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(1 << 16), 0.2)
+                    await asyncio.sleep(0.2)
+            finally:
+                writer.close()
+        await asyncio.sleep(0.2)
+
+
+async def test_strangers_who_keep_sending_leave_room_for_who_authenticates(tmp_path: Path) -> None:
+    """As many of them as there may be connections, from the honest client's own address."""
+    settings = {
+        "bookie": ONE_WORKER,
+        "network": {"connections_max": 200},
+        "authentication": sasl_section(tmp_path, "honest"),
+    }
+    async with LocalCluster(1, settings=settings) as cluster:
+        strangers = [asyncio.create_task(send_without_end(cluster.bookies[0].port)) for _ in range(200)]
+        try:
+            await wait_until_async(lambda: reached(cluster, "unauthenticated_closed") >= 100, "strangers to be closed")
+            waits_s = []
+            for _ in range(10):
+                began_s = time.monotonic()
+                credentials = as_user(tmp_path, "honest")
+                async with fastbk.connect(cluster.metadata_uri, credentials=credentials) as client:
+                    writer = await client.create_ledger(1, 1, 1)
+                    await writer.append(b"served")
+                    await writer.close()
+                waits_s.append(time.monotonic() - began_s)
+        finally:
+            for task in strangers:
+                task.cancel()
+            await asyncio.gather(*strangers, return_exceptions=True)
+        print(f"an honest client's waits: {sorted(round(one, 3) for one in waits_s)}")
+        assert max(waits_s) < 5.0, waits_s
+        assert metrics(cluster.bookies[0])["fastbk_worker_connections_refused_total"] == 0

@@ -1,4 +1,4 @@
-"""A crash loop ends in serving reads (A13): without a journal, until somebody restarts the bookie by hand."""
+"""A crash loop ends in serving reads (A13): without a journal, until the next try or a restart by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 from tests.integration.test_dev import Dev
 
-SETTINGS = {"bookie": {"restarts_max": 3}, "gc": {"interval": "200ms"}}
+LONG = {"crash_loop_pause_min": "1h", "crash_loop_pause_max": "1h"}
+SETTINGS = {"bookie": {"restarts_max": 3, **LONG}, "gc": {"interval": "200ms"}}
+TRIES = {"restarts_max": 2, "restarts_window": "2s", "crash_loop_pause_min": "500ms", "crash_loop_pause_max": "2s"}
 ENTRIES = 300
 WAIT_S = 60.0
 
@@ -133,7 +135,7 @@ async def test_a_journal_that_dies_at_each_start_leaves_reads(tmp_path: Path, po
         await check_reads_only(cluster, ledger_id)
         (told,) = events(bookie.log_path, "bookie.reads_only")
         assert told["level"] == "error"
-        assert "restart the bookie" in told["next"]
+        assert "a restart of the bookie tries at once" in told["next"]
         with pytest.raises(StorageError, match="reads only: children died 3 times"):
             cluster.wait_ready()
         assert journal_files(bookie) == files
@@ -165,7 +167,7 @@ async def test_a_writer_is_told_and_a_journal_that_dies_under_load_loses_nothing
     tmp_path: Path,
 ) -> None:
     """Deaths while it serves count the same; what was acknowledged before is read."""
-    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": {"restarts_max": 1}})
+    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": {"restarts_max": 1, **LONG}})
     acknowledged: list[bytes] = []
     try:
         await asyncio.to_thread(cluster.start)
@@ -189,21 +191,72 @@ async def test_a_writer_is_told_and_a_journal_that_dies_under_load_loses_nothing
         assert cluster.stop()
 
 
-def test_an_index_that_dies_while_reads_are_served_ends_the_bookie(tmp_path: Path) -> None:
-    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": {"restarts_max": 1}})
-    cluster.start()
-    bookie = cluster.bookies[0]
-    bookie.kill("gc")
-    until_reads_only(bookie, tmp_path / "none")
-    pids = bookie.pids
-    bookie.kill("index")
-    wait_until(lambda: not bookie.is_running, "the failed bookie's end", WAIT_S)
+async def test_it_takes_writes_again_by_itself_once_the_cause_is_gone(tmp_path: Path) -> None:
+    """The journal dies at each start, through several tries whose pauses grow; then it does not any more."""
+    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": TRIES})
+    died = tmp_path / "died"
+    try:
+        await asyncio.to_thread(cluster.start)
+        bookie = cluster.bookies[0]
+        ledger_id = await fill(cluster)
+        supervisor = bookie.pids["supervisor"]
+        bookie.kill()
+        with armed("journal.before_ready", died):
+            bookie.spawn()
+
+        def has_tried(times: int) -> bool:
+            died.unlink(missing_ok=True)
+            return len(events(bookie.log_path, "bookie.reads_only")) >= times
+
+        await asyncio.to_thread(wait_until, lambda: has_tried(3), "three crash loops", WAIT_S)
+        pauses_s = [one["pause_s"] for one in events(bookie.log_path, "bookie.reads_only")]
+        assert pauses_s[0] <= 0.5 < pauses_s[2] <= 2.0
+        await read_back(cluster, ledger_id)
+        died.touch()  # from here on nobody dies
+        await asyncio.to_thread(wait_until, lambda: refreshed(bookie).is_ready, "writes", WAIT_S)
+        assert bookie.pids["supervisor"] != supervisor, "that was the one before the kill"
+        assert is_alive(bookie.pids["supervisor"])
+        await read_back(cluster, await fill(cluster))
+        metrics = (await asyncio.to_thread(page, bookie, "/metrics"))[1]
+        assert "fastbk_supervisor_reads_only 0" in metrics
+        assert "fastbk_supervisor_crash_loops_total 3" in metrics or "crash_loops_total 4" in metrics
+        assert events(bookie.log_path, "bookie.tries_again")
+        kinds = (bookie.directory / "ledgers").rglob("events.jsonl")
+        assert any("bookie.tries_again" in file.read_text() for file in kinds)
+    finally:
+        assert cluster.stop()
+
+
+def refreshed(bookie: Bookie) -> Bookie:
     bookie.refresh()
-    assert "serving reads only failed too: index: killed by signal 9" in bookie.reason
-    assert "gc: killed by signal 9" in bookie.reason
-    assert bookie.wait_gone() == 1
-    assert not any(map(is_alive, pids.values()))
-    cluster.stop()
+    assert bookie.is_running, bookie.log_tail(10)
+    return bookie
+
+
+def test_an_index_that_dies_while_reads_are_served_is_tried_again(tmp_path: Path) -> None:
+    """Nothing is served in between, but the process is there and says why."""
+    pauses = {"crash_loop_pause_min": "1s", "crash_loop_pause_max": "8s"}
+    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": {"restarts_max": 1, **pauses}})
+    try:
+        cluster.start()
+        bookie = cluster.bookies[0]
+        supervisor = bookie.pids["supervisor"]
+        bookie.kill("gc")
+        until_reads_only(bookie, tmp_path / "none")
+        pids = bookie.pids
+        bookie.kill("index")
+        wait_until(lambda: events(bookie.log_path, "bookie.down") != [], "no process any more", WAIT_S)
+        (down,) = events(bookie.log_path, "bookie.down")
+        assert "serving reads only failed too: index: killed by signal 9" in down["reason"]
+        assert "gc: killed by signal 9" in down["reason"]
+        assert not any(is_alive(pid) for name, pid in pids.items() if name != "supervisor")
+        status, text = page(bookie, "/readyz")
+        assert (status, "serving reads only failed too" in text) == (503, True)
+        assert page(bookie, "/livez")[0] == 200
+        wait_until(lambda: refreshed(bookie).is_ready, "writes", WAIT_S)
+        assert bookie.pids["supervisor"] == supervisor
+    finally:
+        assert cluster.stop()
 
 
 def test_fastbk_dev_keeps_such_a_bookie_and_says_so(tmp_path: Path) -> None:

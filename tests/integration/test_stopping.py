@@ -13,6 +13,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.statuses import Status
 from tests.fixtures.logs import json_lines
+from tests.fixtures.pages import metrics
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 from tests.integration.test_limits import dial, hello
@@ -68,3 +69,22 @@ def test_a_start_that_is_stopped_while_it_waits_for_metadata_is_no_failure(tmp_p
         assert bookie.wait_gone() == 0, bookie.log_tail()
     (cut_off,) = [event for event in json_lines(bookie.log_path) if event["level"] == "warning"]
     assert "has format 99" in str(cut_off["reason"])
+
+
+def test_a_start_after_a_crash_is_told_from_one_after_a_planned_stop(tmp_path: Path) -> None:
+    """What the alert for crash loops counts, and a rolling restart does not show."""
+    name = "fastbk_supervisor_unclean_start_time_seconds"
+    cluster = DevCluster(tmp_path / "data", 1)
+    try:
+        cluster.start()
+        bookie = cluster.bookies[0]
+        assert name not in metrics(bookie)
+        bookie.kill()
+        cluster.start()
+        assert metrics(bookie)[name] > 0
+        bookie.request_stop()
+        assert bookie.wait_gone() == 0
+        cluster.start()
+        assert name not in metrics(bookie)
+    finally:
+        assert cluster.stop()

@@ -123,7 +123,7 @@ int32_t fbk_worker_collect(struct fbk_worker *worker);
 /* From now on fbk_worker_poll receives from this connection: FBK_DO_PAUSE, FBK_DO_RESUME and FBK_DO_BUFFER do not come, and
  * FBK_DO_END does.  Returns 0, or FBK_DO_ABORT. */
 int32_t fbk_worker_watch(struct fbk_worker *worker, uint32_t connection);
-/* FBK_DO_OPEN comes, once, when the connection's first byte can be received; that stays in the socket.  Returns 0, or
+/* FBK_DO_OPEN comes, once, when the connection's socket is readable (SO_RCVLOWAT); what it has stays there.  Returns 0, or
  * FBK_DO_ABORT. */
 int32_t fbk_worker_await(struct fbk_worker *worker, uint32_t connection);
 /* Its client may do so much from now on: FBK_RIGHT_* (INV-N2).  tagged_rights: what it may do with ledgers that it shows tags

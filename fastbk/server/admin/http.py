@@ -43,9 +43,9 @@ REQUEST_TIMEOUT_S = 5.0
 ROUTE_TIMEOUT_S = 30.0
 """For what a route does; its answer comes after at most this, or 504."""
 REQUESTS_MAX = 256
-"""Connections whose request has not arrived completely; beyond it the oldest is closed."""
+"""Connections whose request has not arrived completely; beyond it the oldest of the address with the most is closed."""
 ANSWERS_MAX = 64
-"""Connections whose answer is not read yet; beyond it the oldest is closed."""
+"""Connections whose answer is not read yet; beyond it the oldest of the address with the most is closed."""
 ROUTES_MAX = 32
 """Requests that routes and pages work on; beyond it 503. The server's own pages are not counted."""
 

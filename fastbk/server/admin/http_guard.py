@@ -1,9 +1,10 @@
 """Which HTTP requests are refused, and which connections are closed so that others find room.
 
 A connection that is slow costs only others that are slow in the same way: when incoming requests or
-unread answers need a place and none is free, the connection that has held its place longest is
-closed (INV-B1). A complete request is never closed for another one. Pages of the server's own,
-`/livez` first, need no place: no number of slow connections keeps them from answering.
+unread answers need a place and none is free, a connection of the address that holds the most places
+is closed, the one that has held its place longest (INV-B1). A complete request is never closed for
+another one. Pages of the server's own, `/livez` first, need no place: no number of slow connections
+keeps them from answering.
 
 A request is refused when a web page of another site may have caused it.
 
@@ -103,33 +104,49 @@ def _is_browser(headers: Mapping[str, str]) -> bool:
     return headers.get("user-agent", "").lower().startswith(BROWSER_AGENT)
 
 
-class Abortable(Protocol):
-    """What is closed: an asyncio transport."""
+class Held(Protocol):
+    """What holds a place: an asyncio transport."""
 
     def abort(self) -> None:
         """Close at once."""
 
+    def get_extra_info(self, name: str) -> object:
+        """Return the peer's address for `peername`."""
+
 
 class Places:
-    """The places for connections that wait for their peer, oldest first."""
+    """The places for connections that wait for their peer.
+
+    Who holds many costs itself one: for another connection the oldest of the address that has the most is closed.
+    """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._taken: dict[Abortable, None] = {}
+        self._addresses: dict[Held, str] = {}
+        self._by_address: dict[str, dict[Held, None]] = {}
+        """Of each address the oldest first."""
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._addresses)
 
-    def enter(self, connection: Abortable) -> bool:
-        """Give a connection a place; return whether the oldest one was closed for it."""
-        is_full = len(self._taken) >= self._count_max
+    def enter(self, connection: Held) -> bool:
+        """Give a connection a place; return whether another one was closed for it."""
+        is_full = len(self._addresses) >= self._count_max
         if is_full:
-            oldest = next(iter(self._taken))
-            del self._taken[oldest]
+            most = max(self._by_address.values(), key=len)
+            oldest = next(iter(most))
+            self.leave(oldest)
             oldest.abort()
-        self._taken[connection] = None
+        peer = connection.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._addresses[connection] = address
+        self._by_address.setdefault(address, {})[connection] = None
         return is_full
 
-    def leave(self, connection: Abortable) -> None:
+    def leave(self, connection: Held) -> None:
         """Free the connection's place, if it still has one."""
-        self._taken.pop(connection, None)
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            del self._by_address[address][connection]
+            if not self._by_address[address]:
+                del self._by_address[address]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REQUEST_BYTES_MAX = 8192
 BACKLOG = 100
 HANDSHAKES_MAX = 256
-"""TLS handshakes under way; beyond it the oldest is given up."""
+"""TLS handshakes under way; beyond it the oldest of the address with the most is given up."""
 HANDSHAKE_TIMEOUT_S = 5.0
 SHUTDOWN_TIMEOUT_S = 2.0
 ACCEPT_PAUSE_S = 0.1
@@ -102,14 +102,14 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, _ = await loop.sock_accept(listener)
+                sock, peer = await loop.sock_accept(listener)
             except ConnectionAbortedError:
                 continue
             except OSError as error:
                 logs.warning("http.cannot_accept", reason=error.strerror)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
             else:
-                opening = _Opening(self._run(self._open(sock, protocol)))
+                opening = _Opening(self._run(self._open(sock, protocol)), peer)
                 if self._tls is not None:  # without it nobody has to be waited for
                     self._handshakes.enter(opening)
                     opening.task.add_done_callback(opening.left(self._handshakes))
@@ -143,9 +143,13 @@ class _Opening:
     """A connection whose handshake is under way."""
 
     task: asyncio.Task[None]
+    peer: object
 
     def abort(self) -> None:
         self.task.cancel()
+
+    def get_extra_info(self, name: str) -> object:
+        return self.peer if name == "peername" else None
 
     def left(self, places: Places) -> Callable[[object], None]:
         return lambda _: places.leave(self)

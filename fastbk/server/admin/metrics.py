@@ -154,12 +154,17 @@ class Metrics:
         yield "build_info", "gauge", text, labels, 1
         text = "Boots that ended because a child died."
         yield "supervisor_restarts_total", "counter", text, "", self._budget.total
-        text = "1 after a crash loop: only reads are served until a restart by hand."
+        text = "Times that children died again and again, so that only reads were served, or nothing."
+        yield "supervisor_crash_loops_total", "counter", text, "", self._budget.crash_loops
+        text = "1 after a crash loop: only reads are served, or nothing, until the next try."
         yield "supervisor_reads_only", "gauge", text, "", int(bool(life.crash_loop))
         text = "1 while metadata is on hold: nothing is deleted until `fastbk metadata confirm`."
         yield "supervisor_metadata_on_hold", "gauge", text, "", int(bool(life.metadata_hold))
         text = "When the supervisor started, seconds since 1970."
         yield "supervisor_start_time_seconds", "gauge", text, "", round(self._began_s, 3)
+        if life.unclean_start_s is not None:
+            text = "When the supervisor started, if the life of the bookie before was not stopped cleanly."
+            yield "supervisor_unclean_start_time_seconds", "gauge", text, "", round(life.unclean_start_s, 3)
         text, lasted_s = "How long the bookie has been in its state.", time.monotonic() - life.since_s
         labels = f'state="{life.state.value}"'
         yield "supervisor_state_seconds", "gauge", text, labels, round(lasted_s, 3)

@@ -88,6 +88,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     if len(config.bookie.id.encode()) > 127:
         yield "[bookie] id is longer than 127 bytes"
     yield from _place_problems(config.bookie)
+    yield from _pause_problems(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
         pages = http_port(
@@ -230,6 +231,11 @@ def _too_small(config: BookieConfig) -> Iterator[str]:
     for name in ("hello_timeout_ms", "frame_timeout_ms", "write_timeout_ms"):
         if getattr(config.network, name) > TIMEOUT_MS_MAX:
             yield f"[network] {name.removesuffix('_ms')} must be at most 1000s"
+
+
+def _pause_problems(bookie: BookieSettings) -> Iterator[str]:
+    if bookie.crash_loop_pause_max_ms < bookie.crash_loop_pause_min_ms:
+        yield "[bookie] crash_loop_pause_max must not be below crash_loop_pause_min"
 
 
 def _place_problems(bookie: BookieSettings) -> Iterator[str]:

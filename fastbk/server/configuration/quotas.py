@@ -32,8 +32,8 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bytes of entries a second, in the same way."""
 
     ledgers_rate: Count = 0
-    """Ledgers a second that a principal may begin to add to, in the same way. Each worker remembers about 4,096
-    ledgers that a principal added to last. An add to another ledger begins it. Recovery adds do not count.
+    """Ledgers a second that a principal may begin, in the same way. Each worker remembers about 4,096 ledgers that a
+    principal added to or fenced last. An add to another ledger, a recovery add too, or its fence begins it.
     """
 
     exceptions: tuple[str, ...] = ()

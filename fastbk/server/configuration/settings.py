@@ -70,10 +70,17 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     restarts_max: Count = 10
     """So many deaths of children within `restarts_window` end in a bookie that only serves reads,
-    without journal and gc, until it is restarted by hand.
+    without journal and gc, until its next try or a restart by hand.
     """
 
     restarts_window_s: Count = 60
+
+    crash_loop_pause_min_ms: Milliseconds = 30_000
+    """After so long a bookie that only serves reads tries a whole start. Each failed try doubles the pause."""
+
+    crash_loop_pause_max_ms: Milliseconds = 600_000
+    """The longest such pause."""
+
     drain_timeout_ms: Milliseconds = 10_000
     """Longest clean stop on SIGTERM; what is not done by then is killed, and replayed at the next start."""
 
@@ -237,7 +244,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A connection that reads less than 4 KiB of its replies in this time is cut."""
 
     hello_timeout_ms: Milliseconds = 10_000
-    """From the first byte to a complete hello."""
+    """From the first byte to a complete hello, or to the end of a TLS handshake. Where clients authenticate themselves:
+    from the beginning of a connection until its client has."""
 
     frame_timeout_ms: Milliseconds = 30_000
     """Longest pause in a frame, and the time for a small one. Each byte of a frame adds 1/`frame_rate_min` s."""

@@ -2,14 +2,16 @@
 
 That byte is looked at and left in the socket, since what a transport has received before its `start_tls` is lost. Until
 it is there the connection has a slot and no transport: C's poll waits for it, and silent ones make room as all others.
+With TLS it waits for the client's whole first record, too: who sends less costs no handshake. Handshakes begin at a
+bounded rate, and the addresses that want one take turns, so that an address that wants many waits for itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import select
 import socket
-from collections import deque
 from typing import TYPE_CHECKING
 
 from fastbk.native.worker import TLS_FAILED, TLS_HANDSHAKES
@@ -22,18 +24,55 @@ from fastbk.server.network.connection import Connection
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from fastbk.server.configuration.tls import TlsSettings
     from fastbk.server.network.connection import Owner
 
 TLS_FIRST_BYTE = b"\x16"
+RECORD_HEAD_BYTES, RECORD_BYTES_MAX = 5, 16 * 1024
+CLIENT_HELLO = b"\x01"
 ACCEPTS_A_TURN = 64
 ACCEPT_PAUSE_S = 0.1
 """After an error that only others can end, such as a full table of files."""
 SHUTDOWN_TIMEOUT_S = 2.0
 """How long a client may take to read the last frame, and to say that it has."""
 _OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class NoHelloError(ConnectionError):
+    """A client's first bytes are those of TLS, and the next ones are not."""
+
+    reason = "what came is no ClientHello"
+
+
+class Turns:
+    """Connections that wait for a handshake, with what begins it. Their addresses take turns."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, dict[Connection, Callable[[], None]]] = {}
+        """The address whose turn is next comes first; of an address the connection that waits for longest."""
+
+    def add(self, connection: Connection, begin: Callable[[], None]) -> None:
+        """Wait, behind all others of its address."""
+        self._by_address.setdefault(connection.address, {})[connection] = begin
+
+    def remove(self, connection: Connection) -> None:
+        """Wait no more: it is gone."""
+        waiting = self._by_address.get(connection.address, {})
+        if waiting.pop(connection, None) is not None and not waiting:
+            del self._by_address[connection.address]
+
+    def next(self) -> Callable[[], None] | None:
+        """Return what begins the next handshake; None: nobody waits."""
+        if not self._by_address:
+            return None
+        address = next(iter(self._by_address))
+        waiting = self._by_address.pop(address)
+        begin = waiting.pop(next(iter(waiting)))
+        if waiting:
+            self._by_address[address] = waiting
+        return begin
 
 
 class Acceptor:
@@ -46,7 +85,7 @@ class Acceptor:
         self._context = server_tls(settings)
         self._handshake_timeout_s = handshake_timeout_s
         self._limit = RateLimit(settings.handshakes_rate, clock_s=network.loop.time)
-        self._waiting: deque[Connection] = deque()
+        self._turns = Turns()
         self._timer: asyncio.TimerHandle | None = None
         self._listener: socket.socket | None = None
         self._failures = LimitLog("connection.tls_failed")
@@ -69,23 +108,56 @@ class Acceptor:
             self._listener.close()
             self._listener = None
 
-    def opened(self, connection: Connection, sock: socket.socket) -> None:
-        """Give a connection whose first byte is there the transport that it wants."""
-        try:
-            first = sock.recv(1, socket.MSG_PEEK)
-        except OSError:
-            first = b""
-        if not first:
+    def opened(self, connection: Connection) -> None:
+        """Go on with a connection whose first bytes are there: give it its transport, or its turn for TLS."""
+        descriptor = connection.descriptor
+        head = _peeked(descriptor, RECORD_HEAD_BYTES + 1)
+        if not head:
             connection.abort()
-        elif first != TLS_FIRST_BYTE:
-            connection.opening = self._run(self._open(connection, sock))
-        elif connection.secure():
-            self._waiting.append(connection)
-            self._begin_handshakes()
+        elif connection.upgrading is None and head[:1] != TLS_FIRST_BYTE:
+            assert connection.waiting_socket is not None
+            connection.opening = self._run(self._open(connection, connection.waiting_socket))
+        else:
+            self._await_hello(connection, descriptor, head)
 
-    def upgrade(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Go on with TLS on a connection that began in the clear, was answered so, and is secure for C already."""
-        connection.opening = self._run(self._upgrade(connection, transport))
+    def left(self, connection: Connection) -> None:
+        """It is gone."""
+        self._turns.remove(connection)
+
+    def _await_hello(self, connection: Connection, descriptor: int, head: bytes) -> None:
+        size_bytes = _hello_bytes(head)
+        if size_bytes is None:
+            self._failed(connection, NoHelloError(), secured=True)
+        elif len(_peeked(descriptor, size_bytes)) >= size_bytes:
+            if connection.awaited_bytes > 1:
+                _wake_at(descriptor, 1)
+            self._wait_for_turn(connection)
+        elif connection.awaited_bytes != size_bytes:
+            _wake_at(descriptor, size_bytes)
+            connection.await_bytes(size_bytes)
+        elif _has_ended(descriptor):
+            connection.abort()
+        else:  # the kernel is short of memory and tells of what there is
+            if connection.awaited_bytes > 1:
+                _wake_at(descriptor, 1)
+            self._wait_for_turn(connection)
+
+    def _wait_for_turn(self, connection: Connection) -> None:
+        if (transport := connection.upgrading) is not None:
+            self._turns.add(connection, lambda: self._begin(connection, lambda: self._upgrade(connection, transport)))
+        elif connection.secure():
+            sock, context = connection.waiting_socket, self._context
+            assert sock is not None
+            self._turns.add(
+                connection, lambda: self._begin(connection, lambda: self._open(connection, sock, context.current()))
+            )
+        self._begin_handshakes()
+
+    def _begin(self, connection: Connection, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        try:
+            connection.opening = self._run(work())
+        except Exception as error:  # noqa: BLE001 - INV-N5
+            self._failed(connection, error, secured=True)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -110,15 +182,8 @@ class Acceptor:
 
     def _begin_handshakes(self) -> None:
         """Begin as many as the rate allows; the rest has its turn by the timer, its deadline running meanwhile."""
-        while self._waiting and self._timer is None:
-            connection = self._waiting.popleft()
-            sock = connection.waiting_socket
-            if sock is None:
-                continue  # it is gone
-            try:
-                connection.opening = self._run(self._open(connection, sock, self._context.current()))
-            except Exception as error:  # noqa: BLE001 - INV-N5
-                self._failed(connection, error, secured=True)
+        while self._timer is None and (begin := self._turns.next()) is not None:
+            begin()
             if (wait_s := self._limit.take(1)) > 0:
                 self._timer = self._loop.call_later(wait_s, self._begin_again)
 
@@ -184,3 +249,44 @@ def _reason_of(error: Exception) -> str:
         if text := getattr(error, name, None):
             return printable(str(text))
     return type(error).__name__
+
+
+# ------------------------------------------------------------------ what lies in a socket
+
+
+def _peeked(descriptor: int, size_bytes: int) -> bytes:
+    """Return what came first, and leave it there; b"": nothing did, or the connection is broken."""
+    sock = socket.socket(fileno=descriptor)
+    try:
+        return sock.recv(size_bytes, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return b""
+    finally:
+        sock.detach()
+
+
+def _wake_at(descriptor: int, size_bytes: int) -> None:
+    """Have the socket be readable once so much is there, or it has ended."""
+    sock = socket.socket(fileno=descriptor)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+    finally:
+        sock.detach()
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Return whether the client sends no more."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _hello_bytes(head: bytes) -> int | None:
+    """Return how many bytes are needed to know more of a ClientHello, or to have all of it; None: it is none."""
+    is_record = head[:1] == TLS_FIRST_BYTE and head[1:2] in (b"", b"\x03")
+    if not is_record or head[RECORD_HEAD_BYTES:] not in (b"", CLIENT_HELLO):
+        return None
+    if len(head) <= RECORD_HEAD_BYTES:
+        return RECORD_HEAD_BYTES + 1
+    size_bytes = int.from_bytes(head[3:RECORD_HEAD_BYTES], "big")
+    return RECORD_HEAD_BYTES + size_bytes if 0 < size_bytes <= RECORD_BYTES_MAX else None

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from fastbk.server.network.audit_trail import AuditTrail
     from fastbk.server.network.digest_requests import DigestRequests
     from fastbk.server.network.handlers import ApacheHandlers, Handlers
-    from fastbk.server.network.principals import Principals
 
 START_TLS_WAIT_S = 1.0  # a client that begins SASL in the clear, where that is refused, may still upgrade for so long
 COLD_REQUESTS_A_TURN = 2
@@ -82,7 +81,6 @@ class Owner(Protocol):
     apache: ApacheHandlers
     digests: DigestRequests
     admission: Admission
-    principals: Principals
     audit: AuditTrail
     keep_alive: tuple[tuple[int, int], ...]
 
@@ -92,6 +90,9 @@ class Owner(Protocol):
 
     def came(self, connection: Connection) -> None:
         """It has a slot."""
+
+    def admitted(self, connection: Connection) -> None:
+        """Its client is served from now on, or still not."""
 
     def left(self, connection: Connection) -> None:
         """It gives its slot back."""
@@ -105,11 +106,8 @@ class Owner(Protocol):
     def collect_soon(self) -> None:
         """Have `Worker.collect` called in the next turn of the loop."""
 
-    def open(self, connection: Connection, sock: socket.socket) -> None:
-        """Give a connection whose first byte is there its transport."""
-
-    def upgrade(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Have it go on with TLS."""
+    def open(self, connection: Connection) -> None:
+        """Go on with a connection whose first bytes are there."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -125,9 +123,11 @@ class Connection(asyncio.BufferedProtocol):
         "_was_lost",
         "_worker",
         "address",
+        "awaited_bytes",
         "client",
         "opening",
         "slot",
+        "upgrading",
         "waiting_socket",
     )
 
@@ -145,8 +145,12 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.waiting_socket: socket.socket | None = None
         """Until there is a transport, where TLS is on."""
+        self.upgrading: asyncio.Transport | None = None
+        """One in the clear that is to become a secure one."""
         self.opening: asyncio.Task[None] | None = None
         """What makes a transport, or makes it a secure one."""
+        self.awaited_bytes = 0
+        """What has to lie in the socket before it goes on."""
 
     @contained
     def await_first_byte(self, sock: socket.socket, address: object) -> None:
@@ -156,7 +160,20 @@ class Connection(asyncio.BufferedProtocol):
             self.waiting_socket = None
             sock.close()
             return
-        self.act(self._worker.await_first_byte(self.slot))
+        self.await_bytes(1)
+
+    def await_bytes(self, size_bytes: int) -> None:
+        """Go on when the socket, which has been told the size, is readable."""
+        self.awaited_bytes = size_bytes
+        self.act(self._worker.await_bytes(self.slot))
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket, while it waits for that."""
+        if self.upgrading is not None:
+            return int(self.upgrading.get_extra_info("socket").fileno())
+        assert self.waiting_socket is not None
+        return self.waiting_socket.fileno()
 
     def secure(self, behind_bytes: int = 0) -> bool:
         """Say that the transport encrypts from now on; False: it may not, and the connection is closed."""
@@ -168,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
     def _admit(self) -> None:
         """Have C serve what the client may do."""
         self._worker.admit(self.slot, *self.client.principal.granted)
-        self._network.principals.admitted(self)
+        self._network.admitted(self)
 
     def _meet_secure(self) -> None:
         certificate = self._transport.get_extra_info("peercert") or b""
@@ -206,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self._limit_secure_writes()
         self._meet_secure()
-        self.opening = None
+        self.opening = self.upgrading = None
         held, self._held = self._held, 0
         self._answer_postponed()
         self.act(merged(held, self._worker.proceed(self.slot)))
@@ -283,7 +300,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self.slot < 0 or self._transport.is_closing():
             return
-        if self.opening is not None and not todo & (ABORT | END):
+        if todo & OPEN and self.upgrading is not None:
+            todo &= ~OPEN
+            self._network.open(self)
+        if (self.opening or self.upgrading) is not None and not todo & (ABORT | END):
             self._held = merged(self._held, todo)  # it is for the transport that is being made
             return
         if todo == WRITE and self._own_buffer is None:  # each turn's of a connection with TLS
@@ -354,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
         if todo & (ABORT | END):
             self.abort()
         elif todo & OPEN and self.waiting_socket is not None:
-            self._network.open(self, self.waiting_socket)
+            self._network.open(self)
 
     def _answer(self, todo: int) -> int:
         is_apache = self._worker.is_apache(self.slot)
@@ -397,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def _answer_postponed(self) -> None:
-        if self.opening is not None:
+        if self.upgrading is not None:
             return  # the handshake's end comes here, too
         frame, self.client.postponed = self.client.postponed, b""
         if frame and self.slot >= 0:
@@ -441,5 +461,7 @@ class Connection(asyncio.BufferedProtocol):
         behind = self._worker.behind(self.slot)
         if self.secure(len(behind) if begins_sasl(behind) else 0):
             self._transport.write(answer)
-            self._network.upgrade(self, self._transport)
+            self._transport.pause_reading()  # a transport that has just been made still reads by itself
+            self.upgrading = self._transport
+            self.await_bytes(1)
         return 0

@@ -1,8 +1,12 @@
-"""Closes silent connections when most are in use, and raises the limit of open files for their number.
+"""Closes connections when most are in use, and raises the limit of open files for their number.
 
 A connection may be silent for as long as it likes: Apache's clients open channels that they need later.
 Once three quarters of `[network] connections_max` are in use, silent connections are closed until no more
 than that are left, so that new clients find room. Clients open a closed channel again when they need it.
+
+INV-N6: where clients authenticate themselves, connections whose client has not done so yet have a share of their
+own. It is a quarter of all, and at most half of what the others leave. Beyond it one of them is closed, whatever
+it sends.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fastbk.native.worker import SILENT_CLOSED
+from fastbk.native.worker import SILENT_CLOSED, UNAUTHENTICATED_CLOSED
 
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
@@ -29,7 +33,7 @@ SILENT_SWEEPS = 10
 
 
 class IdleConnections:
-    """Finds the silent connections to close, first of the address that has the most."""
+    """Finds the connections to close, first of the address that has the most."""
 
     def __init__(self, worker: Worker, connections: dict[int, Connection]) -> None:
         """`connections`: the open ones by slot; its owner keeps it."""
@@ -39,24 +43,42 @@ class IdleConnections:
         self._counts: Counter[str] = Counter()
         self._bound = worker.connections_max - worker.connections_max // 4
         self._next_s = 0.0
+        self._unauthenticated: dict[str, dict[int, None]] = {}
+        """Slots by address, the oldest first."""
+        self._unauthenticated_count = 0
 
-    def opened(self, slot: int, address: str) -> None:
+    def opened(self, slot: int, address: str, *, is_authenticated: bool) -> None:
         """Note where a connection comes from."""
         self._addresses[slot] = address
         self._counts[address] += 1
+        if not is_authenticated:
+            self._unauthenticated.setdefault(address, {})[slot] = None
+            self._unauthenticated_count += 1
+
+    def authenticated(self, slot: int) -> None:
+        """Note that it is known who a connection's client is."""
+        address = self._addresses[slot]
+        slots = self._unauthenticated.get(address, {})
+        if slot in slots:
+            del slots[slot]
+            self._unauthenticated_count -= 1
+            if not slots:
+                del self._unauthenticated[address]
 
     def closed(self, slot: int) -> None:
         """Forget a connection."""
-        address = self._addresses.pop(slot, None)
-        if address is None:
+        if slot not in self._addresses:
             return  # its connection failed before it was noted
+        self.authenticated(slot)
+        address = self._addresses.pop(slot)
         self._counts[address] -= 1
         if not self._counts[address]:
             del self._counts[address]
 
     def make_room(self, now_s: float) -> None:
-        """Close silent connections above three quarters of all."""
-        excess = len(self._connections) - self._bound
+        """Close unauthenticated connections beyond their share, and silent ones above three quarters of all."""
+        self._close_unauthenticated()
+        excess = len(self._connections) - self._unauthenticated_count - self._bound
         if excess <= 0 or now_s < self._next_s:
             return
         self._next_s = now_s + INTERVAL_S
@@ -65,14 +87,26 @@ class IdleConnections:
         for slot in chosen:
             self._connections[slot].abort()
 
+    def _close_unauthenticated(self) -> None:
+        others = len(self._connections) - self._unauthenticated_count
+        most = self._worker.connections_max
+        share = max(1, min(most // 4, (most - others) // 2))
+        while self._unauthenticated_count > share:
+            slots = max(self._unauthenticated.values(), key=len)
+            slot = next(iter(slots))
+            self.authenticated(slot)  # its end comes in a later turn of the loop
+            self._worker.count(UNAUTHENTICATED_CLOSED)
+            self._connections[slot].abort()
+
     def _chosen(self, count: int) -> list[int]:
         """Return at most `count` silent connections: of the address with the most, those that are silent longest."""
         silent: dict[str, list[tuple[bool, int, int]]] = {}
         for slot, sweeps, was_heard in self._worker.silent(self._worker.connections_max):
-            if slot in self._addresses and sweeps >= (
-                SILENT_SWEEPS if was_heard else NEVER_HEARD_SWEEPS
-            ):
-                silent.setdefault(self._addresses[slot], []).append((was_heard, -sweeps, slot))
+            address = self._addresses.get(slot)
+            if address is None or slot in self._unauthenticated.get(address, ()):
+                continue
+            if sweeps >= (SILENT_SWEEPS if was_heard else NEVER_HEARD_SWEEPS):
+                silent.setdefault(address, []).append((was_heard, -sweeps, slot))
         for found in silent.values():
             found.sort(reverse=True)  # the first to go is the last one
         addresses = [(-self._counts[address], address) for address in silent]

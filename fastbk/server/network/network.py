@@ -14,6 +14,7 @@ import asyncio
 import traceback
 from typing import TYPE_CHECKING
 
+from fastbk.auth.rights import NOBODY
 from fastbk.errors import StorageError
 from fastbk.native.ffi import NativeStoppedError
 from fastbk.native.worker import CONNECTIONS_FAILED, LIMITS, QUOTA_STEP_S, WAITS_QUOTA
@@ -162,21 +163,23 @@ class Network:
         """Whether clients may upgrade."""
         return self._acceptor is not None
 
-    def open(self, connection: Connection, sock: socket.socket) -> None:
-        """Give a connection whose first byte is there its transport."""
+    def open(self, connection: Connection) -> None:
+        """Go on with a connection whose first bytes are there."""
         assert self._acceptor is not None
-        self._acceptor.opened(connection, sock)
-
-    def upgrade(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Have a connection go on with TLS."""
-        assert self._acceptor is not None
-        self._acceptor.upgrade(connection, transport)
+        self._acceptor.opened(connection)
 
     def came(self, connection: Connection) -> None:
-        """Keep a connection that has a slot, and have silent ones make room for the next."""
+        """Keep a connection that has a slot, and have others make room for the next."""
         self.connections[connection.slot] = connection
-        self._idle.opened(connection.slot, connection.address)
+        is_authenticated = connection.client.principal is not NOBODY
+        self._idle.opened(connection.slot, connection.address, is_authenticated=is_authenticated)
         self._idle.make_room(self.loop.time())
+
+    def admitted(self, connection: Connection) -> None:
+        """Its client is served from now on, or still not."""
+        if connection.client.principal is not NOBODY:
+            self._idle.authenticated(connection.slot)
+        self.principals.admitted(connection)
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -185,6 +188,8 @@ class Network:
         finally:
             self.connections.pop(connection.slot, None)
             self._idle.closed(connection.slot)
+            if self._acceptor is not None:
+                self._acceptor.left(connection)
             self.principals.left(connection)
 
     def contain(self, connection: Connection, error: Exception) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from fastbk.formats import LEVEL_FIRST
+from fastbk.retry import Backoff, jittered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +57,12 @@ class Lifecycle:
         self._conditions = Conditions()
         self.metadata_hold = ""
         """Why metadata is on hold; empty: it is not. Data is served all the same."""
+        self.unclean_start_s: float | None = None
+        """When this life began, if the one before did not stop cleanly, in seconds since 1970."""
         self.format_level = LEVEL_FIRST
         """That of the cluster, as it was read last."""
         self.crash_loop = ""
-        """Why only reads are served until somebody restarts the bookie by hand; empty: they are not."""
+        """Why only reads are served until the next try, or nothing is; empty: neither."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each step."""
 
@@ -81,6 +84,10 @@ class Lifecycle:
         self.metadata_hold = "" if hold is None else str(hold)
         reason = None if hold is None else f"metadata is on hold, nothing is deleted: {hold}"
         self.note("metadata_hold", reason, "metadata")
+
+    def began_unclean(self, started_s: float) -> None:
+        """Note that the life before this one did not stop cleanly."""
+        self.unclean_start_s = started_s
 
     def level_rose(self, level: int) -> None:
         """Note the format level of the cluster."""
@@ -112,8 +119,9 @@ class RestartBudget:
 
     def __init__(self, restarts_max: int, window_s: float) -> None:
         self.total = 0
+        self.crash_loops = 0
         self._max = restarts_max
-        self._window_s = window_s
+        self.window_s = window_s
         self._recent: deque[float] = deque()
 
     def died(self, now_s: float) -> float | None:
@@ -125,7 +133,7 @@ class RestartBudget:
         """
         self.total += 1
         self._recent.append(now_s)
-        while self._recent[0] < now_s - self._window_s:
+        while self._recent[0] < now_s - self.window_s:
             self._recent.popleft()
         if len(self._recent) >= self._max:
             return None
@@ -137,36 +145,82 @@ class RestartBudget:
 
 
 class Restarts:
-    """What follows a death: one more start, a start that serves reads only, or the end."""
+    """What follows a death: one more start, a start that serves reads only, or a pause without any process.
+
+    A crash loop ends by itself. After a pause the bookie tries a whole start, and goes back to serving reads when one
+    more child dies soon. Each such pause is twice as long as the one before, up to a bound.
+    """
 
     reads_only_next = (
-        "only reads are served from now on, without a journal: find out from the lines above why children died, repair"
-        " that, and restart the bookie; it takes writes again then"
+        "only reads are served for now, without a journal; the bookie tries by itself to take writes again: find out"
+        " from the lines above why children died, and repair that; a restart of the bookie tries at once"
     )
 
-    def __init__(self, budget: RestartBudget) -> None:
+    down_next = (
+        "nothing is served for now; the bookie tries by itself to start again: find out from the lines above why"
+        " children died, and repair that; a restart of the bookie tries at once"
+    )
+
+    def __init__(
+        self, budget: RestartBudget, pauses: Backoff, jitter: Callable[[float], float] = jittered
+    ) -> None:
+        """`pauses`: before each next try."""
         self.budget = budget
         self.reads_only_reason = ""
-        """Not empty: the next start is without journal and gc, and so are all after it."""
+        """Not empty: the next start is without journal and gc, and so are those after it, until `try_again`."""
+        self.reads_only_s = 0.0
+        """For how long, at least."""
+        self.is_down = False
+        """Nothing is served until `try_again`."""
+        self._pauses = pauses
+        self._jitter = jitter
+        self._is_trial = False
+        self._serves_since_s: float | None = None
 
-    def died(self, role: str, reason: str, *, was_serving: bool, now_s: float) -> float | None:
-        """Note a death; return the pause before the next start in seconds, or None: the bookie ends.
+    def died(self, role: str, reason: str, *, was_serving: bool, now_s: float) -> float:
+        """Note a death; return the pause before the next start in seconds.
 
-        A used-up budget leads to a start without what writes. From there nothing can be left out any
-        more: an index that dies, or a start that fails, is the end. A worker may die of what one client
-        sends: it gets a budget once more, so that the others can go on reading.
+        A used-up budget leads to a start without what writes, and so does one death in a try. From there nothing can be
+        left out any more: when an index dies, or a start fails, the next start is a try after the pause. A worker may
+        die of what one client sends: it gets a budget once more, so that the others can go on reading.
 
         Args:
             role: of the process that died. was_serving: the bookie served when it did.
         """
         pause_s = self.budget.died(now_s)
         if self.reads_only_reason:
-            return pause_s if role == "worker" and was_serving else None
-        if pause_s is None:
-            self.reads_only_reason = reason
-            self.budget.begin_anew()
-            return 0.0
-        return pause_s
+            if role == "worker" and was_serving and pause_s is not None:
+                return pause_s
+            self.is_down = True
+            return self._next_pause_s()
+        if self._is_trial and was_serving and self._has_served(now_s):
+            self._is_trial = False
+            self._pauses.restart()
+        if pause_s is not None and not self._is_trial:
+            return pause_s
+        self.budget.crash_loops += 1
+        self.reads_only_reason = reason
+        self.reads_only_s = self._next_pause_s()
+        self.budget.begin_anew()
+        return 0.0
+
+    def try_again(self) -> None:
+        """The next start is a whole one: a try."""
+        self.reads_only_reason = ""
+        self.is_down = False
+        self._is_trial = True
+        self._serves_since_s = None
+        self.budget.begin_anew()
+
+    def serves(self, now_s: float) -> None:
+        """A start came to its end."""
+        self._serves_since_s = now_s
+
+    def _has_served(self, now_s: float) -> bool:
+        return self._serves_since_s is not None and now_s - self._serves_since_s >= self.budget.window_s
+
+    def _next_pause_s(self) -> float:
+        return self._jitter(self._pauses.next_s())
 
 Concern = Literal["data", "metadata", "notice"]
 

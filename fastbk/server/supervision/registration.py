@@ -38,7 +38,7 @@ from fastbk.server.directories import disk_bytes
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.shard_moves import end_move
 from fastbk.server.supervision.metadata_age import MetadataAge
-from fastbk.server.supervision.unclean_start import begin_life
+from fastbk.server.supervision.unclean_start import begin_life, was_unclean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,13 +86,15 @@ class Membership:
         *,
         on_hold: Callable[[Hold | None], None] = lambda hold: None,
         on_level: Callable[[int], None] = lambda level: None,
+        on_unclean_start: Callable[[float], None] = lambda started_s: None,
         listed_id: Callable[[], int] = lambda: -1,
         accept_data_loss: bool = False,
     ) -> None:
         """`endpoints`: where clients and tools reach us.
 
         `on_problem` gets a reason while metadata does not know of us, None when it does again. `on_hold` gets the hold
-        that metadata is on, None while it is on none; `on_level` the cluster's format level. `listed_id`: the highest
+        that metadata is on, None while it is on none; `on_level` the cluster's format level; `on_unclean_start` the
+        time of a start after a life that did not stop cleanly. `listed_id`: the highest
         ledger id that gc saw listed.
 
         `accept_data_loss`: see `fastbk.server.identity.settle`.
@@ -103,6 +105,7 @@ class Membership:
         self._on_problem = on_problem
         self._on_hold = on_hold
         self._on_level = on_level
+        self._on_unclean_start = on_unclean_start
         self._age: MetadataAge | None = None
         self._listed_id = listed_id
         self.formats = FormatGate()
@@ -232,6 +235,8 @@ class Membership:
 
     def _begin(self, service: BookieService, *, is_first_boot: bool) -> None:
         assert self._store is not None
+        if is_first_boot and was_unclean(self._config.ledgers.all_directories):
+            self._on_unclean_start(time.time())
         begin_life(
             self._config.ledgers.all_directories,
             self._store,

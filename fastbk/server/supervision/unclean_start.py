@@ -96,6 +96,15 @@ def begin_life(
             disk.destroy()
 
 
+def was_unclean(directories: Sequence[str]) -> bool:
+    """Return whether the last life did not stop cleanly; before `begin_life`. Raises OSError."""
+    for directory in directories:
+        with Disk(directory, "plain") as disk:
+            if read_unclean(disk, directory) is not None:
+                return True
+    return False
+
+
 def end_life(directories: Sequence[str]) -> None:
     """Note that this life stopped cleanly: drained, flushed. Raises OSError."""
     for directory in directories:

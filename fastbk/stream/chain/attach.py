@@ -8,7 +8,7 @@ from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import ConfigError, DraftGone, StreamBusy
 from fastbk.meta.records import Change
 from fastbk.model.ledger import STREAM_KEY, custom_of_stream
-from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.chain import KEY_CHARACTERS_MAX, Chain
 from fastbk.stream.chain.changes import Contents, check_epoch, open_for_append
 from fastbk.stream.chain.changes import attach as attached
 from fastbk.stream.chain.drafts import Draft
@@ -17,8 +17,7 @@ from fastbk.stream.chain.segment_contents import contents_of
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext, clock_us, gathered
-from fastbk.stream.positions import DLSN
-from fastbk.stream.writer.queue import TXID_MAX
+from fastbk.stream.positions import DLSN, NUMBER_MAX, TXID_MAX
 
 LEDGERS_MAX = 2048
 """At once: with as many drafts the one change of metadata has some 700 KB, of the 1 MB that ZooKeeper takes."""
@@ -40,7 +39,7 @@ async def attach(
     Raises ConfigError for a ledger that is open, empty, or a stream's already; StorageError for one with other
     entries; MetadataConflict when a writer opened the stream meanwhile (call it again); StreamSealed, StreamNotFound.
     """
-    _check_arguments(ledger_ids, number)
+    _check_arguments(ledger_ids, key, number)
     known = await _open_chain(context, key, number, is_fencing=True)
     if number <= known.chain.attached_number(key):
         return known.chain.last_dlsn
@@ -63,7 +62,7 @@ async def attach_drafts(
         raise ConfigError("drafts of one key can be attached together, and one at least")
     ledger_ids = [ledger_id for draft in drafts for ledger_id in draft.ledgers]
     (key,) = keys
-    _check_arguments(ledger_ids, number)
+    _check_arguments(ledger_ids, key, number)
     known = await _open_chain(context, key, number, is_fencing=is_fencing)
     if number <= known.chain.attached_number(key):
         return known.chain.last_dlsn
@@ -73,13 +72,13 @@ async def attach_drafts(
     return await _attach(context, known, ledger_ids, key, number, gone)
 
 
-def _check_arguments(ledger_ids: Sequence[int], number: int) -> None:
+def _check_arguments(ledger_ids: Sequence[int], key: str, number: int) -> None:
     if not 1 <= len(ledger_ids) <= LEDGERS_MAX or len(set(ledger_ids)) != len(ledger_ids):
         raise ConfigError(
             f"1 to {LEDGERS_MAX} different ledgers can be attached at once, not {len(ledger_ids)}"
         )
-    if number < 0:
-        raise ConfigError("a key's numbers begin with 0")
+    if not 0 <= number <= NUMBER_MAX or len(key) > KEY_CHARACTERS_MAX:
+        raise ConfigError(f"a key has {KEY_CHARACTERS_MAX} characters at most, and its numbers begin with 0")
 
 
 async def _open_chain(

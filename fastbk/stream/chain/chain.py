@@ -16,8 +16,8 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.invariant import check
-from fastbk.stream.positions import DLSN, FIRST
+from fastbk.invariant import InvariantError, check
+from fastbk.stream.positions import DLSN, FIRST, Count, Number, TimeUs, Txid
 
 NONE = -1
 OPEN_SEGMENTS_MAX = 2
@@ -29,10 +29,19 @@ ONCE = "once/"
 ONCE_MAX = 16
 LISTED_ROWS_MAX = 8192
 """Rows that a record may list: more than any writer makes (`ROWS_MAX`, and those of one attachment)."""
-LISTED_PAGES_MAX = 65_536
+LISTED_PAGES_MAX = 16_384
 LISTED_MAX = 1024
 """Of what else a chain lists. A record may come from anybody who may write to its stream, packed by a thousand: whoever
 reads it, a gateway or a janitor for all streams, must not be held up by it."""
+KEY_CHARACTERS_MAX = 500
+"""Of the key of an attachment."""
+OWNER_CHARACTERS_MAX = 200
+"""Of an owner's name: more is no hint for people. That of an opening has a host's name in it."""
+ID_CHARACTERS_MAX = 64
+EPOCH_MAX = (1 << 32) - 1
+"""Entries have 64 bits for it; no stream is opened so often."""
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
+LedgerNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class SegmentState(enum.IntEnum):
@@ -45,27 +54,27 @@ class SegmentState(enum.IntEnum):
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """One row: a ledger and what it holds. Of an open one only what is said so counts."""
 
-    number: int
+    number: Count
     """From 1, without holes."""
-    ledger_id: int
+    ledger_id: LedgerNumber
     state: SegmentState
-    epoch: int
+    epoch: Epoch
     """Of the writer that made it."""
-    created_us: int
-    base_seq: int = NONE
+    created_us: TimeUs
+    base_seq: Number = NONE
     """Of its first record; NONE while the segment before it is open."""
-    base_txid: int = 0
+    base_txid: Txid = 0
     """What its entries' transaction ids are relative to; not 0 only where a ledger was attached."""
-    records: int = 0
-    first_txid: int = NONE
-    last_txid: int = NONE
-    first_time_us: int = NONE
-    last_time_us: int = NONE
-    last_entry_id: int = NONE
+    records: Count = 0
+    first_txid: Txid = NONE
+    last_txid: Txid = NONE
+    first_time_us: TimeUs = NONE
+    last_time_us: TimeUs = NONE
+    last_entry_id: Number = NONE
     """Of its last entry with records."""
-    index_entry_id: int = NONE
+    index_entry_id: Number = NONE
     """Of the index behind its records; NONE where its writer did not get to write one."""
-    size_bytes: int = 0
+    size_bytes: Count = 0
     """Of all its entries' data."""
 
     @property
@@ -82,62 +91,62 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 class PageRef(msgspec.Struct, frozen=True, array_like=True):
     """A page of rows that lie outside the chain's own record: which, and what a search has to know of them."""
 
-    page: int
+    page: Count
     """Its number, from 0; with the token it is the name of the page's record."""
-    token: int
+    token: Count
     """Drawn for it: two who spill at once write two records, and the chain names one."""
-    first: int
-    last: int
+    first: Count
+    last: Count
     """Numbers of its first and last segment."""
-    base_seq: int
-    first_txid: int
-    last_txid: int
-    first_time_us: int
-    last_time_us: int
-    last_created_us: int
-    size_bytes: int
+    base_seq: Number
+    first_txid: Txid
+    last_txid: Txid
+    first_time_us: TimeUs
+    last_time_us: TimeUs
+    last_created_us: TimeUs
+    size_bytes: Count
     """Of all its segments."""
 
 
 class Attachment(msgspec.Struct, frozen=True, array_like=True):
     """That ledgers were attached under this key, the last time with this number: a repeat does nothing."""
 
-    key: str
-    number: int
+    key: Annotated[str, msgspec.Meta(max_length=KEY_CHARACTERS_MAX)]
+    number: Number
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True):
     """All of a stream's segments, and its state."""
 
-    stream_id: str
-    epoch: int = 0
+    stream_id: Annotated[str, msgspec.Meta(max_length=ID_CHARACTERS_MAX)]
+    epoch: Epoch = 0
     """Rises with each writer that opened the stream."""
-    owner: str = ""
+    owner: Annotated[str, msgspec.Meta(max_length=OWNER_CHARACTERS_MAX)] = ""
     """Who the writer of that epoch said it was: a hint for people."""
     is_sealed: bool = False
     trim: DLSN = FIRST
     """Records before it are gone for every reader; never falls."""
-    head: int = 1
+    head: Count = 1
     """Segments below it are gone, ledgers and all."""
-    deleting: int = 1
+    deleting: Count = 1
     """Segments below it, and not below `head`, are being deleted."""
-    head_seq: int = 0
+    head_seq: Number = 0
     """Of the first record of segment `head`."""
-    next_page: int = 0
+    next_page: Count = 0
     pages: Annotated[tuple[PageRef, ...], msgspec.Meta(max_length=LISTED_PAGES_MAX)] = ()
     rows: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=LISTED_ROWS_MAX)] = ()
     """Those that are in no page, ascending; the last ones may be open."""
-    next_number: int = 1
+    next_number: Count = 1
     """The number of the next segment."""
-    end_seq: int = 0
+    end_seq: Number = 0
     """Behind the last record of the last closed segment."""
     last_dlsn: DLSN | None = None
     """Of the last record of all closed segments, also when these are gone."""
-    last_txid: int = NONE
-    last_time_us: int = NONE
-    reserved: int = NONE
+    last_txid: Txid = NONE
+    last_time_us: TimeUs = NONE
+    reserved: Annotated[int, msgspec.Meta(ge=NONE, le=(1 << 63) - 1)] = NONE
     """A ledger id that the writer of this epoch is about to create a ledger with (INV-S8)."""
-    doomed: Annotated[tuple[int, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
+    doomed: Annotated[tuple[LedgerNumber, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
     """Ledgers to be deleted that are in no row."""
     attachments: Annotated[tuple[Attachment, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
 
@@ -193,6 +202,7 @@ def verify(chain: Chain) -> None:
         else:
             check(row.records > 0 and row.base_seq >= seq, "INV-S3: sequence numbers have no holes")
             seq = row.end_seq
+    check(seq <= chain.end_seq, "INV-S3: the end lies behind the last closed segment")
     check(
         len(chain.doomed) <= DOOMED_MAX + OPEN_SEGMENTS_MAX + 1,
         "INV-S8: doomed ledgers are bounded",
@@ -208,7 +218,8 @@ T = TypeVar("T")
 VERSION = 1
 _CHAIN_MARK, _PAGE_MARK = b"FBKC", b"FBKP"
 _LEVEL = 1
-RAW_BYTES_MAX = 16 * 1024 * 1024
+RAW_BYTES_MAX = 2 * 1024 * 1024
+"""Of a record unpacked: eight times what a chain of a million segments has."""
 ROWS_MAX = 1280
 """Rows beside the pages; with more, the oldest ones go to a page. A record of metadata has 1 MiB at most."""
 PAGE_ROWS = 1024
@@ -220,17 +231,22 @@ _pages = msgspec.msgpack.Decoder(Annotated[tuple[Segment, ...], msgspec.Meta(max
 def put_chain(chain: Chain) -> bytes:
     """Return a chain's bytes; it is checked first (INV-S2)."""
     verify(chain)
-    return _put(_CHAIN_MARK, chain)
+    return _put(_CHAIN_MARK, _chains, chain)
 
 
 def get_chain(raw: bytes) -> Chain:
-    """Return what `put_chain` wrote. Raises StorageError."""
-    return _get(_CHAIN_MARK, _chains, raw)
+    """Return what `put_chain` wrote. Raises StorageError, also for one that no fastbk writes (INV-S14)."""
+    chain = _get(_CHAIN_MARK, _chains, raw)
+    try:
+        verify(chain)
+    except InvariantError as broken:  # the record is another's: that it is wrong is no bug of this process
+        raise StorageError(f"a stream's chain contradicts itself: {broken}") from None
+    return chain
 
 
 def put_page(rows: tuple[Segment, ...]) -> bytes:
     """Return a page's bytes."""
-    return _put(_PAGE_MARK, rows)
+    return _put(_PAGE_MARK, _pages, rows)
 
 
 def get_page(raw: bytes) -> tuple[Segment, ...]:
@@ -238,8 +254,15 @@ def get_page(raw: bytes) -> tuple[Segment, ...]:
     return _get(_PAGE_MARK, _pages, raw)
 
 
-def _put(mark: bytes, value: object) -> bytes:
-    return mark + bytes([VERSION]) + zlib.compress(msgspec.msgpack.encode(value), _LEVEL)
+def _put(mark: bytes, decoder: msgspec.msgpack.Decoder[T], value: T) -> bytes:
+    packed = msgspec.msgpack.encode(value)
+    try:
+        decoder.decode(packed)
+    except msgspec.MsgspecError as error:  # what a ledger's entries say may be out of bounds, too
+        raise StorageError(f"a stream's record would be one that nobody reads: {error}") from error
+    if len(packed) > RAW_BYTES_MAX:
+        raise StorageError(f"a stream's record has {len(packed)} bytes, and at most {RAW_BYTES_MAX}")
+    return mark + bytes([VERSION]) + zlib.compress(packed, _LEVEL)
 
 
 def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:

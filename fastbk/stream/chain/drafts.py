@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -24,6 +25,7 @@ from fastbk.model.ledger import CURSOR_KEY, SEGMENT_KEY
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.paths import drafts_path
+from fastbk.stream.positions import NUMBER_MAX, TimeUs
 
 _log = LibraryLog("fastbk.stream")
 
@@ -44,8 +46,10 @@ TRIES_MAX = 20
 class _State(msgspec.Struct, frozen=True):
     """A draft's record."""
 
-    made_us: int
-    ledgers: tuple[int, ...] = ()
+    made_us: TimeUs
+    ledgers: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...], msgspec.Meta(
+        max_length=LEDGERS_MAX
+    )] = ()
     given_up: bool = False
 
 
@@ -193,18 +197,26 @@ def _read(stream_id: str, name: str, found: VersionedRecord) -> Draft:
 
 
 def _draft(stream_id: str, name: str, state: _State, version: int) -> Draft:
-    number, label, _, key = name.split("~", 3)
+    number, label, key = parts_of(name)
     return Draft(
         stream_id,
         name,
         unquote(key),
-        int(number),
+        number,
         unquote(label),
         state.made_us,
         state.ledgers,
         state.given_up,
         version,
     )
+
+
+def parts_of(name: str) -> tuple[int, str, str]:
+    """Return number, label and key of a draft by the name of its record. Raises StorageError for another name."""
+    parts = name.split("~", 3)
+    if len(parts) != 4 or not (parts[0].isascii() and parts[0].isdigit()) or int(parts[0]) > NUMBER_MAX:
+        raise StorageError(f"{name!r} is no name of a draft")
+    return int(parts[0]), parts[1], parts[3]
 
 
 def ledgers_named(raw: bytes) -> tuple[LedgerId, ...]:

@@ -13,7 +13,9 @@ from fastbk.errors import ProtocolError, StorageError
 from fastbk.native.stream_codec import HEAD_BYTES, KIND_INDEX, Head, put_head, read_head
 from fastbk.stream.chain.chain import NONE
 from fastbk.stream.chain.changes import Contents
-from fastbk.stream.positions import DLSN
+from fastbk.stream.compression import RECORDS_MAX
+from fastbk.stream.context import clock_us
+from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TXID_MAX
 
 
 async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> Contents:
@@ -33,12 +35,21 @@ async def contents_of(reader: LedgerReader, number: int, base_txid: int = 0) -> 
     first = head if entry_id == 0 else await _head(reader, 0)
     if KIND_INDEX in (head.kind, first.kind):
         raise StorageError(f"ledger {reader.ledger_id} is no segment: an index lies before its end")
+    records = head.first_record + head.record_count
+    if records > (entry_id + 1) * RECORDS_MAX or not 0 <= base_txid + head.last_txid <= TXID_MAX:
+        raise StorageError(
+            f"ledger {reader.ledger_id} is no segment: its last entry says {records} records, and transaction id"
+            f" {base_txid + head.last_txid}",
+            ledger_id=reader.ledger_id,
+        )
+    # A clock that was wrong, or lies, must not hold up what goes by time for good; clocks differ a little.
+    latest_us = clock_us() + AHEAD_US_MAX // 2
     return Contents(
-        records=head.first_record + head.record_count,
+        records=records,
         first_txid=base_txid + first.first_txid,
         last_txid=base_txid + head.last_txid,
-        first_time_us=first.time_us,
-        last_time_us=head.time_us,
+        first_time_us=min(max(first.time_us, 0), latest_us),
+        last_time_us=min(max(head.time_us, 0), latest_us),
         last_dlsn=DLSN(number, entry_id, head.record_count - 1),
         index_entry_id=index_entry_id,
         size_bytes=reader.metadata.length or 0,

@@ -24,7 +24,7 @@ from fastbk.stream.chain.chain import (
     put_page,
 )
 from fastbk.stream.chain.changes import spill
-from fastbk.stream.paths import chain_path, pages_path
+from fastbk.stream.paths import chain_path, page_part, pages_path
 
 PAGES_KEPT = 8
 """Pages that a store remembers; each is about 500 KB as rows."""
@@ -46,7 +46,7 @@ def page_name(page: PageRef) -> str:
 
     One whose number is below the chain's `next_page` and that no chain names was written for nothing, for good.
     """
-    return f"{page.page}-{page.token:016x}"
+    return page_part(page.page, page.token)
 
 
 def page_path(stream_id: str, page: PageRef) -> str:

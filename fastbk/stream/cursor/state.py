@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.positions import DLSN, FIRST
+from fastbk.stream.positions import DLSN, FIRST, Count, Number, TimeUs
 
 NONE = -1
 RANGES_MAX = 10_000
@@ -24,6 +24,14 @@ DATA_BYTES_MAX = 32 * 1024
 DOOMED_MAX = 16
 """Ledgers of a cursor that wait to be deleted; with more it does not get another one."""
 
+HOLDER_CHARACTERS_MAX = 200
+DATA_KEYS_MAX = 4096
+EXPIRY_S_MAX = 1e10
+"""Three hundred years."""
+LedgerIds = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], ...], msgspec.Meta(max_length=64)]
+LedgerNumber = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
+_Ends = Annotated[tuple[Count, ...], msgspec.Meta(max_length=2 * RANGES_MAX)]
+Text = Annotated[str, msgspec.Meta(max_length=DATA_BYTES_MAX)]
 Data: TypeAlias = dict[str, int | str]
 
 _STATE_MARK, _RECORD_MARK = b"FBKS", b"FBKU"
@@ -37,25 +45,27 @@ T = TypeVar("T")
 class CursorState(msgspec.Struct, frozen=True, array_like=True):
     """All that acknowledgements make."""
 
-    serial: int = 0
+    serial: Count = 0
     """Rises with each state that is written, over all holders: of two that are found the higher one counts."""
-    epoch: int = 0
+    epoch: Count = 0
     """Of the holder that wrote it; rises with each opening."""
     mark: DLSN = FIRST
     """Every record before it is done. It lies behind the last of these, and not behind the first that is not done."""
-    mark_seq: int = NONE
+    mark_seq: Number = NONE
     """The number of the first record that is not done; NONE while no record was seen."""
-    firsts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
-    behinds: tuple[DLSN, ...] = ()
+    firsts: _Ends = ()
+    ends: _Ends = ()
+    behinds: Annotated[tuple[DLSN, ...], msgspec.Meta(max_length=2 * RANGES_MAX)] = ()
     """Ranges done behind the mark, see `AckRanges`."""
-    data: Data = msgspec.field(default_factory=dict)
+    data: Annotated[dict[Text, int | Text], msgspec.Meta(max_length=DATA_KEYS_MAX)] = msgspec.field(
+        default_factory=dict
+    )
     """The user's map, as it came with the acknowledgement that made the mark."""
-    time_us: int = 0
+    time_us: TimeUs = 0
     """When it was written, by the holder's clock."""
-    gaps: int = 0
+    gaps: Count = 0
     """How often records were gone before they were done, over the cursor's life: hard limits, losses."""
-    gap_records: int = 0
+    gap_records: Count = 0
 
 
 class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -63,20 +73,20 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
 
     state: CursorState
     """The last state that was written here; the ledger may have a later one."""
-    holder: str = ""
+    holder: Annotated[str, msgspec.Meta(max_length=HOLDER_CHARACTERS_MAX)] = ""
     """Drawn at each opening: who holds it."""
-    ledger: int = NONE
+    ledger: LedgerNumber = NONE
     """Where states are written now."""
-    reserved: int = NONE
+    reserved: LedgerNumber = NONE
     """A ledger that is about to be created; no state counts that is in it (INV-S8)."""
-    doomed: tuple[int, ...] = ()
+    doomed: LedgerIds = ()
     """Ledgers to be deleted."""
     holds: bool = True
     """Whether retention keeps what is not done."""
-    expire_after_s: float = 0.0
+    expire_after_s: Annotated[float, msgspec.Meta(ge=0, le=EXPIRY_S_MAX)] = 0.0
     """A cursor that nobody has used for so long goes; 0: never."""
-    created_us: int = 0
-    used_at_us: int = 0
+    created_us: TimeUs = 0
+    used_at_us: TimeUs = 0
     is_deleting: bool = False
     """It is being deleted: whoever finds it so goes on with that."""
 

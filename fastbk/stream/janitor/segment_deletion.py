@@ -20,7 +20,7 @@ from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import drop_deleted, forget_deleted, mark_deleting
 from fastbk.stream.chain.store import ChainStore, VersionedChain, page_name
 from fastbk.stream.janitor.audit import Audit
-from fastbk.stream.paths import pages_path
+from fastbk.stream.paths import number_of_page, pages_path
 
 TOGETHER = 16
 """Ledgers that are deleted at once."""
@@ -121,13 +121,16 @@ async def _marked(store: ChainStore, chain: Chain) -> AsyncGenerator[Segment, No
 
 
 async def delete_unnamed_pages(client: Client, store: ChainStore, known: VersionedChain) -> None:
-    """Delete records of pages that no chain names, nor ever will: segments are gone, or another one was faster."""
+    """Delete records of pages that no chain names, nor ever will: segments are gone, or another one was faster.
+
+    One whose number is not below the chain's `next_page` may be written for a change that is under way.
+    """
     parent = pages_path(store.stream_id)
     named = {page_name(page) for page in known.chain.pages}
     unnamed = [
         name
         for name in await client.records.children(parent)
-        if name not in named and int(name.partition("-")[0]) < known.chain.next_page
+        if name not in named and number_of_page(name) < known.chain.next_page
     ]
     await delete_records(client, [f"{parent}/{name}" for name in unnamed])
 

@@ -7,64 +7,68 @@ namespace that is being deleted, or is as full as its quota allows, finds out in
 from __future__ import annotations
 
 import secrets
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from fastbk.errors import StorageError
+from fastbk.stream.paths import NAME_BYTES_MAX
 from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.positions import Count, TimeUs
 
 ROOT_ID = "root"
 NO_PATCH = PolicyPatch()
 Kind = Literal["namespace", "stream"]
+Id = Annotated[str, msgspec.Meta(max_length=64)]
+Name = Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)]
 
 
 class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One namespace."""
 
-    parent: str = ""
+    parent: Id = ""
     """Id of the namespace it is in, for good; empty: it is the root."""
-    name: str = ""
+    name: Name = ""
     policy: PolicyPatch = NO_PATCH
-    created_us: int = 0
+    created_us: TimeUs = 0
 
 
 class EntryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a name in a namespace stands for."""
 
     kind: Kind
-    id: str
-    policy_changes: int = 0
+    id: Id
+    policy_changes: Count = 0
     """Rises with each change of its policy patch, so that a look at the names tells of it."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is counted of a namespace."""
 
-    streams: int = 0
+    streams: Count = 0
     """In it and in the namespaces below it."""
-    changes: int = 0
+    changes: Count = 0
     """Rises with each change of what is directly in it: names, and policies."""
-    names: int = 0
+    names: Count = 0
     """Directly in it."""
 
 
 class StoredRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a janitor has counted of a namespace with a quota of bytes."""
 
-    size_bytes: int = 0
+    size_bytes: Count = 0
     """Of data in all ended segments in it and below, one copy."""
-    counted_us: int = 0
+    counted_us: TimeUs = 0
     """When that count began, by the janitor's clock."""
 
 
 class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stream; its segments are in its chain."""
 
-    namespace: str
-    name: str
+    namespace: Id
+    name: Name
     policy: PolicyPatch = NO_PATCH
-    created_us: int = 0
+    created_us: TimeUs = 0
     deleting: bool = False
     """It has no name any more, and its data is being deleted."""
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.errors import BufferFull, ConfigError, RecordTooLarge, TxidOutOfOrder
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
+from fastbk.stream.positions import TXID_MAX
 
 if TYPE_CHECKING:
     from fastbk.observe.tracing import Span
 
 T = TypeVar("T")
-TXID_MAX = 2**62
-"""Beyond it nothing could follow, nor be attached."""
 
 
 class Group:

@@ -44,8 +44,8 @@ def chain_with(closed: int, opened: int = 0) -> Chain:
     return chain
 
 
-def judged(old: Chain, new: Chain, pages: dict[PageRef, tuple[Segment, ...]] | None = None) -> Change:
-    return change_of("a", old, new, pages or {})
+def judged(old: Chain, new: Chain | None, pages: dict[PageRef, tuple[Segment, ...]] | None = None) -> Change:
+    return change_of("a", old, new, pages or {}, 10**15)
 
 
 def allowed(change: Change, rights: Right) -> bool:
@@ -215,7 +215,7 @@ def test_a_stream_that_is_deleted_is_deleted_by_those_who_may() -> None:
     change = judged(old, condemned)
     assert not allowed(change, WRITER | Right.TRUNCATE)
     assert allowed(change, Right.DELETE)
-    assert not allowed(change_of("a", old, None, {}), WRITER | Right.TRUNCATE)
+    assert not allowed(judged(old, None), WRITER | Right.TRUNCATE)
     gone = chains.drop_condemned(condemned, condemned.next_number)
     assert allowed(judged(condemned, gone), Right.DELETE)
     with pytest.raises(ForbiddenChange):

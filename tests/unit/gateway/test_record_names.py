@@ -23,7 +23,7 @@ NAMESPACE, STREAM = "1f07aa", "ab12cd"
         (paths.stored_path(NAMESPACE), RecordName(Kind.STORED, NAMESPACE)),
         (paths.stream_path(STREAM), RecordName(Kind.STREAM, STREAM)),
         (paths.chain_path(STREAM), RecordName(Kind.CHAIN, STREAM)),
-        (f"{paths.pages_path(STREAM)}/0-1", RecordName(Kind.PAGE, STREAM)),
+        (f"{paths.pages_path(STREAM)}/0-0000000000000001", RecordName(Kind.PAGE, STREAM)),
         (f"{paths.cursors_path(STREAM)}/mine", RecordName(Kind.CURSOR, STREAM)),
         (f"{paths.drafts_path(STREAM)}/0~a~b~c", RecordName(Kind.DRAFT, STREAM)),
         (paths.cursors_path(STREAM), RecordName(Kind.STREAM_FOLDER, STREAM)),

@@ -132,6 +132,25 @@ async def test_the_oldest_incomplete_request_makes_room(monkeypatch: pytest.Monk
     await server.close()
 
 
+async def test_an_address_with_many_requests_makes_room_among_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-B1: a stranger's slow requests cost that stranger its places, and nobody else theirs."""
+    monkeypatch.setattr(http, "REQUESTS_MAX", 4)
+    server, _ = made()
+    await server.open("127.0.0.1", 0)
+    honest = await begun(server.port, b"GET /livez HTTP/1.1\r\n")
+    flood = [
+        await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.9", 0)) for _ in range(20)
+    ]
+    await wait_until_async(lambda: server.refused() == {"requests": 17}, "room to be made")
+    honest[1].write(b"\r\n")
+    assert (await honest[0].read()).startswith(b"HTTP/1.1 200")
+    for reader, _ in flood[:16]:
+        assert await reader.read() == b""
+    for _, writer in (honest, *flood):
+        writer.close()
+    await server.close()
+
+
 async def metrics_of(server: AdminServer) -> str:
     return (await server.answer("GET", "/metrics"))[2].decode()
 

@@ -1,5 +1,6 @@
 import pytest
 
+from fastbk.retry import Backoff, exact
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
 
 
@@ -86,6 +87,11 @@ def test_deaths_that_are_long_ago_do_not_count_into_a_crash_loop() -> None:
     assert budget.total == 20
 
 
+def made(deaths_max: int) -> Restarts:
+    """Return what follows deaths, with pauses that are exact."""
+    return Restarts(RestartBudget(deaths_max, 60.0), Backoff(30.0, 600.0), exact)
+
+
 def crash_loop(restarts: Restarts, deaths: int, now_s: float = 0.0) -> None:
     """Let the journal die so often that only reads are left."""
     for n in range(deaths):
@@ -94,14 +100,14 @@ def crash_loop(restarts: Restarts, deaths: int, now_s: float = 0.0) -> None:
 
 
 def test_a_crash_loop_leads_to_a_start_that_serves_reads_only() -> None:
-    restarts = Restarts(RestartBudget(3, 60.0))
+    restarts = made(3)
     crash_loop(restarts, 3)
     assert restarts.reads_only_reason == "death 2"
     assert restarts.budget.total == 3
 
 
 def test_deaths_far_apart_never_lead_there() -> None:
-    restarts = Restarts(RestartBudget(3, 60.0))
+    restarts = made(3)
     for n in range(20):
         assert restarts.died("journal", "", was_serving=True, now_s=100.0 * n) == 0.0
     assert not restarts.reads_only_reason
@@ -110,22 +116,50 @@ def test_deaths_far_apart_never_lead_there() -> None:
 @pytest.mark.parametrize(
     ("role", "was_serving"), [("index", True), ("index", False), ("worker", False)]
 )
-def test_when_serving_reads_fails_too_the_bookie_ends(role: str, was_serving: bool) -> None:
-    restarts = Restarts(RestartBudget(3, 60.0))
+def test_when_serving_reads_fails_too_nothing_runs_until_the_next_try(role: str, was_serving: bool) -> None:
+    restarts = made(3)
     crash_loop(restarts, 3)
-    assert restarts.died(role, "", was_serving=was_serving, now_s=1.0) is None
+    assert (restarts.reads_only_s, restarts.is_down) == (30.0, False)
+    assert restarts.died(role, "", was_serving=was_serving, now_s=1.0) == 60.0
+    assert restarts.is_down
+    restarts.try_again()
+    assert (restarts.is_down, restarts.reads_only_reason) == (False, "")
 
 
 def test_workers_may_die_of_a_client_while_reads_are_served_but_not_for_ever() -> None:
-    restarts = Restarts(RestartBudget(3, 60.0))
+    restarts = made(3)
     crash_loop(restarts, 3)
-    deaths = [restarts.died("worker", "", was_serving=True, now_s=1.0) for _ in range(3)]
-    assert [pause_s is None for pause_s in deaths] == [False, False, True]
+    for _ in range(2):
+        assert restarts.died("worker", "", was_serving=True, now_s=1.0) < 1.0
+    assert not restarts.is_down
+    assert restarts.died("worker", "", was_serving=True, now_s=1.0) == 60.0
+    assert restarts.is_down
     assert restarts.reads_only_reason == "death 2", "the reason is the first one"
 
 
-def test_time_alone_does_not_bring_writes_back() -> None:
-    restarts = Restarts(RestartBudget(2, 60.0))
+def test_one_death_soon_after_a_try_leads_back_for_twice_as_long() -> None:
+    restarts, now_s, pauses = made(2), 0.0, []
     crash_loop(restarts, 2)
-    assert restarts.died("worker", "", was_serving=True, now_s=1e6) == 0.0
-    assert restarts.reads_only_reason
+    for number in range(7):
+        pauses.append(restarts.reads_only_s)
+        restarts.try_again()
+        assert not restarts.reads_only_reason
+        now_s += 1000.0
+        if number % 2:  # others die before they serve
+            restarts.serves(now_s)
+        assert restarts.died("journal", "again", was_serving=bool(number % 2), now_s=now_s + 59.0) == 0.0
+        assert restarts.reads_only_reason == "again"
+    assert pauses == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert restarts.budget.crash_loops == 8
+
+
+def test_a_try_that_serves_ends_the_crash_loop() -> None:
+    restarts = made(2)
+    crash_loop(restarts, 2)
+    restarts.try_again()
+    restarts.serves(100.0)
+    assert restarts.died("journal", "once", was_serving=True, now_s=161.0) == 0.0
+    assert not restarts.reads_only_reason
+    assert restarts.died("journal", "twice", was_serving=True, now_s=162.0) == 0.0
+    assert restarts.reads_only_reason == "twice"
+    assert restarts.reads_only_s == 30.0

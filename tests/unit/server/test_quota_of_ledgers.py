@@ -16,7 +16,7 @@ from tests.fixtures.worker_harness import WorkerHarness
 
 NEARLY_NO_RATE = 1e-9
 """One ledger at first, then none as long as a test runs."""
-RECOVERY = 1
+RECOVERY, FENCE = 1, 1
 WAITS_QUOTA = SLOTS["FBK_C_WORKER_WAITS_QUOTA"]
 
 
@@ -51,6 +51,10 @@ class Rig:
         """Return ledgers and entries of the adds that were placed since the last call."""
         return [(record.ledger_id, record.entry_id) for record in self.harness.take_all()]
 
+    def ledgers(self) -> list[int]:
+        """Return the ledgers of the records that were placed since the last call."""
+        return [record.ledger_id for record in self.harness.take_all()]
+
     def wait_for_none(self) -> None:
         """Collect until no connection waits for its quota."""
 
@@ -72,6 +76,10 @@ def rig() -> Iterator[Rig]:
 
 def add(ledger_id: int, entry_id: int, *, flags: int = 0) -> bytes:
     return frames.add(100 * ledger_id + entry_id, entry_id, ledger_id=ledger_id, flags=flags)
+
+
+def fence(request_id: int, ledger_id: int) -> bytes:
+    return frames.read(request_id, -1, flags=FENCE, key=frames.KEY, ledger_id=ledger_id)
 
 
 def test_a_new_ledger_waits_and_known_ones_do_not(rig: Rig) -> None:
@@ -110,12 +118,58 @@ def test_a_connection_of_another_principal_waits_no_longer(rig: Rig) -> None:
     assert sorted(rig.placed()) == [(7 + slot, 0) for slot in sorted(slots)]
 
 
-def test_recovery_adds_begin_no_ledger(rig: Rig) -> None:
-    slot = rig.connect(1)
-    rig.receive(slot, b"".join(add(ledger_id, 0, flags=RECOVERY) for ledger_id in range(10, 30)))
-    rig.receive(slot, add(6, 0) + add(10, 1))
-    assert rig.placed() == [*((ledger_id, 0) for ledger_id in range(10, 30)), (6, 0)]
+def test_recovery_adds_begin_ledgers_too(rig: Rig) -> None:
+    """A bookie that does not have the ledger makes it."""
+    one, two = rig.connect(1), rig.connect(1)
+    rig.receive(one, add(10, 0, flags=RECOVERY) + add(11, 0, flags=RECOVERY))
+    rig.receive(two, add(10, 1, flags=RECOVERY) + add(10, 2))
+    assert rig.placed() == [(10, 0), (10, 1), (10, 2)]
     assert rig.worker.quota_waits == 1
+
+
+def test_fences_begin_ledgers_too(rig: Rig) -> None:
+    """A fence makes a ledger that the bookie does not have."""
+    one, two, other = rig.connect(1), rig.connect(1), rig.connect(2)
+    rig.receive(one, b"".join(fence(2 + n, 20 + n) for n in range(5)))
+    assert rig.ledgers() == [20]
+    rig.receive(two, fence(9, 20) + add(20, 0) + frames.read(10, 0, ledger_id=30))
+    rig.receive(other, fence(2, 21))
+    assert rig.ledgers() == [20, 20, 21]
+    assert rig.worker.quota_waits == 1
+    rig.worker.set_quota(1, 0, 0, 1000)
+    rig.wait_for_none()
+    assert rig.ledgers() == [21, 22, 23, 24]
+
+
+def test_a_fence_takes_nothing_of_the_other_rates(rig: Rig) -> None:
+    """Who has added too much can still open and fence what it has."""
+    slot = rig.connect(3)
+    rig.worker.set_quota(3, 1, 1, 0)
+    rig.receive(slot, add(6, 0))
+    second = rig.connect(3)
+    rig.receive(second, b"".join(fence(2 + n, 6) for n in range(3)))
+    assert rig.ledgers() == [6, 6, 6, 6]
+    rig.receive(second, add(6, 1))
+    assert (rig.ledgers(), rig.worker.quota_waits) == ([], 1)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_fences_of_apaches_clients_begin_ledgers_too(rig: Rig, version: int) -> None:
+    def apache_fence(number: int, ledger_id: int) -> bytes:
+        if version == 2:
+            return apache_wire.v2_read(0, flags=apache_wire.V2_FENCE, key=apache_wire.KEY, ledger_id=ledger_id)
+        return apache_wire.v3_read(number, 0, flag=apache_wire.FENCE, key=apache_wire.KEY, ledger_id=ledger_id)
+
+    one, batch = (rig.connect(number, is_apache=True) for number in (1, 2))
+    rig.receive(one, b"".join(apache_fence(1 + n, 40 + n) for n in range(3)))
+    assert (rig.ledgers(), rig.worker.quota_waits) == ([40], 1)
+    if version == 2:
+        read = b"".join(
+            apache_wire.v2_batch(n, 0, 5, flags=apache_wire.V2_FENCE, key=apache_wire.KEY, ledger_id=50 + n)
+            for n in range(3)
+        )
+        rig.receive(batch, read)
+        assert (rig.ledgers(), rig.worker.quota_waits) == ([50], 2)
 
 
 def test_batches_begin_ledgers_too(rig: Rig) -> None:
@@ -148,10 +202,10 @@ def test_apaches_clients_begin_ledgers_too(rig: Rig, version: int) -> None:
         )
 
     one, two, other = (rig.connect(number, is_apache=True) for number in (1, 1, 2))
-    rig.receive(one, apache_add(5, 0) + apache_add(8, 0, is_recovery=True) + apache_add(5, 1) + apache_add(6, 0))
+    rig.receive(one, apache_add(5, 0) + apache_add(5, 1) + apache_add(6, 0, is_recovery=True))
     rig.receive(two, apache_add(5, 2) + apache_add(7, 0))
     rig.receive(other, apache_add(6, 1))
-    assert rig.placed() == [(5, 0), (8, 0), (5, 1), (5, 2), (6, 1)]
+    assert rig.placed() == [(5, 0), (5, 1), (5, 2), (6, 1)]
     assert rig.worker.quota_waits == 2
     rig.worker.set_quota(1, 0, 0, 1000)
     rig.wait_for_none()

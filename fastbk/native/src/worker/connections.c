@@ -103,13 +103,20 @@ fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connect
 
 /* ------------------------------------------------------------------ events */
 
+/* While its next bytes are only looked for, nothing is received: a request of its own need not stop that. */
+static bool
+is_stopped(const struct fbk_connection *connection)
+{
+    return (connection->blocked & (connection->is_awaited ? ~FBK_BLOCKED_COLD : ~0u)) != 0;
+}
+
 static bool
 has_todo(const struct fbk_connection *connection)
 {
     if (!fbk_connection_is_alive(connection))
         return false;
     return connection->todo != 0 ||
-           (connection->state != FBK_CONNECTION_DISCARD && connection->is_paused != (connection->blocked != 0));
+           (connection->state != FBK_CONNECTION_DISCARD && connection->is_paused != is_stopped(connection));
 }
 
 void
@@ -144,7 +151,7 @@ fbk_connection_take_todo(struct fbk_worker *worker, struct fbk_connection *conne
 {
     if (!fbk_connection_is_alive(connection))
         return 0;
-    bool is_blocked = connection->blocked != 0;
+    bool is_blocked = is_stopped(connection);
     /* What a finished connection still sends has to be read, and thrown away. */
     if (connection->state == FBK_CONNECTION_DISCARD)
         is_blocked = false;
@@ -189,6 +196,13 @@ fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connec
 {
     connection->deadline_us = worker->now_us + after_us;
     connection->has_deadline = true;
+}
+
+void
+fbk_connection_begin(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (!connection->has_deadline || !fbk_connection_is_stranger(connection))
+        fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
 }
 
 /* ------------------------------------------------------------------ memory */

@@ -190,13 +190,17 @@ dispatch_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_co
 {
     if (worker->options.is_reads_only)
         return refuse(worker, connection, request, FBK_S_READ_ONLY);
+    if (kind == FBK_KIND_FENCE && !fbk_quota_allows(worker, connection, request))
+        return FBK_WAIT_QUOTA;
     if (!fbk_get_add_room(worker, lane, false, sizeof(struct fbk_record), 0))
         return FBK_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, kind);
     fbk_worker_note(worker, kind == FBK_KIND_FENCE ? FBK_C_WORKER_FENCES : FBK_C_WORKER_FORCES);
-    if (kind == FBK_KIND_FENCE)
+    if (kind == FBK_KIND_FENCE) {
+        fbk_quota_charge(worker, connection, request, 0);
         fbk_audit_note(worker, connection, FBK_AUDIT_FENCE, request->ledger_id, FBK_S_OK);
+    }
     return fbk_place_add(worker, lane, connection, &record);
 }
 

@@ -23,7 +23,7 @@ fbk_frame_begin(struct fbk_worker *worker, struct fbk_connection *connection, ui
 {
     connection->frame_us = worker->now_us;
     connection->frame_used = used;
-    if (connection->state == FBK_CONNECTION_OPEN) /* until hello the one deadline from the beginning counts */
+    if (!fbk_connection_is_new(connection)) /* until then the one deadline from the beginning counts */
         fbk_connection_deadline(worker, connection, worker->options.frame_timeout_ms * 1000u);
 }
 
@@ -31,7 +31,7 @@ void
 fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes)
 {
     connection->frame_used += size_bytes;
-    if (connection->state != FBK_CONNECTION_OPEN)
+    if (fbk_connection_is_new(connection))
         return;
     int64_t left_us = (int32_t)(connection->deadline_us - worker->now_us);
     int64_t earned_us = (int64_t)size_bytes * 1000000 / worker->options.frame_bytes_per_s_min;

@@ -2,9 +2,9 @@
 #include "worker/worker.h"
 
 #include "base/segment.h"
+#include "wire/schema.h"
 
 #define BURST_S 0.1 /* unused time is saved for so long */
-#define ANY_LEDGER (-1)
 
 void
 fbk_quotas_init(struct fbk_worker *worker)
@@ -77,17 +77,11 @@ remember(struct fbk_worker *worker, uint32_t number, int64_t ledger_id)
     return was_there;
 }
 
-/* The ledger that an add may begin.  Recovery adds begin none: they repair what another principal began. */
-static int64_t
-ledger_of(const struct fbk_request *request)
-{
-    return request->flags & FBK_FLAG_RECOVERY ? ANY_LEDGER : request->ledger_id;
-}
+/* ------------------------------------------------------------------ adds and fences */
 
-/* ------------------------------------------------------------------ adds */
-
+/* Both begin a ledger that the bookie does not have, recovery adds included.  Of the other rates a fence takes nothing. */
 static bool
-allows(struct fbk_worker *worker, uint32_t number, int64_t ledger_id)
+allows(struct fbk_worker *worker, uint32_t number, int64_t ledger_id, bool is_add)
 {
     struct fbk_quota *quota = &worker->quotas[number];
     /* Of the call, which read the clock for all of its adds: reading it again would take half as long as an add. */
@@ -96,10 +90,10 @@ allows(struct fbk_worker *worker, uint32_t number, int64_t ledger_id)
     quota->filled_ns = now_ns;
     fill(&quota->adds, quota->adds_per_s, passed_s);
     fill(&quota->bytes, quota->bytes_per_s, passed_s);
-    bool has_some = (quota->adds_per_s <= 0 || quota->adds > 0) && (quota->bytes_per_s <= 0 || quota->bytes > 0);
+    bool has_some = !is_add || ((quota->adds_per_s <= 0 || quota->adds > 0) && (quota->bytes_per_s <= 0 || quota->bytes > 0));
     if (quota->ledgers_per_s > 0) {
         fill(&quota->ledgers, quota->ledgers_per_s, passed_s);
-        has_some = has_some && (quota->ledgers >= 1 || ledger_id == ANY_LEDGER || is_recent(worker, number, ledger_id));
+        has_some = has_some && (quota->ledgers >= 1 || is_recent(worker, number, ledger_id));
     }
     return has_some;
 }
@@ -109,14 +103,16 @@ fbk_quota_allows(struct fbk_worker *worker, struct fbk_connection *connection, c
 {
     if (FBK_LIKELY(connection->quota == 0))
         return true;
-    connection->quota_ledger_id = ledger_of(request);
-    return allows(worker, connection->quota, connection->quota_ledger_id);
+    connection->quota_ledger_id = request->ledger_id;
+    connection->quota_is_of_add = request->body_type != FBK_REQUEST_BODY_READ;
+    return allows(worker, connection->quota, connection->quota_ledger_id, connection->quota_is_of_add);
 }
 
 bool
 fbk_quota_may_go_on(struct fbk_worker *worker, const struct fbk_connection *connection)
 {
-    return connection->quota == 0 || allows(worker, connection->quota, connection->quota_ledger_id);
+    return connection->quota == 0 ||
+           allows(worker, connection->quota, connection->quota_ledger_id, connection->quota_is_of_add);
 }
 
 void
@@ -126,10 +122,9 @@ fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connect
     if (FBK_LIKELY(connection->quota == 0))
         return;
     struct fbk_quota *quota = &worker->quotas[connection->quota];
-    const int64_t ledger_id = ledger_of(request);
     quota->adds -= quota->adds_per_s > 0 ? entries : 0;
     quota->bytes -= quota->bytes_per_s > 0 ? (double)request->body_bytes : 0;
-    if (quota->ledgers_per_s > 0 && ledger_id != ANY_LEDGER && !remember(worker, connection->quota, ledger_id))
+    if (quota->ledgers_per_s > 0 && !remember(worker, connection->quota, request->ledger_id))
         quota->ledgers -= 1;
 }
 

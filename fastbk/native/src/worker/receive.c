@@ -47,7 +47,7 @@ take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const u
         fbk_worker_note(worker, FBK_C_WORKER_APACHE_CONNECTIONS);
         connection->is_apache = true;
         connection->state = FBK_CONNECTION_OPEN;
-        connection->has_deadline = false;
+        connection->has_deadline &= fbk_connection_is_stranger(connection);
         return 0;
     }
     if (memcmp(data, magic, have) != 0) {
@@ -56,7 +56,7 @@ take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const u
     }
     /* Before its first byte a connection may rest: Apache's clients open some that they need later. */
     if (!connection->has_deadline)
-        fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
+        fbk_connection_begin(worker, connection);
     if (have < sizeof magic)
         return 0;
     connection->state = FBK_CONNECTION_HELLO;
@@ -228,7 +228,7 @@ settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8
     end_turn(worker, connection);
     fbk_input_keep(worker, connection, data + taken, left);
     if (connection->input_used == connection->input_from || connection->blocked != 0)
-        connection->has_deadline &= connection->state != FBK_CONNECTION_OPEN; /* nothing is owed, or it is we who let it wait */
+        connection->has_deadline &= fbk_connection_is_new(connection); /* nothing is owed, or it is we who let it wait */
     else if (is_new || (!connection->has_deadline && connection->state == FBK_CONNECTION_OPEN))
         fbk_frame_begin(worker, connection, left);
     else
@@ -342,6 +342,8 @@ fbk_worker_admit(struct fbk_worker *worker, uint32_t slot, uint32_t rights, uint
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     connection->rights = (uint8_t)(rights & FBK_RIGHTS_ALL);
     connection->tagged_rights = (uint8_t)(tagged_rights & FBK_RIGHTS_ALL);
+    if (!fbk_connection_is_new(connection))
+        connection->has_deadline = false; /* INV-N6: that of a stranger */
     fbk_tags_drop(connection);
 }
 
@@ -367,7 +369,7 @@ fbk_worker_secure(struct fbk_worker *worker, uint32_t slot, uint32_t behind_byte
     fbk_connection_watch(worker, connection, false);
     connection->is_polled = connection->is_paused = false;
     worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
-    fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
+    fbk_connection_begin(worker, connection);
     return 0;
 }
 
@@ -378,8 +380,7 @@ fbk_worker_continue(struct fbk_worker *worker, uint32_t slot, int32_t is_open)
     worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
     if (is_open && connection->state == FBK_CONNECTION_HELLO)
         connection->state = FBK_CONNECTION_OPEN;
-    if (connection->state == FBK_CONNECTION_OPEN)
-        connection->has_deadline = false; /* of its hello, or of its handshake */
+    connection->has_deadline &= fbk_connection_is_new(connection); /* of its hello, or of its handshake */
     connection->input_from += cold_bytes(connection);
     connection->blocked &= (uint16_t)~FBK_BLOCKED_COLD;
     fbk_count(worker->stats, FBK_C_WORKER_FRAMES, 1);

@@ -180,18 +180,22 @@ fbk_worker_watch(struct fbk_worker *worker, uint32_t slot)
 int32_t
 fbk_worker_await(struct fbk_worker *worker, uint32_t slot)
 {
-    fbk_connection_at(worker, slot)->is_awaited = true;
-    return fbk_worker_watch(worker, slot);
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    connection->is_awaited = connection->is_polled = true;
+    connection->is_paused = false;
+    fbk_connection_watch(worker, connection, true);
+    return (int32_t)(connection->todo & FBK_DO_ABORT);
 }
 
-/* Its first byte is there.  It may rest as long as it likes before that, and not behind it. */
+/* What it waits for is there.  A client that is known, or need not be, may rest as long as it likes before its first byte. */
 static void
 open_awaited(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     connection->is_awaited = connection->is_polled = false;
     connection->heard_sweep = worker->sweeps;
     fbk_connection_watch(worker, connection, false);
-    fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
+    if (!connection->has_deadline) /* it may trickle in */
+        fbk_connection_begin(worker, connection);
     fbk_connection_todo(worker, connection, FBK_DO_OPEN);
 }
 

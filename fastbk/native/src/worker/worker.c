@@ -180,6 +180,8 @@ fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
     connection->state = FBK_CONNECTION_MAGIC;
     connection->contexts = FBK_NO_CONTEXT;
     connection->rights = worker->options.is_admission_required ? 0 : FBK_RIGHTS_ALL;
+    if (fbk_connection_is_stranger(connection))
+        fbk_connection_begin(worker, connection);
     worker->connection_count++;
     fbk_worker_note(worker, FBK_C_WORKER_CONNECTIONS_ACCEPTED);
     fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);
@@ -227,7 +229,7 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
 static void
 expire(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    if (connection->state == FBK_CONNECTION_OPEN)
+    if (!fbk_connection_is_new(connection))
         fbk_worker_note(worker, FBK_C_WORKER_FRAME_TIMEOUTS);
     else if (connection->state != FBK_CONNECTION_DISCARD)
         fbk_worker_note(worker, FBK_C_WORKER_HELLO_TIMEOUTS);

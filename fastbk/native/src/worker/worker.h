@@ -102,13 +102,14 @@ struct fbk_connection {
     bool has_ended;       /* its peer has, or it is broken: nothing more is received */
     bool is_watched;      /* by worker->poll_fd */
     bool is_trial;        /* one of FBK_TRIALS_MAX */
-    bool is_awaited;      /* its first byte is not to be received yet */
+    bool is_awaited;      /* its next bytes are not to be received yet */
     uint8_t rights;       /* FBK_RIGHT_* (INV-N2) */
     uint8_t tagged_rights; /* the same, for the ledgers in `tags` (INV-N4) */
+    bool quota_is_of_add;
     bool is_secure;       /* a transport encrypts: nothing is sent to the socket from here */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint32_t quota;       /* of its principal; 0: none */
-    int64_t quota_ledger_id; /* of the add that waits for that quota; -1: any ledger */
+    int64_t quota_ledger_id; /* of the add or fence that waits for that quota */
     uint64_t recovered;   /* the ledger that it recovers, + 1, as an audit was told; 0: none */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     struct fbk_tags *tags; /* NULL: none was shown */
@@ -272,8 +273,8 @@ struct fbk_quota {
     uint64_t filled_ns;
 };
 
-/* The ledgers that a principal with a rate of ledgers added to last.  An add to any other ledger begins it, and takes one from
- * the quota.
+/* The ledgers that a principal with a rate of ledgers added to, or fenced, last.  An add to any other ledger, or its fence, begins
+ * it, and takes one from the quota: a ledger that the bookie does not have has a place here from then on.
  *
  * A table of sets, one cache line each; in a set the ledger added to last comes first, and a new one takes the place of the
  * last.  A forgotten ledger only costs its principal a beginning again.  Pages of this table are touched only as used. */
@@ -375,6 +376,20 @@ fbk_connection_is_alive(const struct fbk_connection *connection)
     return connection->state != FBK_CONNECTION_FREE && connection->state != FBK_CONNECTION_GONE;
 }
 
+/* Nobody knows who it is yet, and it is served nothing (INV-N6).  Where clients do not authenticate themselves there are none. */
+static inline bool
+fbk_connection_is_stranger(const struct fbk_connection *connection)
+{
+    return connection->rights == 0;
+}
+
+/* Its deadline is the one from its beginning. */
+static inline bool
+fbk_connection_is_new(const struct fbk_connection *connection)
+{
+    return connection->state != FBK_CONNECTION_OPEN || fbk_connection_is_stranger(connection);
+}
+
 /* The lane of the pair that a ledger lives in. */
 static inline struct fbk_lane *
 fbk_lane_of(struct fbk_worker *worker, int64_t ledger_id)
@@ -467,6 +482,8 @@ fbk_line_first(struct fbk_worker *worker, uint32_t line)
 
 /* A deadline so long from now. */
 void fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us);
+/* The time for its hello or its handshake begins; a stranger's has begun with its connection. */
+void fbk_connection_begin(struct fbk_worker *worker, struct fbk_connection *connection);
 
 /* It has output or events. */
 static inline void
@@ -587,11 +604,11 @@ bool fbk_lanes_may_spin(const struct fbk_worker *worker, uint64_t now_ns);
 /* ---- worker/quota.c */
 void fbk_quotas_init(struct fbk_worker *worker); /* without memory one of both tables stays NULL */
 void fbk_quotas_free(struct fbk_worker *worker);
-/* Whether a connection's principal may place this add now; if not, the connection is to wait in FBK_LINE_QUOTA. */
+/* Whether a connection's principal may place this add or fence now; if not, the connection is to wait in FBK_LINE_QUOTA. */
 bool fbk_quota_allows(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request);
-/* Whether the add that was not allowed would be now. */
+/* Whether what was not allowed would be now. */
 bool fbk_quota_may_go_on(struct fbk_worker *worker, const struct fbk_connection *connection);
-/* An add of so many entries is placed. */
+/* An add of so many entries is placed, or a fence: it has none. */
 void fbk_quota_charge(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request,
                       uint32_t entries);
 
