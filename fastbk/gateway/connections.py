@@ -116,7 +116,7 @@ class Connections:
         client = Client(is_secure=is_secure, address=str(name[0]) if isinstance(name, tuple) else "")
         certificate = writer.get_extra_info("peercert") or b"" if is_secure else None
         self._admission.meet(client, certificate)
-        return Peer(client, certificate or {})
+        return Peer(client, certificate)
 
     async def _answered(
         self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,6 @@ from fastbk.printable_text import printable
 from fastbk.server.network.admission import Client, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from fastbk.client.metadata_calls import MetadataCalls
     from fastbk.meta.api import MetadataStore
@@ -75,7 +74,7 @@ class Peer:
     """The client of one connection, and the token that it was last accepted with; b"": with none."""
 
     client: Client
-    certificate: Mapping[str, object] = field(default_factory=dict)
+    certificate: bytes | None = None
     """What the connection showed."""
     token: bytes = b""
     waited_s: float = 0.0

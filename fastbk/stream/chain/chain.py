@@ -258,7 +258,7 @@ def _put(mark: bytes, decoder: msgspec.msgpack.Decoder[T], value: T) -> bytes:
     packed = msgspec.msgpack.encode(value)
     try:
         decoder.decode(packed)
-    except msgspec.MsgspecError as error:  # what a ledger's entries say may be out of bounds, too
+    except ValueError as error:  # what a ledger's entries say may be out of bounds, too
         raise StorageError(f"a stream's record would be one that nobody reads: {error}") from error
     if len(packed) > RAW_BYTES_MAX:
         raise StorageError(f"a stream's record has {len(packed)} bytes, and at most {RAW_BYTES_MAX}")

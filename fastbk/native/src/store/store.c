@@ -237,19 +237,6 @@ fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts)
     fbk_store_unlock(store);
 }
 
-void
-fbk_store_note_damage(struct fbk_store *store, const struct fbk_location *location)
-{
-    for (uint32_t i = 0; i < store->damage_count; i++) {
-        const struct fbk_location *known = &store->damage[i];
-        if (known->log_id == location->log_id && known->offset_bytes == location->offset_bytes &&
-            (known->ledger_id < 0) == (location->ledger_id < 0))
-            return;
-    }
-    if (store->damage_count < FBK_DAMAGE_NOTES)
-        store->damage[store->damage_count++] = *location;
-}
-
 uint32_t
 fbk_store_take_damage(struct fbk_store *store, struct fbk_location *runs, uint32_t runs_max)
 {
