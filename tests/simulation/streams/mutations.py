@@ -85,8 +85,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "what a killed writer left is counted without its last entry's records",
         (
             "fastbk.stream.chain.segment_contents:contents_of",
-            "records=head.first_record + head.record_count",
-            "records=head.first_record + 1",
+            "records = head.first_record + head.record_count",
+            "records = head.first_record + 1",
         ),
     ),
     fault(
