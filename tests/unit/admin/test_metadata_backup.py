@@ -28,6 +28,7 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
+from fastbk.meta.last_backup import LastBackup, note_backup, read_last_backup
 from fastbk.meta.records import Change
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
@@ -321,3 +322,16 @@ def test_only_an_empty_store_of_the_same_cluster_is_filled(tmp_path: Path) -> No
     with pytest.raises(MetadataConflict, match="another backup"):
         restore(again, later)
     again.close()
+
+
+def test_metadata_says_when_it_was_backed_up(tmp_path: Path) -> None:
+    store = new_store()
+    assert read_last_backup(store) is None
+    newest = LastBackup(began_ms=5000, backup_id="b")
+    for taken in (LastBackup(began_ms=4000, backup_id="a"), newest, LastBackup(began_ms=1, backup_id="c")):
+        note_backup(store, taken)
+    assert read_last_backup(store) == newest
+    assert newest.age_s(7500) == 2.5
+    file = tmp_path / "backup"
+    backup(store, file)
+    assert list(differences(file, store)) == [], "it is no part of a backup"
