@@ -16,6 +16,7 @@ from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
 from fastbk.model.id_ranges import IdRanges
+from fastbk.model.ids import ID_MAX, BookieId, check_bookie_id, check_ledger_id
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
@@ -36,6 +37,8 @@ FORMAT = 1
 EMPTY_KEY = master_key(b"")
 ENTRY_ID_MAX = 2**63 - 1
 MAGIC = b"FBKCOLL1"
+FILE_BYTES_MAX = 4 << 30
+"""Some 300 bytes a ledger, of 10 million."""
 
 
 class CollectedLedger(msgspec.Struct, array_like=True):
@@ -78,6 +81,10 @@ def encode(collection: Collection) -> bytes:
 def read_collection(path: Path) -> Collection:
     """Return what `collect` has written. Raises StorageError."""
     try:
+        if (size_bytes := path.stat().st_size) > FILE_BYTES_MAX:
+            raise StorageError(
+                f"{path} has {size_bytes:,} bytes: `fastbk metadata collect` writes {FILE_BYTES_MAX:,} at most"
+            )
         raw = path.read_bytes()
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
@@ -86,9 +93,35 @@ def read_collection(path: Path) -> Collection:
             f"{path} is not what `fastbk metadata collect` wrote, or is damaged: collect again"
         )
     try:
-        return msgspec.msgpack.decode(raw[12:], type=Collection)
-    except ValueError as error:
+        found = msgspec.msgpack.decode(raw[12:], type=Collection)
+        _check(found)
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path}: {error}: collect again with this version") from error
+    return found
+
+
+def _check(found: Collection) -> None:
+    """Raise ConfigError or ValueError for what no bookie says: the file may come from anybody."""
+    check_bookie_id(BookieId(found.bookie_id))
+    if found.format != FORMAT:
+        raise ConfigError(f"its format is {found.format}, and this fastbk reads format {FORMAT}")
+    last_id = -1
+    for one in found.ledgers:
+        check_ledger_id(one.ledger_id)
+        if one.ledger_id <= last_id:
+            raise ConfigError(f"ledger {one.ledger_id} is there twice, or out of order")
+        last_id = one.ledger_id
+        if one.digest:
+            DigestType(one.digest)
+        if min(one.highest_entry_id, one.lac) < -1 or max(one.highest_entry_id, one.lac) > ENTRY_ID_MAX:
+            raise ConfigError(f"ledger {one.ledger_id} has entries that no ledger has")
+    for first, last in found.deleted:
+        if not 0 <= first <= last <= ID_MAX:
+            raise ConfigError(f"{first}-{last} is no range of ledger ids")
+    mark = found.mark
+    numbers = (mark.age, mark.highest_id, mark.starts, found.starts)
+    if min(numbers) < -1 or max(numbers) > ID_MAX or found.incarnation < 0:
+        raise ConfigError("its identity or mark has numbers that none has")
 
 
 def collect(data: Sequence[Path]) -> Collection:

@@ -6,7 +6,8 @@ The checksum of a frame begins with that of the frame before it, so frames that 
 are noticed as well as changed bytes. The last frame is an `End` that counts what the others hold.
 
 INV-M12: an archive is believed whole or not at all: `read_archive` raises before its end for what is damaged, and
-`check_archive` reads all of it before anything is restored.
+`check_archive` reads all of it before anything is restored. It also refuses what no backup writes (`_Rules`): the file
+may come from anybody, and a restore must not stop halfway, nor write what a store keeps for itself.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from typing import BinaryIO, TypeAlias, TypeVar
 
 import msgspec
 
-from fastbk.errors import StorageError
+from fastbk.errors import ConfigError, StorageError
+from fastbk.meta.format_level import LEVEL_PATH
+from fastbk.meta.records import Change as RecordChange
+from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.rollback_mark import Mark
+from fastbk.model.ids import ID_MAX, BookieId, check_bookie_id, check_ledger_id
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.hashes import crc32c
 
 FORMAT = 1
@@ -28,6 +34,12 @@ FRAME_BYTES_MAX = 16 << 20
 PAGE_BYTES = 1 << 20
 PAGE_ITEMS = 1000
 _PREFIX_BYTES = 8
+PASSING = ("cluster", MARKS, "autorecovery")
+"""Folders of records that are not in a backup, but for `KEPT`."""
+KEPT = ("autorecovery/settings", LEVEL_PATH)
+DELETED_MAX = 1_000_000
+"""Ledgers that were deleted while a backup was made: more are refused, for they are held in memory."""
+DIRECTORIES_MAX = 1024
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -198,7 +210,9 @@ def check_archive(path: Path) -> Summary:
     frames = _frames(path)
     head, _ = next(frames)
     assert isinstance(head, Head)
-    counts = {Records: 0, Ledgers: 0, Bookies: 0, Changes: 0}
+    if head.format != FORMAT:
+        raise StorageError(f"{path} has format {head.format}: this fastbk reads format {FORMAT}")
+    rules, counts = _Rules(), {Records: 0, Ledgers: 0, Bookies: 0, Changes: 0}
     changes: list[Change] = []
     deleted: set[int] = set()
     for frame, crc in frames:
@@ -209,10 +223,16 @@ def check_archive(path: Path) -> Summary:
             return Summary(f"{frame.ended_ms:x}-{crc:08x}", head, frame, changes, deleted)
         assert not isinstance(frame, Head)
         counts[type(frame)] += len(frame.items)
+        try:
+            rules.check(frame)
+        except (ConfigError, StorageError) as error:
+            raise StorageError(f"{path} was not written by `fastbk metadata backup`: {error}") from error
         if isinstance(frame, Changes):
             changes += frame.items[: PAGE_ITEMS - len(changes)]
             gone = [one for one in frame.items if one.kind == "ledger" and one.change == "deleted"]
             deleted |= {int(one.name) for one in gone}
+            if len(deleted) > DELETED_MAX:
+                raise _damaged(path, f"it names more than {DELETED_MAX:,} deleted ledgers")
     raise _damaged(path, "it ends before its last part")
 
 
@@ -238,10 +258,55 @@ def _frames(path: Path, size_bytes: int | None = None) -> Iterator[tuple[Frame, 
                 yield frame, crc
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, f"{error}; it may be from a newer version") from error
     if is_first:
         raise _damaged(path, "it is empty")
+
+
+class _Rules:
+    """What holds for the items of every backup: each can be stored, is there once, and comes in order."""
+
+    def __init__(self) -> None:
+        self._last_path: tuple[str, ...] = ()
+        self._last_ledger_id = -1
+        self._last_bookie = ""
+
+    def check(self, page: Page) -> None:
+        """Raise ConfigError or StorageError for an item that breaks one."""
+        for one in page.items:
+            if isinstance(one, Record):
+                self._check_record(one)
+            elif isinstance(one, Ledger):
+                self._check_ledger(one)
+            elif isinstance(one, Bookie):
+                self._check_bookie(one)
+            elif one.kind == "ledger" and not (one.name.isascii() and one.name.isdigit() and len(one.name) < 20):
+                raise StorageError(f"{one.name[:40]!r} is no ledger's id")
+
+    def _check_record(self, one: Record) -> None:
+        RecordChange(one.path, one.value).check()
+        names = tuple(one.path.split("/"))
+        if names[0] in PASSING and one.path not in KEPT:
+            raise StorageError(f"the record {one.path} is none that a backup holds")
+        if names <= self._last_path:
+            raise StorageError(f"the record {one.path} is there twice, or out of order")
+        self._last_path = names
+
+    def _check_ledger(self, one: Ledger) -> None:
+        check_ledger_id(one.ledger_id)
+        LedgerMetadata.from_bytes(one.metadata)
+        if one.ledger_id <= self._last_ledger_id:
+            raise StorageError(f"ledger {one.ledger_id} is there twice, or out of order")
+        self._last_ledger_id = one.ledger_id
+
+    def _check_bookie(self, one: Bookie) -> None:
+        check_bookie_id(BookieId(one.bookie_id))
+        if one.bookie_id <= self._last_bookie:
+            raise StorageError(f"bookie {one.bookie_id} is there twice, or out of order")
+        if not 0 <= one.starts <= ID_MAX or one.incarnation < 0 or len(one.directories) > DIRECTORIES_MAX:
+            raise StorageError(f"the identity of bookie {one.bookie_id} has numbers that none has")
+        self._last_bookie = one.bookie_id
 
 
 def _damaged(path: Path, what: str) -> StorageError:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import fastbk
 from fastbk.admin.metadata_archive import (
+    KEPT,
+    PASSING,
     ArchiveWriter,
     Bookie,
     Bookies,
@@ -36,8 +38,6 @@ from fastbk.admin.metadata_archive import (
 from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.durable_files import replaced
 from fastbk.meta.api import all_ledgers
-from fastbk.meta.format_level import LEVEL_PATH
-from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.rollback_mark import read_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.records import RecordStore
 
-PASSING = ("cluster", MARKS, "autorecovery")
-"""Folders of records that are not in a backup, but for `KEPT`."""
-KEPT = ("autorecovery/settings", LEVEL_PATH)
 READ_AT_ONCE = 500
 T = TypeVar("T", Record, Ledger, Bookie)
 

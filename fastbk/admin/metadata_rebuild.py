@@ -123,7 +123,7 @@ def rebuild(
             deleted.add(first, last)
     _write_ledgers(store, collections, deleted, _Versions(backup), out)
     _write_identities(store, collections, out)
-    # What order segments have, and cursors, is in no bookie.
+    # Streams are put together again once bookies run, since their entries have to be read for it.
     found = unlisted_segments(store)
     out.streams, out.unlisted = found.gone, found.unlisted
     _delete(store, deleted, out)

@@ -30,9 +30,10 @@ from fastbk.autorecovery.verification import (
     Verification,
 )
 from fastbk.client import Client
-from fastbk.errors import Error
+from fastbk.errors import Error, StorageError
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.coordination import Check
+from fastbk.meta.last_backup import read_last_backup
 from fastbk.model.ids import BookieId
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.copy_rate import CopyRate
@@ -171,6 +172,7 @@ class Auditor:
             return registered, known, coordination.is_enabled(), coordination.lost_bookie_delay_s()
 
         registered, known, self._is_enabled, stored_s = await self._client.call_store(read)
+        await self._note_backup()
         hold, maintenance = await self._state.hold.read(), await self._state.maintenance.read()
         rules = LossRules(delay_of(stored_s), self._session_lost_ms, hold, maintenance.bookies)
         self._note_holds(hold, maintenance)
@@ -186,6 +188,14 @@ class Auditor:
         await self._publish(judged[-1])
         self.counts.bookie_passes += 1
         self.counts.audit_ms.add((loop.time() - began_s) * 1000)
+
+    async def _note_backup(self) -> None:
+        """See when metadata was backed up; a record that is damaged counts as none, and stops no pass."""
+        try:
+            self.counts.backup = await self._client.call_store(read_last_backup)
+        except StorageError as error:
+            self.counts.backup = None
+            _log.warning("autorecovery.backup_unknown", reason=str(error))
 
     def _note_holds(self, hold: HealingHold, maintenance: Maintenance) -> None:
         """Log which holds of operators began, were changed, or are over: of all bookies, and of single ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fastbk.meta.last_backup import LastBackup
 from fastbk.observe.op_stats import OpStats
 
 MARK_AGES_S = (60, 600, 3600, 86_400)
@@ -45,12 +46,13 @@ class VerificationCounts:
 
 @dataclass(slots=True)
 class AuditorCounts:
-    """Of the auditor's passes."""
+    """Of the auditor's passes. `backup`: the newest one of metadata, as of the last pass; None: none was taken."""
 
     bookie_passes: int = 0
     failed_passes: int = 0
     losses: int = 0
     losses_cancelled: int = 0
+    backup: LastBackup | None = None
     audit_ms: OpStats = field(default_factory=OpStats)
     marking: MarkingCounts = field(default_factory=MarkingCounts)
     verification: VerificationCounts = field(default_factory=VerificationCounts)

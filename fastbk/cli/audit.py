@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, add_verb, add_verbs, print_answer, run_verb
+from fastbk.cli.options import add_json, add_verb, add_verbs, print_answer, run_verb, some_of
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.exit_codes import DONE, FAILED
 
@@ -46,5 +46,5 @@ def _verify(options: argparse.Namespace) -> int:
         "last": None if last is None else {"sequence": last.sequence, "head": last.head},
     }
     end = f"; ends with number {last.sequence}, {last.head}" if last else ""
-    print_answer(options, facts, *found[:FAULTS_MAX], f"{len(lines)} lines, {len(found)} faults{end}")
+    print_answer(options, facts, *some_of(found, FAULTS_MAX), f"{len(lines)} lines, {len(found)} faults{end}")
     return FAILED if found else DONE

@@ -6,6 +6,7 @@ process has its own; those of the auditor move only in the one that is elected.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from fastbk.autorecovery.figures import MARK_AGES_S, MarkCounts
@@ -64,6 +65,9 @@ def text_of(healer: Healer, recoveries: RequestedRecoveries) -> str:
     rows: list[tuple[str, str, str, object]] = [
         ("elections_total", "counter", "times that this process became the auditor", healer.elections),
         ("is_auditor", "gauge", "1 while this process is the auditor", int(healer.auditor is not None)),
+        ("last_backup_age_seconds", "gauge",
+         "age of the newest backup of metadata; +Inf: none was taken; NaN: this process is not the auditor",
+         _backup_age(healer)),
         ("late_passes", "gauge", "passes that did not end for five minutes: something stands still", len(late)),
         ("failed_passes_total", "counter", "passes that an error ended", healer.auditor_counts.failed_passes),
         ("bookies_lost_total", "counter", "bookies that the auditor saw go away", healer.auditor_counts.losses),
@@ -101,6 +105,13 @@ def text_of(healer: Healer, recoveries: RequestedRecoveries) -> str:
     series.append(('le="+Inf"', marks.counts.ledgers))
     lines += family("fastbk_underreplicated_ledgers", "gauge", text, series)
     return "\n".join(lines) + "\n"
+
+
+def _backup_age(healer: Healer) -> str:
+    counts = healer.auditor_counts
+    if healer.auditor is None or not counts.bookie_passes:
+        return "NaN"
+    return "+Inf" if counts.backup is None else number(counts.backup.age_s(time.time_ns() // 1_000_000))
 
 
 def _auditor_lines(counts: AuditorCounts) -> list[str]:

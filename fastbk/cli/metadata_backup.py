@@ -40,9 +40,16 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _backup(options: argparse.Namespace) -> int:
     from fastbk.admin.metadata_backup import backup
+    from fastbk.errors import Error
+    from fastbk.meta.last_backup import LastBackup, note_backup
 
     with opened_store(metadata_uri(options)) as store:
         summary = backup(store, options.to)
+        taken = LastBackup(began_ms=summary.head.began_ms, backup_id=summary.archive_id)
+        try:
+            note_backup(store, taken)
+        except Error as error:
+            note(f"the backup is good, but metadata does not say that it was taken: {error}")
     return _print_summary(options, options.to, summary)
 
 

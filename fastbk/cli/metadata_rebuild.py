@@ -14,12 +14,14 @@ from fastbk.cli.options import (
     need_linux,
     note,
     print_answer,
+    some_of,
 )
 from fastbk.exit_codes import DONE
 from fastbk.units import format_count
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from fastbk.admin.metadata_rebuild import Rebuilt
 
@@ -105,17 +107,23 @@ def _lines(done: Rebuilt) -> list[str]:
         lines.append(f"NOT COLLECTED       {', '.join(done.absent_bookies)}: ledgers name them")
     for name, damage in done.damage.items():
         lines += [f"DAMAGE              {name}: {one}" for one in damage]
-    for ledger_id, notes in list(done.notes.items())[:NAMED_MAX]:
-        lines += [f"ledger {ledger_id}: {one}" for one in notes]
-    if len(done.notes) > NAMED_MAX:
-        lines.append(f"and {len(done.notes) - NAMED_MAX} more such ledgers: --json lists all")
-    for name, ids in list(done.streams.items())[:NAMED_MAX]:
-        some = ", ".join(map(str, ids[:NAMED_MAX]))
-        lines.append(f"stream {name}: its record and cursors are gone, its {len(ids)} ledgers are there: {some}")
-    for path, ids in list(done.unlisted.items())[:NAMED_MAX]:
-        some = " ".join(map(str, ids[:NAMED_MAX])) + (" ... (--json lists all)" if len(ids) > NAMED_MAX else "")
-        lines += [
-            f"stream {path}: its record is older than {format_count(len(ids), 'segment')} of it. Before anybody writes",
-            f"to it, with all bookies up: fastbk stream attach {path} {some}",
-        ]
+    notes = [f"ledger {ledger_id}: {one}" for ledger_id, each in done.notes.items() for one in each]
+    lines += some_of(notes, NAMED_MAX)
+    gone = [
+        f"stream {name}: its record and cursors are gone, its {format_count(len(ids), 'ledger')} are there: {_ids(ids)}"
+        for name, ids in done.streams.items()
+    ]
+    lines += some_of(gone, NAMED_MAX)
+    older = [
+        f"stream {path}: its record is older than {format_count(len(ids), 'segment')} of it: {_ids(ids)}"
+        for path, ids in done.unlisted.items()
+    ]
+    lines += some_of(older, NAMED_MAX)
+    if gone or older:
+        lines.append("Before anybody writes to streams, with all bookies up: fastbk stream reattach")
     return lines
+
+
+def _ids(ids: Sequence[int]) -> str:
+    more = len(ids) - NAMED_MAX
+    return ", ".join(map(str, ids[:NAMED_MAX])) + (f" and {more} more" if more > 0 else "")

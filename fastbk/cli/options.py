@@ -75,6 +75,12 @@ def opened_store(uri: str) -> closing[MetadataStore]:
     return closing(open_store(uri, METADATA_TIMEOUT_S, may_make=False))
 
 
+def some_of(lines: Sequence[str], count_max: int) -> list[str]:
+    """Return the first of many lines, and one that says how many are left out: no list ends silently."""
+    more = len(lines) - count_max
+    return [*lines[:count_max], *([f"  and {more} more: --json lists all"] if more > 0 else [])]
+
+
 def digest_name(text: str) -> str:
     """Return the name of a digest as all of fastbk writes it; `none` is accepted for Apache's `dummy`."""
     return "dummy" if text.lower() == "none" else text.lower()

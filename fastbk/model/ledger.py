@@ -25,6 +25,8 @@ STREAM_KEY = "fastbk.stream"
 """Of a ledger's custom metadata: the stream that it belongs to."""
 SEGMENT_KEY = "fastbk.segment"
 """The number that a stream's writer made it for."""
+NAME_KEY = "fastbk.name"
+"""The stream's name when its writer made it: for one whose record is lost."""
 CURSOR_KEY = "fastbk.cursor"
 """The cursor whose states it holds."""
 

@@ -103,6 +103,7 @@ def use_streams(run: Recorder, folder: Path) -> None:
             for entry in client.open_ledger(int(segment)).read():
                 copy.append(bytes(entry.data))
     run("stream attach", "shop/old", str(copy.ledger_id))
+    run("stream reattach")
     run("stream rename", "shop/old", "older")
     run("stream seal", "shop/older", "--yes")
     run("stream tail", "shop/older", "--timeout", "5", codes=(0, 75))

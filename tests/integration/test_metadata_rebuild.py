@@ -29,6 +29,7 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import QuorumServer
+from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 BOOKIES = 4
@@ -232,6 +233,80 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
             assert cli("stream", "attach", "shop/orders", str(newer)) == "2.0.0\n"
         assert cli.raw("stream", "read", "shop/orders") == b"1.0.0\tone\n1.0.1\ttwo\n2.0.0\tthree\n"
         cli("metadata", "confirm", "--yes")
+
+
+def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
+    """No backup: namespaces, streams, positions, sequence numbers and transaction ids come out of the ledgers."""
+    path = tmp_path / "metadata.sqlite"
+    uri = new_cluster(path)
+    with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+        world, cli = World(cluster, uri), Cli(uri)
+        lines = b"".join(b"%d\n" % one for one in range(300))
+        cli("namespace", "create", "shop/eu")
+        for stream, parts in (("shop/eu/orders", 3), ("plain", 1), ("shop/cut", 4)):
+            for part in range(1, parts + 1):
+                end = len(lines) * part // parts if part < parts else len(lines)
+                end = lines.rfind(b"\n", 0, end) + 1
+                cli("stream", "append", stream, "--create", "--resume", stdin=lines[:end])
+        cli("stream", "truncate", "shop/cut", "--before", "seq:200", "--yes")
+        deleted = set(map(int, cli("ledger", "list").split()))
+        cli("stream", "delete", "plain", "--yes")
+        deleted -= set(map(int, cli("ledger", "list").split()))
+        cli("stream", "append", "plain", "--create", "--resume", stdin=lines)
+        names = ("shop/eu/orders", "plain", "shop/cut")
+        before = {one: cli.raw("stream", "read", one, "--json") for one in names}
+        ledgers = set(map(int, cli("ledger", "list").split()))
+        wait_until(lambda: world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
+        wait_until(lambda: all(map(world.someone_saw_deleted, deleted)), "the deletion is seen", WAIT_S)
+        world.kill()
+        lose(path)
+        done = json.loads(cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--json"))
+        assert len(done["streams"]) == 3
+        world.start()
+        put_back = json.loads(cli("stream", "reattach", "--json"))
+        assert {one["stream"] for one in put_back["streams"]} == set(names)
+        assert all(one["is_made"] for one in put_back["streams"])
+        again = {one: cli.raw("stream", "read", one, "--json") for one in names}
+        assert again["shop/eu/orders"] == before["shop/eu/orders"]
+        assert again["plain"] == before["plain"]
+        assert again["shop/cut"].endswith(before["shop/cut"]), "where it was truncated is lost"
+        assert cli("stream", "reattach") == "no stream lacks segments\n"
+        more = lines + b"one more\n"
+        cli("stream", "append", "shop/eu/orders", "--resume", stdin=more)
+        records = [json.loads(one) for one in cli.raw("stream", "read", "shop/eu/orders", "--json").splitlines()]
+        assert len(records) == 301, "nothing is missing or twice"
+        cli("metadata", "confirm", "--yes")
+
+
+def test_an_operator_restores_a_backup_on_three_servers(tmp_path: Path) -> None:
+    """Backup, wipe, restore, and the segments that are newer than the backup: streams are what they were."""
+    with ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble:
+        uri = ensemble.uri
+        with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+            world, cli, backup = World(cluster, uri), Cli(uri), str(tmp_path / "backup")
+            lines = b"".join(b"%d\n" % one for one in range(2000))
+            cli("namespace", "create", "shop")
+            cli("stream", "append", "shop/orders", "--create", "--resume", stdin=lines)
+            cli("metadata", "backup", "--to", backup)
+            more = lines + b"".join(b"%d\n" % one for one in range(2000, 3000))
+            cli("stream", "append", "shop/orders", "--resume", stdin=more)
+            cli("stream", "append", "shop/late", "--create", "--resume", stdin=lines)
+            names = ("shop/orders", "shop/late")
+            before = {one: cli.raw("stream", "read", one, "--json") for one in names}
+            ledgers = set(map(int, cli("ledger", "list").split()))
+            wait_until(lambda: world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
+            world.kill()
+            ensemble.wipe()
+            cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--backup", backup)
+            world.start()
+            found = cli("stream", "reattach")
+            assert "shop/orders: 1 segment put back\n" in found
+            assert "shop/late, made anew: 1 segment put back\n" in found
+            assert {one: cli.raw("stream", "read", one, "--json") for one in names} == before
+            more += b"last\n"
+            cli("stream", "append", "shop/orders", "--resume", stdin=more)
+            assert len(cli.raw("stream", "read", "shop/orders").splitlines()) == 3001
+            cli("metadata", "confirm", "--yes")
 
 
 def wipe(server: ZooKeeperServer, folder: Path) -> None:

@@ -26,6 +26,8 @@ import fastbk
 from fastbk.devcluster import Bookie, DevCluster, DevService, DevTls, dev_services
 from fastbk.devcluster.processes import free_port
 from fastbk.errors import Error
+from fastbk.meta import last_backup, open_store
+from fastbk.meta.records import Change
 from fastbk.observe.names import NAMES
 from fastbk.testing import LocalCluster
 from fastbk.tls.authority import Authority
@@ -167,6 +169,7 @@ class World:
         stack.callback(self._thread.join)
         stack.callback(self._stops.set)
         self.cli = Cli(uri)
+        self.cli("metadata", "backup", "--to", str(folder / "metadata.backup"))
 
     def _give_each_its_own(self, folder: Path) -> None:
         sections = [bookie.sections for bookie in self.cluster.bookies]
@@ -350,6 +353,11 @@ def harm_disks(world: World) -> None:
 
 
 def harm_services(world: World) -> None:
+    with closing(open_store(world.cluster.metadata_uri)) as store:
+        (noted,) = store.records.read([last_backup.PATH])
+        assert noted is not None
+        store.records.change([Change(last_backup.PATH, None, noted.version)])
+    world.expect("FastbkBackupOld", None, "nobody knows of a backup")
     world.healer.stop()
     world.expect("FastbkNoAuditor", None, "AutoRecovery is stopped")
     world.janitor.stop()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
-import zlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli import export
@@ -14,10 +15,13 @@ from fastbk.cli.options import (
     add_verb,
     add_verbs,
     exit_without_consent,
+    metadata_uri,
     note,
+    opened_store,
     print_answer,
     print_json,
     run_verb,
+    some_of,
     table,
 )
 from fastbk.cli.running import add_watch
@@ -37,18 +41,21 @@ from fastbk.cli.stream.options import (
     stream_of,
 )
 from fastbk.cli.stream.output import cursor_facts, cursor_lines
-from fastbk.errors import ConfigError, StreamNotFound
+from fastbk.errors import ConfigError, Error, StreamNotFound
+from fastbk.exit_codes import DONE, FAILED
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fastbk.admin.unlisted_segments import PutBack, UnlistedSegments
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.listing import StreamInfo
     from fastbk.stream.stream import Stream
 
 DELETIONS_SHOWN_MAX = 10
+LEFT_SHOWN_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "put closed ledgers with records of this stream behind all that it has; again: changes nothing"
     attach = add_verb_of_one(verbs, "attach", _attach, text)
     attach.add_argument("ledgers", nargs="+", type=int, metavar="LEDGER", help="in the order of their records")
+    text = "put segments that metadata has lost back, in order; make streams anew whose records are lost"
+    again = add_verb(verbs, "reattach", _reattach, text)
+    again.add_argument("streams", nargs="*", metavar="STREAM", help="these only; without: all that lack segments")
     text = "end a stream for good: it can be read, not written any more"
     seal = add_verb_of_one(verbs, "seal", _seal, text)
     text = "delete streams for good, data, cursors and all"
@@ -218,13 +228,49 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _attach(client: Client, options: argparse.Namespace) -> int:
+    from fastbk.admin.unlisted_segments import key_of
+
     stream = stream_of(client, options.stream)
-    # The key stands for these ledgers, so that a repeat of the command is known as one.
-    key = f"by-hand-{zlib.crc32(repr(options.ledgers).encode()):08x}"
-    last = await stream.attach(options.ledgers, key, 0)
+    last = await stream.attach(options.ledgers, key_of(options.ledgers), 0)
     dlsn = None if last is None else str(last)
     found = {"stream": options.stream, "attached": options.ledgers, "last_dlsn": dlsn}
     return print_answer(options, found, *([dlsn] if dlsn else ()))
+
+
+async def _reattach(client: Client, options: argparse.Namespace) -> int:
+    from fastbk.admin.unlisted_segments import put_back, unlisted_segments
+
+    def find() -> UnlistedSegments:
+        with opened_store(metadata_uri(options)) as store:
+            return unlisted_segments(store)
+
+    found = await asyncio.to_thread(find)
+    wanted = set(options.streams)
+    if unknown := wanted - {one.path for one in found.streams}:
+        raise ConfigError(f"no ledger says that it is a segment which {min(unknown)} lacks")
+    done: list[PutBack] = []
+    failed = {one: f"a record is damaged: {why}" for one, why in found.damage.items() if not wanted}
+    for lost in found.streams:
+        if not wanted or lost.path in wanted:
+            try:
+                done.append(await put_back(client, lost))
+            except Error as error:
+                failed[lost.path] = str(error)
+    facts = {"streams": [asdict(one) for one in done], "failed": failed}
+    lines = [line for one in done for line in _put_back_lines(one)]
+    lines += [f"FAILED {path}: {why}" for path, why in failed.items()]
+    print_answer(options, facts, *(lines or ["no stream lacks segments"]))
+    return FAILED if failed else DONE
+
+
+def _put_back_lines(one: PutBack) -> list[str]:
+    made = ", made anew" if one.is_made else ""
+    left = [f"  not attached: ledger {ledger_id}: {why}" for ledger_id, why in one.left.items()]
+    return [
+        f"{one.stream}{made}: {format_count(len(one.attached), 'segment')} put back",
+        *(f"  {note}" for note in one.notes),
+        *some_of(left, LEFT_SHOWN_MAX),
+    ]
 
 
 async def _cursors(client: Client, options: argparse.Namespace) -> int:

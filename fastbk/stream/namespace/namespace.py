@@ -217,9 +217,15 @@ class Namespace:
         return [self.stream(name) for name in names]
 
     async def _create_some(
-        self, names: Sequence[str], policy: PolicyPatch, *, exist_ok: bool
+        self,
+        names: Sequence[str],
+        policy: PolicyPatch,
+        *,
+        exist_ok: bool,
+        ids: Mapping[str, str] | None = None,
     ) -> None:
         tried: set[str] = set()  # new ids each time, as in `_create`
+        given = ids or {}
 
         async def attempt() -> None:
             place = await self._catalog.place(self._path, *names)
@@ -229,7 +235,7 @@ class Namespace:
                     raise StreamExists(
                         f"there is a {entry.kind} {label((*self._path, name))} already"
                     )
-            missing = {name: new_id() for name in names if name not in place.entries}
+            missing = {name: given.get(name) or new_id() for name in names if name not in place.entries}
             if missing:
                 tried.update(missing.values())
                 effective([*patches(place), policy])
@@ -323,3 +329,10 @@ class Namespace:
         Nothing is lost between the one and the other, nor while metadata is away. Close it (`aclosing`) to end it.
         """
         return watch_namespace(self._catalog, self._path)
+
+
+async def restore_stream(namespace: Namespace, name: str, stream_id: str) -> Stream:
+    """Make a stream whose records are lost anew, under the id that its ledgers name. Raises StreamExists."""
+    ids = {check_name(name): stream_id}
+    await namespace._create_some([name], NO_PATCH, exist_ok=False, ids=ids)
+    return namespace.stream(name)

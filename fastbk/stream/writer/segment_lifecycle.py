@@ -269,9 +269,9 @@ class SegmentLifecycle:
 
     async def _create(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
         """Create the ledger that is reserved; where its id cannot be used, another one is reserved next time."""
-        number = str(self.known.chain.next_number)
+        number, name = str(self.known.chain.next_number), self._context.name.rpartition("/")[2]
         try:
-            return await create_ledger(self._context, policy, ledger_id, segment=number)
+            return await create_ledger(self._context, policy, ledger_id, segment=number, name=name)
         except MetadataConflict as error:
             # A try before this one made it after all, and its answer was lost.
             self._reserved = None

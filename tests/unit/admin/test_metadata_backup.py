@@ -9,10 +9,19 @@ from contextlib import closing
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from fastbk.admin.bookie_collection import read_collection
 from fastbk.admin.metadata_archive import (
     MAGIC,
+    ArchiveWriter,
+    Bookie,
+    End,
+    Head,
+    Ledger,
     Ledgers,
     Record,
     Records,
@@ -20,6 +29,7 @@ from fastbk.admin.metadata_archive import (
     items_of,
     read_archive,
 )
+from fastbk.admin.metadata_archive import Change as ChangeMeanwhile
 from fastbk.admin.metadata_backup import backup, differences
 from fastbk.admin.metadata_rebuild import remade_store
 from fastbk.admin.metadata_restore import raise_if_half_restored, restore
@@ -28,9 +38,11 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
+from fastbk.meta.last_backup import LastBackup, note_backup, read_last_backup
 from fastbk.meta.records import Change
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
+from fastbk.native.hashes import crc32c
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -322,3 +334,139 @@ def test_only_an_empty_store_of_the_same_cluster_is_filled(tmp_path: Path) -> No
     with pytest.raises(MetadataConflict, match="another backup"):
         restore(again, later)
     again.close()
+
+
+def test_metadata_says_when_it_was_backed_up(tmp_path: Path) -> None:
+    store = new_store()
+    assert read_last_backup(store) is None
+    newest = LastBackup(began_ms=5000, backup_id="b")
+    for taken in (LastBackup(began_ms=4000, backup_id="a"), newest, LastBackup(began_ms=1, backup_id="c")):
+        note_backup(store, taken)
+    assert read_last_backup(store) == newest
+    assert newest.age_s(7500) == 2.5
+    file = tmp_path / "backup"
+    backup(store, file)
+    assert list(differences(file, store)) == [], "it is no part of a backup"
+
+
+# --- files that somebody made up ------------------------------------------------------------------------------------
+
+HEAD = Head(instance_id="i", began_ms=1, mark=Mark(), is_enabled=True, lost_bookie_delay_s=None, software="x")
+GOOD = metadata(5).to_bytes()
+
+
+def made_up(path: Path, *items: Record | Ledger | Bookie | ChangeMeanwhile, head: Head = HEAD) -> Path:
+    """Write an archive whose checksums are right."""
+    with path.open("wb") as file:
+        writer = ArchiveWriter(file)
+        writer.write(head)
+        for one in items:
+            writer.add(one, 100)
+        writer.end_page()
+        writer.write(_end(writer))
+    return path
+
+
+def _end(writer: ArchiveWriter) -> End:
+    counts = writer.counts
+    return End(
+        ended_ms=1,
+        highest_drawn_id=-1,
+        records=counts[Record],
+        ledgers=counts[Ledger],
+        bookies=counts[Bookie],
+        changes=counts[ChangeMeanwhile],
+    )
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (Record("../x", b"1", 0),),
+        (Record("a//b", b"1", 0),),
+        (Record("a", b"", 0),),
+        (Record("a", bytes(1_000_000), 0),),
+        (Record("cluster/hold", b"{}", 0),),
+        (Record("cluster/mark", b"{}", 0),),
+        (Record("under_replicated/00/00", b"x", 0),),
+        (Record("a", b"1", 0), Record("a", b"2", 0)),
+        (Record("b", b"1", 0), Record("a", b"2", 0)),
+        (Ledger(-1, GOOD, 0),),
+        (Ledger(2**63, GOOD, 0),),
+        (Ledger(1, b"", 0),),
+        (Ledger(1, GOOD[:-5], 0),),
+        (Ledger(1, GOOD, 0), Ledger(1, GOOD, 0)),
+        (Ledger(2, GOOD, 0), Ledger(1, GOOD, 0)),
+        (Bookie("../x", 1, 1, []),),
+        (Bookie("b1", 1, 2**63, []),),
+        (Bookie("b1", -1, 1, []),),
+        (Bookie("b1", 1, 1, [("a", "journal", 0)] * 2000),),
+        (Bookie("b1"), Bookie("b1")),
+        (ChangeMeanwhile("ledger", "one", "deleted"),),
+        (ChangeMeanwhile("ledger", "9" * 5000, "deleted"),),
+    ],
+)
+def test_an_archive_that_no_backup_writes_changes_nothing(
+    tmp_path: Path, items: tuple[Record | Ledger | Bookie | ChangeMeanwhile, ...]
+) -> None:
+    """INV-M12."""
+    file = made_up(tmp_path / "hostile", *items)
+    store = open_store(f"sqlite:{tmp_path}/new", new_instance_id="i")
+    with pytest.raises(StorageError):
+        restore(store, file)
+    assert (store.records.children(""), store.list_ledgers(), store.list_identities()) == ([], [], [])
+    store.close()
+
+
+def framed(*bodies: bytes) -> bytes:
+    """Return an archive of these frames, with good checksums."""
+    out, crc = MAGIC, 0
+    for body in bodies:
+        crc = crc32c(body, crc)
+        out += len(body).to_bytes(4, "little") + crc.to_bytes(4, "little") + body
+    return out
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_bytes_with_good_checksums_are_more_than_refused(tmp_path: Path, data: st.DataObject) -> None:
+    """Types, nesting, counts and numbers of MessagePack: a StorageError or an archive, and nothing else."""
+    leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9) | st.binary(max_size=9)
+    names = st.text(max_size=5)
+    value = st.recursive(leaf, lambda one: st.lists(one, max_size=4) | st.dictionaries(names, one, max_size=4))
+    kinds = st.sampled_from(["head", "records", "ledgers", "bookies", "changes", "end"])
+    made = st.one_of(
+        value,
+        st.builds(lambda kind, items: {"type": kind, "items": items}, kinds, st.lists(value, max_size=3)),
+    ).map(msgspec.msgpack.encode)
+    deep = st.integers(1, 20_000).map(lambda depth: b"\x91" * depth + b"\xc0")
+    huge = st.sampled_from([b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"])
+    bodies = data.draw(st.lists(st.one_of(made, deep, huge, st.binary(max_size=50)), max_size=3))
+    file = tmp_path / "hostile"
+    file.write_bytes(framed(msgspec.msgpack.encode(HEAD), *bodies))
+    with pytest.raises(StorageError):
+        check_archive(file)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.one_of(
+        st.binary(max_size=60),
+        st.integers(1, 20_000).map(lambda depth: b"\x91" * depth + b"\xc0"),
+        st.builds(
+            lambda ledger, deleted: msgspec.msgpack.encode(
+                {
+                    "bookie_id": "b1", "incarnation": 1, "instance_id": "i", "starts": 1, "directories": [],
+                    "mark": {}, "ledgers": [ledger, ledger], "deleted": [deleted], "damage": [],
+                }
+            ),
+            st.lists(st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=5) | st.booleans(), max_size=9),
+            st.tuples(st.integers(-(2**63), 2**64 - 1), st.integers(-(2**63), 2**64 - 1)),
+        ),
+    )
+)
+def test_no_collection_that_somebody_made_up_is_more_than_refused(tmp_path: Path, body: bytes) -> None:
+    file = tmp_path / "hostile"
+    file.write_bytes(b"FBKCOLL1" + crc32c(body).to_bytes(4, "little") + body)
+    with pytest.raises(StorageError):
+        read_collection(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,6 +11,7 @@ from fastbk.admin.requested_recoveries import RequestedRecoveries
 from fastbk.autorecovery.figures import AuditorCounts, MarkCounts, WorkerCounts
 from fastbk.autorecovery.healer import Healer
 from fastbk.cli.autorecovery_page import text_of
+from fastbk.meta.last_backup import LastBackup
 from fastbk.observe.op_stats import RECENT_MAX, WINDOW_S, OpStats
 from fastbk.replication.copy_rate import CopyRate
 from tests.fixtures.exposition import Exposition, parsed
@@ -45,10 +47,12 @@ APACHES = {
 }
 
 
-def page(auditor: AuditorCounts, worker: WorkerCounts, marks: MarkCounts) -> Exposition:
+def page(
+    auditor: AuditorCounts, worker: WorkerCounts, marks: MarkCounts, *, is_auditor: bool = False
+) -> Exposition:
     """The page of a process that has counted this."""
     healer = SimpleNamespace(
-        auditor=None,
+        auditor=object() if is_auditor else None,
         auditor_counts=auditor,
         elections=0,
         late_passes=lambda: {"marks": 400.0},
@@ -119,3 +123,15 @@ def test_quantiles_are_of_the_last_minute_and_take_bounded_memory() -> None:
     found = parsed("\n".join(stats.lines("x", "X.")))
     assert math.isnan(found.value("x", success="true", quantile="0.5"))
     assert found.value("x_count", success="true") == RECENT_MAX + 5
+
+
+def test_the_auditor_says_how_old_the_newest_backup_is() -> None:
+    name = "fastbk_autorecovery_last_backup_age_seconds"
+    seen = AuditorCounts(bookie_passes=1)
+    assert page(seen, WorkerCounts(), MarkCounts(), is_auditor=True).value(name) == math.inf
+    hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
+    seen.backup = LastBackup(began_ms=hour_ago_ms, backup_id="a")
+    assert 3600 <= page(seen, WorkerCounts(), MarkCounts(), is_auditor=True).value(name) < 3700
+    not_yet = page(AuditorCounts(), WorkerCounts(), MarkCounts(), is_auditor=True)
+    for other in (page(seen, WorkerCounts(), MarkCounts()), not_yet):
+        assert math.isnan(other.value(name)), "it is the auditor's to say"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.admin.metadata_rebuild import Rebuilt
 from fastbk.cli.__main__ import main
+from fastbk.cli.metadata_rebuild import _lines
 from fastbk.meta import open_store
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -78,3 +80,14 @@ def test_sqlite_is_made_and_shown_too(tmp_path: Path, capsys: Captured) -> None:
     assert main(["metadata", "show", "--metadata", uri, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["uri"] == uri
     assert main(["metadata", "init", "--metadata", "memory:x"]) == 2
+
+
+def test_a_rebuild_says_how_many_lines_it_leaves_out() -> None:
+    done = Rebuilt(
+        streams={f"{number:02x}": [*range(21)] for number in range(21)},
+        notes={number: ("a", "b") for number in range(21)},
+    )
+    lines = _lines(done)
+    assert "  and 22 more: --json lists all" in lines, "of 42 notes"
+    assert "  and 1 more: --json lists all" in lines, "of 21 streams"
+    assert next(one for one in lines if one.startswith("stream 00")).endswith(", 19 and 1 more")

@@ -1,0 +1,58 @@
+"""When a cluster's metadata was last written into a backup that is whole: a record for metrics, alerts and people.
+
+It is no part of a backup, and none of a restored store: there the cluster has no backup yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.errors import MetadataConflict, StorageError
+from fastbk.meta.records import Change
+
+if TYPE_CHECKING:
+    from fastbk.meta.api import MetadataStore
+
+PATH = "cluster/backup"
+TRIES_MAX = 20
+
+
+class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """`began_ms`: since 1970; what was written later is not in it. `backup_id`: as `metadata check` prints it."""
+
+    began_ms: int
+    backup_id: str
+
+    def age_s(self, now_ms: int) -> float:
+        """Return how old what it holds is."""
+        return max(now_ms - self.began_ms, 0) / 1000
+
+
+def read_last_backup(store: MetadataStore) -> LastBackup | None:
+    """Return the newest backup that is known; None if none was ever taken. Raises MetadataUnavailable, StorageError."""
+    (found,) = store.records.read([PATH])
+    return None if found is None else _decoded(found.value)
+
+
+def note_backup(store: MetadataStore, taken: LastBackup) -> None:
+    """Store that this backup was taken, unless a newer one was. Raises MetadataUnavailable, MetadataConflict."""
+    for _ in range(TRIES_MAX):
+        (found,) = store.records.read([PATH])
+        if found is not None and _decoded(found.value).began_ms >= taken.began_ms:
+            return
+        version = None if found is None else found.version
+        try:
+            store.records.change([Change(PATH, msgspec.json.encode(taken), version)])
+        except MetadataConflict:
+            continue
+        return
+    raise MetadataConflict(f"record {PATH}: others change it again and again: try again")
+
+
+def _decoded(value: bytes) -> LastBackup:
+    try:
+        return msgspec.json.decode(value, type=LastBackup)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"the record {PATH} in metadata is damaged: {error}") from error
