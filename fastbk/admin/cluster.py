@@ -12,6 +12,7 @@ from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.model.quorum import lac_is_covered
 from fastbk.replication.copying import share_of
 from fastbk.replication.named_copies import last_of_fragment
 from fastbk.wire.messages import InfoReply
@@ -142,6 +143,9 @@ async def under_replicated(
                     missing = await holdings.missing(info, at, index, last)
                     if missing is not None:
                         yield missing
+        if not info.metadata.is_closed:
+            for missing in await holdings.keep_from_closing(info, alive):
+                yield missing
 
 
 def marked_copies(info: LedgerInfo, missing: Iterable[MissingReplica]) -> Iterator[MissingCopies]:
@@ -180,6 +184,38 @@ class _Holdings:
         self._unlisted = unlisted
         self._silent: set[BookieId] = set()
         self._apaches = {one.bookie_id for one in registered if one.endpoint() is None}
+
+    async def keep_from_closing(
+        self, info: LedgerInfo, alive: set[BookieId]
+    ) -> list[MissingCopies]:
+        """Return the bookies for want of whose answers an open ledger could not be closed; none: it could be."""
+        metadata = info.metadata
+        fragment = metadata.fragments[-1]
+        answered: set[int] = set()
+        reasons: dict[BookieId, str] = {}
+        for index, bookie_id in enumerate(fragment.ensemble):
+            if bookie_id not in alive:
+                reasons[bookie_id] = "the bookie is not registered"
+                continue
+            is_silent = bookie_id in self._silent
+            timeout_s = min(self._timeout_s, SILENT_TIMEOUT_S) if is_silent else self._timeout_s
+            try:
+                await self._held(bookie_id, info, [(fragment.first_entry_id, fragment.first_entry_id)], timeout_s)
+                answered.add(index)
+            except Error as error:
+                reasons[bookie_id] = str(error)
+        if lac_is_covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+            return []
+        step = f"`fastbk ledger close {info.ledger_id} --accept-loss --dry-run` says what can be kept"
+        return [
+            MissingCopies(
+                info.ledger_id,
+                fragment.first_entry_id,
+                bookie_id,
+                f"{reason}; the ledger is open, and too few bookies answer to close it: {step}",
+            )
+            for bookie_id, reason in reasons.items()
+        ]
 
     async def missing(
         self, info: LedgerInfo, at: int, index: int, last: EntryId

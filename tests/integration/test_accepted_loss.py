@@ -36,6 +36,10 @@ async def test_a_ledger_whose_entries_lie_on_healthy_bookies_can_be_read_and_clo
             code, _, said = await cli.answer_async("ledger", "recover", str(ledger_id))
             assert code != 0 and "--accept-loss --dry-run" in said
 
+            words = ("cluster", "under-replicated", "--verify")
+            code, answer, _ = await cli.answer_async(*words)
+            told = [one for one in answer["missing"] if "too few bookies answer" in one["reason"]]
+            assert code == 1 and {one["bookie_id"] for one in told} == set(ensemble[:2])
             out = await asyncio.to_thread(cli.raw, "ledger", "read", str(ledger_id), "--raw")
             assert out.split() == [b"%d" % one for one in range(ENTRIES)]
             assert "later entries may have been" in cli.err

@@ -282,7 +282,8 @@ async def _show(client: Client, options: argparse.Namespace) -> int:
     known_ms = audit.known_whole_ms(info.ledger_id, info.metadata.created_ms or 0)
     found = facts(info) | {
         "missing_copies_on": sorted({str(one.bookie_id) for one in mark.missing}),
-        "known_whole_ms": known_ms or None,
+        # Of a ledger that is not closed nobody has checked what its last bookies hold.
+        "known_whole_ms": (known_ms or None) if info.metadata.is_closed else None,
     }
     return print_answer(options, found, *lines_of(found))
 

@@ -36,7 +36,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "no-fence",
         "a takeover reads the ledger of the former writer without recovering it",
         (
-            "fastbk.stream.chain.opening:_recovered",
+            "fastbk.stream.chain.opening:recovered",
             "recovery=True",
             "recovery=False",
         ),
