@@ -250,7 +250,7 @@ int32_t fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_o
 void fbk_open_log_let_go(struct fbk_store *store, struct fbk_open_log *log);
 void fbk_open_logs_close(struct fbk_store *store);
 
-/* ---- store/store.c: mutex held */
+/* ---- store/run_fetch.c: mutex held */
 /* Somebody read bytes that are not what was written, or could not read them: the main loop is to look into that. */
 void fbk_store_note_damage(struct fbk_store *store, const struct fbk_location *location);
 
