@@ -20,6 +20,7 @@ from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.report import Report
 from fastbk.gc.scheduler import Scheduler
 from fastbk.gc.unconfirmed import UnconfirmedWatch
+from fastbk.meta.rollback_mark import OwnMark
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
 from fastbk.native.segment import Segment, seal_segment
@@ -81,6 +82,8 @@ def work_of(
         settings.unconfirmed_age_ms / 1e3,
         config.unconfirmed_ledgers_max,
         on_seen=seen.see,
+        mark=OwnMark(store, config.bookie_id),
+        proven_age_s=settings.interval_ms / 1e3,
     )
     work = Scheduler(
         control=control,

@@ -1,4 +1,4 @@
-"""Ledgers that a client's record made here and that metadata was never seen to list (INV-G4, INV-G5, INV-G6).
+"""Ledgers that a client's record made here and that metadata was never seen to list (INV-G4 to INV-G7).
 
 A ledger is in metadata before its first add. So the next look confirms a real one, and what metadata does not list is a
 ghost: a ledger that was deleted again, or that never was. Dropping a real one loses data; so every doubt keeps:
@@ -6,6 +6,11 @@ ghost: a ledger that was deleted again, or that never was. Dropping a real one l
 - only ledgers that were never confirmed go this way, all others by `fastbk.gc.dead_ledgers`;
 - metadata has not listed them, with this key and creation, in any look for `age_s`. A look that fails, metadata on hold
   after a rollback, a restart: each begins that time anew;
+- or metadata is proven not to have gone back (INV-G7), and has not listed them for `proven_age_s`. The proof is a mark
+  that this process has written while metadata said that their ids had been drawn, and that is still read: a copy from
+  before they were made does not have it. They go with a second such mark, which was written when nothing was taken to
+  them any more. Bookies see to it that metadata knows of an id within seconds, and remember that (INV-M2). Ids that
+  somebody chose above all drawn ones go by their age;
 - or metadata has listed another ledger under this id, with another key or creation, for
   FOREIGN_AGE_S: somebody used the id before. The ledger that is listed is refused until then;
 - then the bookie takes nothing to them any more, metadata is read once more, and only what is not in it by name goes,
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster
     from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.rollback_mark import OwnMark
     from fastbk.model.ids import BookieId
     from fastbk.rate_limit import RateLimit
 
@@ -104,6 +110,11 @@ class UnconfirmedWatch:
     room: int
     clock_s: Callable[[], float] = time.monotonic
     on_seen: Callable[[int, VersionedLedger], None] = lambda ledger_id, found: None
+    mark: OwnMark | None = None
+    """None: nothing is proven, and all expire by `age_s`."""
+    proven_age_s: float = 0.0
+    _marked: dict[int, bool] = field(default_factory=dict)
+    """What was missing when `mark` was written last, and whether nothing was taken to it any more by then."""
     _missing_since_s: dict[int, float] = field(default_factory=dict)
     _foreign_since_s: dict[int, float] = field(default_factory=dict)
 
@@ -116,6 +127,7 @@ class UnconfirmedWatch:
         try:
             may_expire &= not self.cluster.hold()
             every, expiring = self.local.unconfirmed()  # before metadata is read (INV-G1)
+            was_there = self._has_mark()
             is_tight = 2 * len(every) >= self.room
             everywhere = self._listing() if is_tight or len(every) > NAMES_MAX else None
             wanted = every if everywhere is None else array("q", in_both(every, everywhere))
@@ -128,7 +140,8 @@ class UnconfirmedWatch:
             if not may_expire:
                 self._begin_anew()
                 return look
-            return self._expire(look, {*missing, *foreign}, set(foreign), expiring)
+            proven = self._proven(set(missing), set(expiring), was_there=was_there)
+            return self._expire(look, {*missing, *foreign}, set(foreign), expiring, proven)
         except (Error, OSError) as error:
             self._begin_anew()
             return UnconfirmedCheck(stopped=f"{type(error).__name__}: {error}")
@@ -136,6 +149,36 @@ class UnconfirmedWatch:
     def _begin_anew(self) -> None:
         self._missing_since_s.clear()
         self._foreign_since_s.clear()
+        self._marked.clear()
+
+    def _has_mark(self) -> bool:
+        return self.mark is not None and bool(self._marked) and self.mark.is_there()
+
+    def _proven(
+        self, missing: set[int], expiring: set[int], *, was_there: bool
+    ) -> dict[int, bool]:
+        """Return what metadata is proven not to list any more; True: it may go, False: its expiry may begin (INV-G7).
+
+        `was_there`: the mark was read before the ledgers were. It is read once more, and written for what has come.
+        """
+        if self.mark is None:
+            return {}
+        is_there = was_there and self.mark.is_there()
+        known = self._marked if is_there else {}
+        proven = {one: known[one] for one in missing if one in known}
+        # A mark that was written after metadata had gone back would prove nothing: of later ids it may be so.
+        now = {one: one in expiring for one in missing if one <= self.cluster.mark.highest_id}
+        if all(one in known and known[one] >= state for one, state in now.items()):
+            self._marked = {one: known[one] for one in now}
+            return proven
+        self._marked = {}
+        try:
+            goes_on = self.mark.write()
+        except Error:
+            return {}  # metadata is away, which the next look says; or this bookie may not write there
+        self.cluster.check()  # it knew of these ids before, and does so still
+        self._marked = now
+        return proven if goes_on else {}
 
     def _listing(self) -> array[int]:
         return sorted_ids(self.cluster.listed(listed_ledgers(self.store, self.listing_pace)))
@@ -167,7 +210,12 @@ class UnconfirmedWatch:
         return self.local.admit(ours) if ours else 0
 
     def _expire(
-        self, look: UnconfirmedCheck, missing: set[int], foreign: set[int], expiring: array[int]
+        self,
+        look: UnconfirmedCheck,
+        missing: set[int],
+        foreign: set[int],
+        expiring: array[int],
+        proven: dict[int, bool],
     ) -> UnconfirmedCheck:
         now_s, begun = self.clock_s(), set(expiring)
         self._missing_since_s = missing_since(self._missing_since_s, missing, now_s)
@@ -175,15 +223,19 @@ class UnconfirmedWatch:
         foreign_age_s = min(self.age_s, FOREIGN_AGE_S)
         old = {one for one, at_s in self._missing_since_s.items() if now_s - at_s >= self.age_s}
         old |= {one for one, at_s in self._foreign_since_s.items() if now_s - at_s >= foreign_age_s}
-        over = [one for one in expiring if one in old][:NAMES_A_LOOK]
+        sure = {one for one in proven if now_s - self._missing_since_s[one] >= self.proven_age_s}
+        over = [one for one in expiring if one in old or (one in sure and proven[one])]
+        over = over[:NAMES_A_LOOK]
         absent = self._by_name([one for one in over if one not in foreign])[1]
         gone = sorted({*absent, *(one for one in over if one in foreign)})
         self.cluster.check()  # the store may have become another one meanwhile
-        reason = (
-            f"never listed in metadata {self.cluster.instance_id}, missing for {self.age_s:g} s"
-        )
+        if not self._has_mark():
+            gone = [one for one in gone if one in old]
+        reason = f"not listed in metadata {self.cluster.instance_id}"
         expired = self.local.expire(gone, reason) if gone else 0
-        due = sorted((old | foreign) - begun)
+        for one in gone:
+            self._marked.pop(one, None)
+        due = sorted((old | sure | foreign) - begun)
         count = self.local.begin_expiry(due) if due else 0
         return UnconfirmedCheck(
             look.unconfirmed, look.listed, look.foreign, count, expired, look.admitted

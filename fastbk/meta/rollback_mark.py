@@ -14,6 +14,7 @@ given out, and what its listings contained near it. Else one ledger with a high 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from fastbk.model.ids import LedgerId
 
 MARK_PATH = "cluster/mark"
+OWN_MARKS = "cluster/gc"
+"""Below it each bookie has its `OwnMark`."""
 RESERVE_IDS = 1000
 """More than metadata gives out between two looks of a bookie, of which there is one every few seconds."""
 COUNTED_ID_END = 2**48
@@ -60,6 +63,48 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 def is_counted(ledger_id: int, drawn_id: int) -> bool:
     """Return whether an id may be a counter's that has given out `drawn_id` as its highest one."""
     return ledger_id <= max(drawn_id, -1) + CHOSEN_DISTANCE
+
+
+class OwnMark:
+    """A record that one process alone writes, each time with another random value (INV-G7).
+
+    As long as the last value is still read, metadata is not older than when that was written: a copy from before cannot
+    have it. Whether metadata had gone back before the write is for others to show.
+    """
+
+    def __init__(self, store: HasRecords, name: str) -> None:
+        """`name`: whose it is."""
+        self._store = store
+        self._path = f"{OWN_MARKS}/{name}"
+        self._value = b""
+
+    def write(self) -> bool:
+        """Write another value; return whether the former one was there until then: metadata did not go back meanwhile.
+
+        Raises MetadataUnavailable, MetadataConflict: then none is there.
+        """
+        former, self._value = self._value, b""
+        value = os.urandom(16).hex().encode()
+        (found,) = self._store.records.read([self._path])
+        version = None if found is None else found.version
+        self._store.records.change([Change(self._path, value, version)])
+        self._value = value
+        return bool(former) and found is not None and found.value == former
+
+    def is_there(self) -> bool:
+        """Return whether the value that was written last is still read. Raises MetadataUnavailable."""
+        if not self._value:
+            return False
+        (found,) = self._store.records.read([self._path])
+        return found is not None and found.value == self._value
+
+
+class HasRecords(Protocol):
+    """A metadata store, as far as an `OwnMark` needs it."""
+
+    @property
+    def records(self) -> RecordStore:
+        """Its records."""
 
 
 class MarkedStore(Protocol):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
 
 import fastbk
+from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.logs import json_lines
 from tests.fixtures.pages import metrics, page
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
-from tests.fixtures.wait import wait_until_async
+from tests.fixtures.wait import crowd, wait_until_async
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 LEDGERS_MAX = 200
 GHOSTS = LEDGERS_MAX // 2
@@ -139,3 +143,33 @@ async def test_an_id_squatted_with_another_key_is_free_again() -> None:
             await wait_until_async(takes_it, "the squatter is forgotten", 60.0)
             reader = await client.open_ledger(writer.ledger_id, password=b"real")
             assert [bytes(one.data) async for one in reader.read(0, 0)] == [b"x"]
+
+
+async def test_a_ledger_that_is_deleted_soon_after_it_was_made_is_gone_within_seconds(
+    zookeeper: ZooKeeperPlace, tmp_path: Path
+) -> None:
+    """INV-G7, with Apache's `gcWaitTime=1000`. Before: after `unconfirmed_age`, ten minutes."""
+    uri = zookeeper.uri()
+    options = {"gc": {"interval": "1s"}}
+    async with LocalCluster(
+        3, data=tmp_path / "data", metadata_uri=uri, settings=options
+    ) as cluster, fastbk.connect(uri) as client:
+        kept = await write_and_read(client)
+        gone = []
+        for _ in range(3):
+            writer = await client.create_ledger(3, 3, 3)
+            await writer.append(b"soon gone")
+            await client.delete_ledger(writer.ledger_id)
+            gone.append(writer.ledger_id)
+        began_s = time.monotonic()
+        for bookie in cluster.bookies:
+            raw = await raw_bookie(bookie)
+
+            async def is_forgotten(raw: RawBookie = raw) -> bool:
+                statuses = [await raw.status(codec.put_read, one, 0) for one in gone]
+                return statuses == [Status.NO_LEDGER] * len(gone)
+
+            await wait_until_async(is_forgotten, "the bookie says that there is no such ledger", 60.0)
+        assert time.monotonic() - began_s < 20 * crowd()
+        reader = await client.open_ledger(kept, password=b"real")
+        assert [bytes(entry.data) async for entry in reader.read(0, 0)] == [b"kept"]

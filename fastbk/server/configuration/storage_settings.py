@@ -151,8 +151,9 @@ class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     unconfirmed_age_ms: Annotated[int, msgspec.Meta(ge=100, le=86_400_000)] = 600_000
-    """A ledger that metadata was never seen to list is forgotten when metadata has not listed it for so long. Metadata
-    that is away, or on hold after a rollback, stops that clock.
+    """A ledger that metadata was never seen to list is forgotten when metadata has not listed it for so long, or for
+    `interval` where it is proven that metadata did not go back. Metadata that is away, or on hold after a rollback,
+    stops that clock.
     """
 
     over_replicated_age_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000

@@ -316,7 +316,7 @@ def load_locations(parts: Parts) -> None:
         logs.error("index.locations_damaged", file_ids=sorted(damaged))
 
 
-def report_damage(found: Replayed, ledgers_in_limbo: int) -> None:
+def log_damage(found: Replayed, ledgers_in_limbo: int) -> None:
     """Log what replay has found damaged, and what is on record no more."""
     for damage in found.end.damage:
         logs.error("journal.damaged", **damage.message())
@@ -380,7 +380,7 @@ def main(child: Child) -> None:
         took_ms=int((time.monotonic() - started_s) * 1e3),
         ledgers=states,
     )
-    report_damage(found, len(limbo))
+    log_damage(found, len(limbo))
     kill_point("index.replay_after_states")
     child.send(found.message(states))
     if not wait_for_start(child):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 
-from fastbk.errors import MetadataUnavailable
+from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.gc import unconfirmed
 from fastbk.gc.dead_ledgers import Cluster
 from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedCheck, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.meta.records import RecordStore
+from fastbk.meta.records import Change, RecordStore, VersionedRecord
+from fastbk.meta.rollback_mark import MARK_PATH, OWN_MARKS, Mark, OwnMark, raise_mark
 from fastbk.model.entry import master_key
 from fastbk.model.ids import BookieId, creation_mark
 from fastbk.model.ledger import LedgerMetadata
@@ -97,6 +100,13 @@ class Harness:
         return UnconfirmedWatch(
             self, self, cluster, ME, pace, pace, AGE_S, room, lambda: self.now_s  # type: ignore[arg-type]
         )
+
+    def proving(self, proven_age_s: float = 0.0) -> UnconfirmedWatch:
+        """A watch that writes marks, as a bookie's gc has it."""
+        watch = self.watch()
+        watch.mark, watch.proven_age_s = OwnMark(self, "me"), proven_age_s
+        raise_mark(self, Mark(highest_id=9))  # type: ignore[arg-type]
+        return watch
 
     def live(self, watch: UnconfirmedWatch, seconds: float, **options: bool) -> list[UnconfirmedCheck]:
         looks = []
@@ -264,3 +274,175 @@ def test_a_mark_of_a_token() -> None:
     marks = {creation_mark(token) for token in range(-5000, 5000)}
     assert len(marks) == 10_000
     assert max(marks) < 2**32
+
+
+# ---- deleted soon after it was made (INV-G7)
+
+
+class Rewound:
+    """Metadata's records, which can be put back to how they were."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, tuple[bytes, int]] = {}
+
+    def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        found = [self.values.get(one) for one in paths]
+        return [None if one is None else VersionedRecord(*one) for one in found]
+
+    def change(self, changes: Sequence[Change]) -> list[int]:
+        for one in changes:
+            _, version = self.values.get(one.path, (b"", None))
+            if version != one.version:
+                raise MetadataConflict(one.path)
+            assert one.value is not None
+            self.values[one.path] = one.value, (version or 0) + 1
+        return [self.values[one.path][1] for one in changes]
+
+
+def test_a_ledger_that_was_deleted_soon_goes_within_four_looks(harness: Harness) -> None:
+    watch = harness.proving()
+    watch.check()
+    assert harness.confirmed == {9}
+    watch.check()
+    assert (harness.expiring, harness.expired) == ({5}, []), "first nothing is taken to it any more"
+    watch.check()
+    assert harness.expired == [], "a mark is written after that"
+    watch.check()
+    assert (harness.here, harness.expired) == ({}, [5])
+
+
+def test_not_before_a_gc_interval_is_over(harness: Harness) -> None:
+    watch = harness.proving(proven_age_s=50.0)
+    harness.live(watch, 50.0)
+    assert (harness.expiring, harness.expired) == (set(), [])
+    harness.live(watch, 40.0)
+    assert harness.expired == [5]
+
+
+def test_an_id_that_metadata_never_drew_goes_by_its_age(harness: Harness) -> None:
+    """A mark that was written after a rollback proves nothing of it."""
+    harness.here[10] = ghost(10)
+    watch = harness.proving()
+    for _ in range(8):
+        watch.check()
+    assert (harness.expiring, harness.expired) == (set(), [5])
+    harness.live(watch, AGE_S + 30.0)
+    assert harness.expired == [5, 10]
+
+
+def test_without_a_mark_of_its_own_only_the_age_counts(harness: Harness) -> None:
+    """Somebody else has written over it, or it went with a rollback."""
+    watch = harness.proving()
+    for _ in range(8):
+        watch.check()
+        (found,) = harness.records.read([f"{OWN_MARKS}/me"])
+        assert found is not None
+        harness.records.change([Change(f"{OWN_MARKS}/me", b"of another", found.version)])
+    assert (harness.expiring, harness.expired) == (set(), [])
+    harness.live(watch, AGE_S + 30.0)
+    assert harness.expired == [5]
+
+
+class Life:
+    """A random life of metadata, with one rollback, between any two reads of a look, too.
+
+    Ids are drawn in order. Bookies publish the highest now and then, as they do every two seconds. A rollback before
+    that, to a copy that is younger than the ledger, is nobody's to notice; all others are.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.records = Rewound()
+        self.harness = Harness(records=self.records)  # type: ignore[arg-type]
+        self.watch = self.harness.watch()
+        self.watch.mark = OwnMark(self.harness, "me")
+        self.copies: list[tuple[dict[int, LedgerMetadata], dict[str, tuple[bytes, int]], int]] = []
+        self.drawn = 0
+        self.acked: set[int] = set()
+        self.lost: set[int] = set()
+        self.wrong: set[int] = set()
+        self.gone_back = False
+        self._read_ledgers, self._read, self._expire = (
+            self.harness.read_ledgers, self.records.read, self.harness.expire
+        )  # fmt: skip
+        self.harness.read_ledgers = self.read_ledgers  # type: ignore[method-assign]
+        self.records.read = self.read  # type: ignore[method-assign]
+        self.harness.expire = self.expire  # type: ignore[method-assign]
+
+    def act(self) -> None:
+        harness, rng = self.harness, self.rng
+        what = rng.choice(["ghost", "create", "create", "add", "delete", "publish", "copy", "back"])
+        one = rng.randint(1, self.drawn + 1)
+        if what == "ghost" and one not in harness.here and one not in harness.confirmed:
+            harness.here[one] = ghost(one)
+        elif what == "create" and not self.gone_back:
+            self.drawn += 1
+            harness.ledgers[self.drawn] = MINE
+            one, what = self.drawn, "add"
+        if what == "add" and one in harness.ledgers and one not in harness.here:
+            if one not in harness.confirmed:
+                harness.here[one] = listed_as(one, VersionedLedger(MINE, 1))
+            self.acked.add(one)
+        elif what == "delete":
+            harness.ledgers.pop(one, None)
+        elif what == "publish":
+            _, version = self.records.values.get(MARK_PATH, (b"", 0))
+            mark = msgspec.json.encode(Mark(highest_id=self.drawn))
+            self.records.values[MARK_PATH] = mark, version + 1
+        elif what == "copy":
+            self.copies.append((dict(harness.ledgers), dict(self.records.values), self.drawn))
+        elif what == "back" and self.copies and not self.gone_back:
+            ledgers, values, self.drawn = rng.choice(self.copies)
+            self.lost = (set(harness.ledgers) - set(ledgers)) & self.acked
+            harness.ledgers, self.records.values = dict(ledgers), dict(values)
+            self.gone_back = True
+
+    def read_ledgers(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
+        found = self._read_ledgers(ledger_ids)
+        if self.rng.random() < 0.3:
+            self.act()
+        return found
+
+    def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        found = self._read(paths)
+        if self.rng.random() < 0.3:
+            self.act()
+        return found
+
+    def expire(self, ledger_ids: list[int], reason: str) -> int:
+        self.wrong.update(self.lost.intersection(ledger_ids))
+        return self._expire(ledger_ids, reason)
+
+    def run(self) -> bool:
+        """Return whether a ledger was dropped that metadata had lost."""
+        for _ in range(60):
+            self.act()
+            if self.rng.random() < 0.5:
+                self.watch.check()
+        return bool(self.wrong)
+
+
+def test_no_rollback_at_any_point_has_a_lost_ledger_dropped() -> None:
+    """INV-G7."""
+    lives = [Life(seed) for seed in range(400)]
+    assert [seed for seed, life in enumerate(lives) if life.run()] == []
+    assert sum(len(life.harness.expired) for life in lives) > 100, "what was deleted goes"
+    assert sum(len(life.lost) for life in lives) > 100
+
+
+def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that is written without regard to what metadata knows, maybe after it went back."""
+    real = UnconfirmedWatch._proven
+
+    def proven(self: UnconfirmedWatch, *sets: set[int], was_there: bool) -> dict[int, bool]:
+        known, self.cluster.mark = self.cluster.mark, Mark(highest_id=2**62)
+        try:
+            return real(self, *sets, was_there=was_there)
+        except Error:
+            return {}
+        finally:
+            self.cluster.mark = known
+
+    monkeypatch.setattr(UnconfirmedWatch, "_proven", proven)
+    monkeypatch.setattr(Cluster, "check", lambda self: None)
+    assert any(Life(seed).run() for seed in range(400))

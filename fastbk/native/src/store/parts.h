@@ -250,10 +250,11 @@ int32_t fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_o
 void fbk_open_log_let_go(struct fbk_store *store, struct fbk_open_log *log);
 void fbk_open_logs_close(struct fbk_store *store);
 
-/* ---- store/run_fetch.c: takes the mutex itself, but for those that say otherwise */
-/* Mutex held.  Somebody read bytes that are not what was written, or could not read them: the main loop is to look
- * into that. */
+/* ---- store/run_fetch.c: mutex held */
+/* Somebody read bytes that are not what was written, or could not read them: the main loop is to look into that. */
 void fbk_store_note_damage(struct fbk_store *store, const struct fbk_location *location);
+
+/* ---- store/run_fetch.c: takes the mutex itself, but for the two that say otherwise */
 /* The run at a location, pinned: from the cache or from disk.  0, FBK_E_CORRUPT, FBK_E_FULL (no room), -errno. */
 int32_t fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use,
                       struct fbk_cached_run **run);

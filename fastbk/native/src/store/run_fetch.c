@@ -119,6 +119,17 @@ fbk_store_note_damage(struct fbk_store *store, const struct fbk_location *locati
         store->damage[store->damage_count++] = *location;
 }
 
+uint32_t
+fbk_store_take_damage(struct fbk_store *store, struct fbk_location *runs, uint32_t runs_max)
+{
+    fbk_store_lock(store);
+    uint32_t count = store->damage_count < runs_max ? store->damage_count : runs_max;
+    store->damage_count -= count;
+    memcpy(runs, store->damage + store->damage_count, count * sizeof *runs);
+    fbk_store_unlock(store);
+    return count;
+}
+
 int32_t
 fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use, struct fbk_cached_run **run)
 {

@@ -236,14 +236,3 @@ fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts)
     counts->jobs = store->jobs_under_way;
     fbk_store_unlock(store);
 }
-
-uint32_t
-fbk_store_take_damage(struct fbk_store *store, struct fbk_location *runs, uint32_t runs_max)
-{
-    fbk_store_lock(store);
-    uint32_t count = store->damage_count < runs_max ? store->damage_count : runs_max;
-    store->damage_count -= count;
-    memcpy(runs, store->damage + store->damage_count, count * sizeof *runs);
-    fbk_store_unlock(store);
-    return count;
-}
