@@ -291,7 +291,8 @@ def print_json(answer: object) -> None:
     """Print one JSON document on a line of its own."""
     import json
 
-    print(json.dumps(answer, ensure_ascii=False))
+    text = json.dumps(answer, ensure_ascii=False)
+    print(text if text.isprintable() else json.dumps(answer))
 
 
 def print_answer(

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import note
-from fastbk.cli.terminal import is_quiet
+from fastbk.cli.terminal import control, is_quiet, shown
 from fastbk.errors import ConfigError
 from fastbk.observe import logs
 from fastbk.units import format_age_s, format_entries, format_size, parse_size
@@ -54,7 +54,7 @@ class ProgressLine:
         if self._is_terminal:
             # A line that wraps could not be overwritten.
             line = text()[: shutil.get_terminal_size().columns - 1]
-            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            control(f"{CLEAR}{shown(line)}", sys.stderr)
             if not self._is_shown:
                 self._is_shown = True
                 logs.add_taker(self._make_way)
@@ -66,7 +66,7 @@ class ProgressLine:
         if self._is_shown:
             self._is_shown = False
             logs.remove_taker(self._make_way)
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+            control(CLEAR, sys.stderr)
 
     def _make_way(self, *_: object) -> None:
         """Clear the line before a log line, which would stand behind it."""

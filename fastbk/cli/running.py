@@ -142,9 +142,8 @@ def _show(text: str, problem: str, interval_s: float) -> None:
     painted = [terminal.painted(line, "error") for line in problem.splitlines()]
     lines = fitting([head, "", *text.splitlines(), *painted], columns, rows)
     # Home and erase line by line: clearing the whole screen first would flicker.
-    body = "".join(f"{line}\x1b[K\r\n" for line in lines)
-    sys.stdout.write(f"\x1b[H{body}\x1b[J")
-    sys.stdout.flush()
+    body = "".join(f"{terminal.shown(line)}\x1b[K\r\n" for line in lines)
+    terminal.control(f"\x1b[H{body}\x1b[J", sys.stdout)
 
 
 def fitting(lines: list[str], columns: int, rows: int) -> list[str]:

@@ -54,5 +54,5 @@ def note_backup(store: MetadataStore, taken: LastBackup) -> None:
 def _decoded(value: bytes) -> LastBackup:
     try:
         return msgspec.json.decode(value, type=LastBackup)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise StorageError(f"the record {PATH} in metadata is damaged: {error}") from error

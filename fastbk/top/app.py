@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from fastbk.errors import Error
 from fastbk.overview.values import BookieRow, ClusterOverview, Severity
 from fastbk.top import columns
-from fastbk.top.columns import Column
+from fastbk.top.columns import Column, screen_text
 from fastbk.top.dialogs import DetailsScreen, HelpScreen
 
 STYLES = {Severity.BAD: "bold white on red", Severity.WARN: "bold yellow", Severity.NOTE: "cyan"}
@@ -158,13 +158,13 @@ class TopApp(App[int]):
         notes += [f"filter {self._filter_text!r}"] if self._filter_text else []
         notes += ["PAUSED: p goes on"] if self._is_paused else []
         style = STYLES.get(max((one.severity for one in overview.bookies), default=Severity.OK), "")
-        self.query_one("#head", Static).update(Text("  ".join([*notes, head]), style, no_wrap=True))
-        healing = Text(columns.healing_line(overview.healing), no_wrap=True)
+        self.query_one("#head", Static).update(Text(screen_text("  ".join([*notes, head])), style, no_wrap=True))
+        healing = Text(screen_text(columns.healing_line(overview.healing)), no_wrap=True)
         self.query_one("#healing", Static).update(healing)
         self._show_bookies(overview)
         self._show_panel(overview)
         self.query_one("#errors", Static).update(
-            "\n".join(f"not read: {one}" for one in overview.errors)
+            screen_text("\n".join(f"not read: {one}" for one in overview.errors))
         )
         screen = self.screen
         if isinstance(screen, DetailsScreen):

@@ -18,6 +18,7 @@ from fastbk.overview.values import (
     Latency,
     Severity,
 )
+from fastbk.printable_text import printable
 from fastbk.units import format_age_s, format_amount, format_count, format_size
 
 T = TypeVar("T")
@@ -154,8 +155,14 @@ def fitted(columns: Sequence[Column[T]], width: int) -> list[int]:
     return [one.width or rest for one in columns]
 
 
+def screen_text(text: str) -> str:
+    """Return text of others with what a terminal would obey escaped; line ends stay."""
+    return printable(text, len(text), kept="\n")
+
+
 def fit(text: str, width: int, align: str) -> str:
     """Return `text` with exactly `width` characters; what is cut ends in `…`."""
+    text = printable(text, width + 1)[: width + 1]
     if len(text) > width:
         return text[: width - 1] + "…"
     return f"{text:{align}{width}}"

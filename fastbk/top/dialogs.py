@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from fastbk.overview.values import BookieRow
-from fastbk.top.columns import detail_lines
+from fastbk.top.columns import detail_lines, screen_text
 
 HELP = """\
 keys
@@ -60,13 +60,13 @@ class Dialog(ModalScreen[None]):
         """Make the widgets."""
         with VerticalScroll() as box:
             box.border_title = self._title
-            yield Static(Text(self._text), id="text")
+            yield Static(Text(screen_text(self._text)), id="text")
 
     def put(self, text: str) -> None:
         """Show another text."""
         self._text = text
         if self.is_mounted:
-            self.query_one("#text", Static).update(Text(text))
+            self.query_one("#text", Static).update(Text(screen_text(text)))
 
 
 class HelpScreen(Dialog):

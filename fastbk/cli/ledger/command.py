@@ -28,6 +28,7 @@ from fastbk.cli.options import (
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.running import add_watch
+from fastbk.cli.terminal import write_payload
 from fastbk.errors import ConfigError, DigestMismatch, Error, NotEnoughBookies, os_errors_as
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
@@ -186,7 +187,7 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
         if options.first <= last:
             async for batch in reader.read_batches(options.first, last):
                 if options.raw:
-                    sys.stdout.buffer.writelines(batch.datas)
+                    write_payload(batch.datas)
                     continue
                 for entry in batch:
                     print_entry(entry.entry_id, entry.data, options)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import print_json, table, text_or_base64
+from fastbk.cli.terminal import write_payload
 
 if TYPE_CHECKING:
     import argparse
@@ -16,15 +17,14 @@ if TYPE_CHECKING:
 
 def print_entry(entry_id: int, data: memoryview, options: argparse.Namespace) -> None:
     """Print one entry as the options want it."""
-    out = sys.stdout.buffer
     if options.raw:
-        out.write(data)
+        write_payload([data])
     elif options.json:
         sys.stdout.flush()
         print_json({"entry_id": entry_id, **text_or_base64("data", bytes(data))})
     else:
         text = bytes(data).decode("utf-8", "backslashreplace")
-        out.write(f"{entry_id}\t{text.rstrip(chr(10))}\n".encode())
+        write_payload([f"{entry_id}\t{text.rstrip(chr(10))}\n".encode()])
 
 
 def facts(info: LedgerInfo) -> dict[str, object]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import note, table, text_or_base64
+from fastbk.cli.terminal import write_payload
 from fastbk.errors import ConfigError
 from fastbk.units import format_age_s, format_count
 
@@ -27,14 +28,14 @@ _WORDS = {"trimmed": "were truncated", "lost": "are lost: no bookie gives them"}
 
 def print_record(record: Record, options: argparse.Namespace) -> None:
     """Print one record as the options want it."""
-    out = sys.stdout.buffer
     if options.json:
-        out.write(json.dumps(as_json(record), ensure_ascii=False).encode() + b"\n")
+        line = json.dumps(as_json(record), ensure_ascii=False)
+        sys.stdout.buffer.write((line if line.isprintable() else json.dumps(as_json(record))).encode() + b"\n")
     elif options.payload:
-        out.write(bytes(record.payload) + b"\n")
+        write_payload([record.payload, b"\n"])
     else:
         text = bytes(record.payload).decode("utf-8", "backslashreplace")
-        out.write(f"{record.dlsn}\t{text}\n".encode())
+        write_payload([f"{record.dlsn}\t{text}\n".encode()])
 
 
 def print_gap(gap: Gap, options: argparse.Namespace) -> None:

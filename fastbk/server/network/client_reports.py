@@ -15,6 +15,7 @@ import msgspec
 
 from fastbk.auth.rights import Right
 from fastbk.observe import logs
+from fastbk.printable_text import printable
 from fastbk.rate_limit import RateLimit
 from fastbk.wire.messages import REPORT_BYTES_MAX, ErrorReply, encode_reply
 from fastbk.wire.statuses import Status
@@ -97,7 +98,7 @@ class ClientReports:
         except (ValueError, RecursionError) as error:
             return _error(request_id, Status.BAD_REQUEST, f"no report that this bookie knows: {error}")
         values = {
-            name: value[:TEXT_CHARACTERS_MAX] if isinstance(value, str) else value
+            name: printable(value, TEXT_CHARACTERS_MAX) if isinstance(value, str) else value
             for name, value in msgspec.structs.asdict(report).items()
         }
         logs.info("ledger.bookie_replaced", **values, address=client.address, principal=client.principal.name)

@@ -97,6 +97,15 @@ def test_a_report_is_logged_with_who_made_it(clock: Clock, logged: Logged) -> No
     ]
 
 
+def test_what_a_terminal_would_obey_is_escaped(clock: Clock, logged: Logged) -> None:
+    """A reason is kept as an event, and shown to operators."""
+    hostile = {**REPORT, "reason": "\x1b]0;owned\x07\x1b[2J\u202e", "client": "app\r\n\x9b1m"}
+    assert report(ClientReports(accept, clock.now), json.dumps(hostile).encode())[0] == Status.OK
+    ((_, _, values),) = logged
+    assert values["reason"] == "\\x1b]0;owned\\x07\\x1b[2J\\u202e"
+    assert values["client"] == "app\\r\\n\\x9b1m".replace("\\r\\n", "\\x0d\\x0a")
+
+
 @pytest.mark.parametrize("role", ["reader"])
 def test_who_may_not_write_may_not_report(role: str, clock: Clock, logged: Logged) -> None:
     reader = Principal(name="user:r", rights=ROLES[role])
