@@ -180,7 +180,7 @@ def use_machine(run: Recorder, folder: Path, bookie: Path) -> None:
     run("config explain", "journal.file_size")
     run("config explain")
     apache = folder / "bk_server.conf"
-    apache.write_text("bookiePort=3181\nmetadataServiceUri=zk+hierarchical://h/ledgers\n"
+    apache.write_text("bookiePort=3181\nmetadataServiceUri=zk+hierarchical://127.0.0.1/ledgers\n"
                       "journalDirectory=/j\nledgerDirectories=/l\nallowLoopback=true\nnoSuchKey=1\n")  # fmt: skip
     run("config check", str(apache), codes=(0, 1))
     run("config convert", str(apache))

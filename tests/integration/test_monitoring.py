@@ -75,6 +75,8 @@ def test_every_name_that_is_used_is_on_a_page(tmp_path: Path) -> None:
         "disk": {"free_min": "1000TiB"},  # a condition of readiness
     }
     with LocalCluster(1, settings=settings) as cluster:
+        cluster.kill(0)  # some names are there only after an unclean stop
+        cluster.start_bookie(0)
         bookie, services = cluster.bookies[0], dev_services(tmp_path, cluster.metadata_uri)
         gateway = WatchedGateway(tmp_path / "gateway", cluster.metadata_uri, None)
         try:

@@ -90,6 +90,7 @@ def test_readiness_says_why_not() -> None:
         said = json.loads(text)
         disks = said.pop("disks")
         well = {"ready": True, "state": "writable", "reasons": [], "conditions": []}
+        well |= {"verdict": "well", "verdict_reasons": []}
         assert (status, said) == (200, well)
         assert {one["role"]: one["state"] for one in disks} == {"journal": "ok", "ledger": "ok"}
         assert page(bookie, "/livez")[0] == 200

@@ -29,6 +29,9 @@ _TIME_BOUNDS, _SIZE_BOUNDS = 20, 10
 """Buckets shown of one histogram, of times a power of two apart, of sizes and counts a power of four: every bound is
 one of the stored ones, so the counts are exact."""
 
+_COARSE = ("fastbk_index_intake_seconds", "fastbk_index_flush_seconds")
+"""Histograms of which every second bound is shown: a page has fewer than 400 series."""
+
 Family = Literal["fastbk", "apache"]
 Names = Literal["all", "fastbk", "apache"]
 FAMILIES: tuple[Names, ...] = ("all", "fastbk", "apache")
@@ -216,9 +219,12 @@ def added(histograms: Iterable[Histogram]) -> Histogram:
 
 def _histogram_lines(name: Name, histogram: Histogram, label: str) -> list[str]:
     first, own = (f"{label},", f"{{{label}}}") if label else ("", "")
+    bounds = list(cumulative(histogram, name.scale))
+    if name.metric in _COARSE:
+        bounds = bounds[::-1][::2][::-1]  # the counts are of all below, so any bounds may be left out
     lines = [
         f'{name.metric}_bucket{{{first}le="{_number(bound * name.scale)}"}} {below}'
-        for bound, below in cumulative(histogram, name.scale)
+        for bound, below in bounds
     ]
     # Of the buckets, not the counter beside them: both were read while the owner went on.
     count = sum(histogram.buckets)

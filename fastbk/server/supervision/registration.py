@@ -285,7 +285,8 @@ class Membership:
         """Read the cluster's format level. Raises ConfigError where we lack it: then we leave the cluster (INV-U2)."""
         assert self._store is not None
         if self.formats.poll(self._store):
-            logs.info("formats.level_rose", format_level=self.formats.level)
+            if self._service is not None:  # else it is what the cluster has at our start
+                logs.info("formats.level_rose", format_level=self.formats.level)
             self._on_level(self.formats.level)
 
     def _follow_level(self) -> None:
