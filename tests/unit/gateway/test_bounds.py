@@ -90,6 +90,8 @@ def test_the_largest_cursor_that_a_client_writes_fits(store: MetadataStore) -> N
     state = CursorState(firsts=big, ends=big, behinds=behinds, data={"x": "y" * 32_000})
     record = put_record(CursorRecord(state))
     of(store, *WRITER).records.change([Change(f"{cursors_path(ORDERS)}/large", record)])
+    (found,) = store.records.read([f"{cursors_path(ORDERS)}/large"])
+    assert found is not None and found.value == record
 
 
 @pytest.mark.parametrize("kind", BYTES_MAX, ids=lambda one: one.name)

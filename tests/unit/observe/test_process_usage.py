@@ -61,7 +61,7 @@ def test_a_process_that_is_gone_has_no_series() -> None:
     usage.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a /proc of its own")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a /proc of its own")
 def test_a_child_is_read_where_proc_hides_it() -> None:
     """systemd's ProtectProc=invisible is this option of the mount."""
     mounted = 'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'

@@ -192,7 +192,7 @@ print("told")
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a /proc of its own")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a /proc of its own")
 def test_a_stopped_child_is_found_where_proc_hides_it() -> None:
     """systemd's ProtectProc=invisible is this option of the mount."""
     mounted = 'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'
