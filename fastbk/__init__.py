@@ -1,7 +1,7 @@
 """fastbk: a distributed log store with the model of Apache BookKeeper.
 
-This file has the version's only home and is imported by the build and by every process, so it imports nothing:
-the client, the errors and the values of streams come with their first use.
+This file is imported by the build and by every process, so it imports nothing but the version, which has a module of
+its own: the client, the errors and the values of streams come with their first use.
 """
 
 from typing import TYPE_CHECKING

@@ -89,6 +89,10 @@ class Client:
     call_store = blocking(AsyncClient.call_store)
     list_bookies = blocking(AsyncClient.list_bookies)
 
+    def list_ledger_ids(self) -> Iterator[list[LedgerId]]:
+        """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
+        return self._thread.iterate(lambda: self._inner().list_ledger_ids())
+
     def list_ledgers(self) -> Iterator[LedgerInfo]:
         """Yield all ledgers by id."""
         return self._thread.iterate(lambda: self._inner().list_ledgers(), _LISTED_AT_ONCE)

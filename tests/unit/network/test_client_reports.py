@@ -139,7 +139,7 @@ def test_other_fields_are_left_out_and_texts_are_cut(clock: Clock, logged: Logge
     payload = json.dumps({**REPORT, "reason": "r" * 900, "principal": "user:admin", "level": "error"}).encode()
     assert report(ClientReports(accept, clock.now), payload)[0] == Status.OK
     ((level, _, values),) = logged
-    assert (level, values["principal"], values["reason"]) == ("info", "anybody", "r" * TEXT_CHARACTERS_MAX)
+    assert (level, values["principal"], values["reason"]) == ("info", "anybody", "r" * TEXT_CHARACTERS_MAX + "...")
     assert "level" not in values
 
 

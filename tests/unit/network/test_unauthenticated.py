@@ -69,6 +69,15 @@ async def sending(client: Client, data: Callable[[int], bytes]) -> AsyncIterator
         await client.close()
 
 
+async def authenticated(bookie: Served) -> Client:
+    """Return a client that has authenticated; on a busy machine the deadline of strangers may meet it, too."""
+    while True:
+        client = await bookie.connect()
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            assert await in_v3(client, "writer", "of writer") == EOK
+            return client
+
+
 BUSY: dict[str, Callable[[int], bytes]] = {
     "requests": lambda n: apache.v3_read(n, 0),
     "version 2": lambda n: apache.v2_read(n),
@@ -85,11 +94,11 @@ async def test_who_does_not_authenticate_is_closed_whatever_it_sends(
 ) -> None:
     with WorkerHarness() as harness:
         async with served(harness, authentication=users, hello_timeout_ms=300, frame_timeout_ms=60_000) as bookie:
-            known = await bookie.connect()
-            assert await in_v3(known, "writer", "of writer") == EOK
+            known = await authenticated(bookie)
+            before = harness.counter(HELLO_TIMEOUTS)
             stranger = await bookie.connect()
             async with sending(stranger, BUSY[kind]):
-                await until(lambda: harness.counter(HELLO_TIMEOUTS) == 1)
+                await until(lambda: harness.counter(HELLO_TIMEOUTS) == before + 1)
             await until(lambda: len(bookie.network.connections) == 1)
             known.send(apache.v3_read(9, 0))  # it has no such deadline
             await bookie.take_request()
