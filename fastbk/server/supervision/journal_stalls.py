@@ -22,7 +22,7 @@ WINDOWS_SLOW = 2
 QUICK_S = 10.0
 """Without a slow window, and it is quick again."""
 LOGGED_S = 300.0
-"""Between two lines that a journal is slow, at least: a disk at its limit comes and goes, and hides all other events."""
+"""Between two lines that a journal is slow, at least: of a disk at its limit they would hide all other events."""
 
 
 @dataclass(slots=True)
