@@ -54,12 +54,12 @@ def is_open_to_others(path: str | os.PathLike[str]) -> bool:
 
 def read_secret(path: str) -> bytes:
     """Return the content of a file that others than owner and group must not be able to read. Raises ConfigError."""
-    return _read(path, OTHERS, f"others can read {path}: run `chmod o= {path}`")
+    return _read(path, OTHERS, f"others can read {path}. If it is the right file, run `chmod o= {path}`")
 
 
 def read_public(path: str) -> bytes:
     """Return the content of a file that others must not be able to change. Raises ConfigError."""
-    return _read(path, stat.S_IWOTH, f"others can change {path}: run `chmod o-w {path}`")
+    return _read(path, stat.S_IWOTH, f"others can change {path}. If it is the right file, run `chmod o-w {path}`")
 
 
 def _read(path: str, forbidden_mode: int, problem: str) -> bytes:

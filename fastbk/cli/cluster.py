@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli import under_replicated
-from fastbk.cli.bookie.maintenance import maintenance_lines, read_maintenance
+from fastbk.cli.bookie.maintenance import end_with_bookie, maintenance_lines, read_maintenance
 from fastbk.cli.cluster_events import add_event_arguments, events
 from fastbk.cli.cluster_heal import add_heal_arguments, heal
 from fastbk.cli.cluster_upgrade import (
@@ -208,6 +208,7 @@ def _cookies(options: argparse.Namespace) -> int:
             if (code := exit_without_consent(options, action)) is not None:
                 return code
             forget(store, BookieId(options.forget), even_if_named=options.even_if_named)
+            asyncio.run(end_with_bookie(metadata_uri(options), BookieId(options.forget)))
             note(f"bookie {options.forget} is forgotten; its directories start no bookie any more")
             return 0
         found = known_bookies(store)

@@ -53,7 +53,9 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "; ".join(self.reasons)
+        """The first reason: with many bookies there are as many, which differ in names and numbers only."""
+        first, *others = self.reasons or ("no reason is given",)
+        return first + (f" (and {len(others)} more)" if others else "")
 
 
 class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):

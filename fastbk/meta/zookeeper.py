@@ -66,7 +66,9 @@ class ZooKeeperStore:
         self._ledgers = Ledgers(self._paths, self._layout)
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
-        self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
+        self.records = ZooKeeperRecords(
+            self._session, self._watches, self._paths.records, self._paths.record_deletions
+        )
         self.coordination = ZooKeeperCoordination(
             self._session, self._watches, location.root, self._paths.own
         )

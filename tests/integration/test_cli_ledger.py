@@ -54,6 +54,16 @@ def test_reading_in_json_gives_an_object_an_entry(cli: Cli) -> None:
         {"entry_id": 0, "data": "a\n"}, {"entry_id": 1, "data_base64": "/wo="}]  # fmt: skip
 
 
+def test_reading_beyond_the_end_says_where_that_is(cli: Cli) -> None:
+    ledger_id = str(cli.json("ledger", "write", stdin=b"a\nb\n")["ledger_id"])
+    assert cli.raw("ledger", "read", ledger_id, "--first", "2") == b""
+    assert cli.err == f"ledger {ledger_id} ends with entry 1 now\n"
+    assert cli.raw("ledger", "read", ledger_id, "--first", "1", "--last", "7") == b"1\tb\n"
+    assert "ends with entry 1" in cli.err
+    assert cli.raw("ledger", "read", ledger_id, "--last", "1") == b"0\ta\n1\tb\n"
+    assert cli.err == ""
+
+
 def test_tail_prints_what_is_there_and_ends_with_a_closed_ledger(cli: Cli) -> None:
     ledger_id = str(cli.json("ledger", "write", stdin=b"a\nb\n")["ledger_id"])
     assert cli.raw("ledger", "tail", ledger_id) == b"0\ta\n1\tb\n"
@@ -174,6 +184,8 @@ def test_custom_metadata_is_printed_set_and_removed(cli: Cli) -> None:
         (["write", "--chunk-bytes", "0"], 2, "--chunk-bytes must be 1 or more"),
         (["read", "1", "--first", "-1"], 2, "--first must be 0 or above"),
         (["read", "999999"], 1, "999999"),
+        (["read", "999999", "--raw"], 2, "give one of them"),
+        (["tail", "999999", "--raw"], 2, "give one of them"),
         (["write", "-E", "4"], 75, "4 bookies are needed, but only 3 can be used"),
         (["write", "-E", "2", "-w", "3"], 2, ""),
     ],

@@ -64,12 +64,19 @@ def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
         (["namespace", "create", ".x"], "does not begin"),
         (["namespace", "set", "x"], "nothing to change"),
         (["stream", "info", "/"], "is no stream"),
+        (["stream", "read", "shop/orders", "--payload", "--json"], "give one of them"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(
     cli: Cli, words: list[str], says: str
 ) -> None:
     assert says in cli.fails(*words, code=2)
+
+
+def test_a_stream_without_a_namespace_is_said_to_be_in_the_root(cli: Cli) -> None:
+    cli("stream", "create", "typo")
+    assert "typo: created in the root, since no namespace was given" in cli.err
+    cli("stream", "delete", "typo", "--yes")
 
 
 def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> None:

@@ -126,6 +126,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
     from fastbk.admin.bookie_recovery import BookieRecovery
     from fastbk.admin.cookies import check_known, free_id
+    from fastbk.cli.bookie.maintenance import end_with_bookie
 
     uri = metadata_uri(options)
     line = ProgressLine()
@@ -169,6 +170,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     if forget:
         if not is_named:
             others = await asyncio.to_thread(free_id, uri, options.bookie_id)
+            await end_with_bookie(uri, options.bookie_id)
             if others is not None:
                 note(
                     f"the metadata knows no {options.bookie_id} (any more): was that its id?"

@@ -172,6 +172,7 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
 async def _read(client: Client, options: argparse.Namespace) -> int:
     if options.first < 0 or (options.last is not None and options.last < options.first):
         raise ConfigError("--first must be 0 or above, --last not below it")
+    _check_form(options)
     async with await _opened(client, options, options.ledger_id, options.recover) as reader:
         try:
             last = await reader.last_add_confirmed()
@@ -182,6 +183,9 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
                 f"{error}\nread up to entry {last}, by what the bookies say that answer; later entries may have been"
                 f" acknowledged: `fastbk ledger close {options.ledger_id} --accept-loss --dry-run` looks for them"
             )
+        if max(options.first, options.last or 0) > last:
+            note(f"ledger {options.ledger_id} ends with entry {last} now" if last >= 0 else
+                 f"ledger {options.ledger_id} has no entries now")
         if options.last is not None:
             last = min(last, options.last)
         if options.first <= last:
@@ -194,7 +198,13 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_form(options: argparse.Namespace) -> None:
+    if options.raw and options.json:
+        raise ConfigError("--raw prints entries as they are, --json as JSON: give one of them")
+
+
 async def _tail(client: Client, options: argparse.Namespace) -> int:
+    _check_form(options)
     async with await _opened(client, options, options.ledger_id, recovery=False) as reader:
         async for entry in reader.tail(options.first):
             print_entry(entry.entry_id, entry.data, options)

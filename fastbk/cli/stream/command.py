@@ -125,6 +125,8 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
         by_namespace.setdefault(namespace, []).append(name)
     for namespace, names in by_namespace.items():
         await client.namespace(namespace).create_streams(names, policy, exist_ok=options.exist_ok)
+        if not namespace:
+            note(f"{', '.join(names)}: created in the root, since no namespace was given (NAMESPACE/STREAM)")
     return print_answer(options, {"created": options.streams})
 
 

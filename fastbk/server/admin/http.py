@@ -381,6 +381,9 @@ def decoded_object(body: bytes) -> dict[str, Any]:
         raise ConfigError(f"the body is no JSON object, or a very deep one: {error}") from None
 
 
+_route_faults = LimitLog("http.route_failed", level="error")
+
+
 async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Response:
     try:
         asked: dict[str, Any]
@@ -396,9 +399,8 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
         return _failed(504, f"not done after {ROUTE_TIMEOUT_S:.0f} s")
     except Exception as error:  # noqa: BLE001 - a route's fault must not end the page
         if not isinstance(error, Error):
-            logs.error(
-                "http.route_failed", reason=repr(error), trace=traceback.format_exc(limit=-8)
-            )
+            trace = traceback.format_exc(limit=-8)
+            _route_faults.note(type(error).__name__, reason=repr(error), trace=trace)
             return _failed(500, f"a fault of this bookie's: {error!r}; see its log")
         return _failed(503 if error.retryable else 409, str(error))
 

@@ -175,6 +175,7 @@ def test_a_hold_ends_only_by_the_confirmation_of_that_hold(open_driver: Open) ->
     first = place_hold(store, new_hold("a"))
     both = place_hold(other, new_hold("b"))
     assert both == Hold(hold_id=first.hold_id, since_ms=first.since_ms, reasons=("a", "b"))
+    assert str(both) == "a (and 1 more)", "one line, however many bookies have found a reason"
     assert place_hold(other, new_hold("a")) == both == read_hold(store)
     assert not confirm_hold(store, new_hold("a").hold_id)
     assert confirm_hold(store, first.hold_id)

@@ -337,3 +337,15 @@ async def test_a_fault_of_one_request_is_answered_and_logged_at_a_bounded_rate(
         assert b" 503 " in await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")
     finally:
         await server.close()
+
+
+async def test_a_fault_of_a_route_is_logged_at_a_bounded_rate(capfd: pytest.CaptureFixture[str]) -> None:
+    server, _ = made()
+
+    async def fail(_: dict[str, object]) -> object:
+        raise ZeroDivisionError
+
+    server.add_route("GET", "/fault", fail)
+    answers = [await server.answer("GET", "/fault") for _ in range(20)]
+    assert {status for status, _, _ in answers} == {500}
+    assert len([line for line in capfd.readouterr().err.splitlines() if "http.route_failed" in line]) == 1
