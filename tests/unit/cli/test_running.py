@@ -7,9 +7,11 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,15 +36,17 @@ def sqlite(path: Path) -> str:
     return uri
 
 
-def on_terminal(*words: str, seconds: float = 20.0, **environment: str) -> tuple[int, str]:
-    """Run a command on a terminal of its own; return its exit code and what it showed."""
+def on_terminal(
+    *words: str, seconds: float = 20.0, enough: Callable[[str], bool] = lambda _: False, **environment: str
+) -> tuple[int, str]:
+    """Run a command on a terminal of its own, until its end or `enough`; return its exit code and what it showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs,
         env={**os.environ, "TERM": "xterm", "LINES": "12", "COLUMNS": "60", **environment},
     )  # fmt: skip
     os.close(theirs)
-    shown = b""
+    shown, is_ended = b"", False
     try:
         while True:
             try:
@@ -52,6 +56,9 @@ def on_terminal(*words: str, seconds: float = 20.0, **environment: str) -> tuple
             if not data:
                 break
             shown += data
+            if not is_ended and enough(shown.decode(errors="ignore")):
+                is_ended = True
+                process.send_signal(signal.SIGINT)
         return process.wait(seconds), shown.decode()
     finally:
         process.kill()
@@ -82,12 +89,16 @@ def test_watching_says_where_its_seconds_go(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_in_a_pipe_each_watched_answer_is_a_line_of_json(tmp_path: Path) -> None:
-    words = ("cluster", "status", "--watch=0.1", "--json", "--timeout", "2", "--metadata", sqlite(tmp_path))
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60)
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) > 2 and all(one["is_well"] is False for one in answers)
-    assert done.returncode == 1  # the last answer's: no bookie is up
-    assert "\x1b" not in done.stdout + done.stderr
+    words = ("cluster", "status", "--watch=0.1", "--json", "--metadata", sqlite(tmp_path))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*COMMAND, *words], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert all(json.loads(line)["is_well"] is False for line in [*lines, *out.splitlines()])
+    assert process.returncode == 1  # the last answer's: no bookie is up
+    assert "\x1b" not in "".join(lines) + out + err
 
 
 def test_a_watched_error_is_an_answer_and_watching_goes_on(
@@ -112,9 +123,10 @@ def test_a_watched_error_is_an_answer_and_watching_goes_on(
 
 def test_on_a_terminal_a_watched_answer_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     uri = sqlite(tmp_path)
-    _, shown = on_terminal("cluster", "status", "--watch=0.2", "--timeout", "2", "--metadata", uri)
+    words = ("cluster", "status", "--watch=0.2", "--metadata", uri)
+    code, shown = on_terminal(*words, enough=lambda shown: shown.count("\x1b[H") > 2)
     screens = shown.split("\x1b[H")[1:]
-    assert len(screens) > 2
+    assert code == 1, "the last answer's: no bookie is up"
     assert "every 0.2 s, now " in screens[0] and "bookies: none" in screens[1]
     assert re.search(r"now \d\d:\d\d:\d\dZ;", screens[0])
     assert "\x1b[31m\x1b[0m" not in "".join(screens), "no line for an error that there is not"
