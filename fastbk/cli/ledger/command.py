@@ -74,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     read.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
     read.add_argument(
-        "--raw", action="store_true", help="exactly the entries' bytes, nothing between them"
+        "--raw",
+        action="store_true",
+        help="exactly the entries' bytes, nothing between them; a terminal gets control characters escaped",
     )
     read.add_argument(
         "--recover",
@@ -86,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "print entries as they come, until the ledger is closed"
     tail = _add_verb_of_one(verbs, "tail", _tail, text)
     tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
-    tail.add_argument("--raw", action="store_true", help="exactly the entries' bytes")
+    tail.add_argument("--raw", action="store_true", help="as `read` has it")
     for reading in (read, tail, export.add_ledger_verb(verbs)):
         _add_secret(reading)
     _add_verbs_about(verbs)

@@ -132,13 +132,15 @@ def test_on_a_terminal_a_watched_answer_takes_the_place_of_the_one_before(tmp_pa
     assert "\x1b[31m\x1b[0m" not in "".join(screens), "no line for an error that there is not"
 
 
-def test_a_screen_that_is_too_small_says_what_it_leaves_out() -> None:
+def test_a_screen_that_is_too_small_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"line {number}" for number in range(20)]
     shown = fitting(lines, 40, 10)
     assert shown[:8] == lines[:8] and len(shown) == 9
     assert shown[8].startswith("... 12 more lines") and len(shown[8]) == 40
     assert fitting(lines, 40, 21) == lines
-    assert fitting(["a" * 50, "\x1b[31m" + "b" * 40 + "\x1b[0m"], 40, 10)[1].count("b") == 40
+    monkeypatch.setattr(terminal, "_has_colours", True)
+    painted_line = terminal.painted("w" * 40, "down")
+    assert fitting(["a" * 50, painted_line], 40, 10)[1].count("w") == 40
 
 
 def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
@@ -146,6 +148,8 @@ def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
     path.write_text("[bookie]\nlisten = '127.0.0.1:1'\n")
     words = ("config", "check", str(path))
     assert "\x1b[31mPROBLEM\x1b[0m" in on_terminal(*words)[1]
+    missing = on_terminal("config", "check", str(tmp_path / "\x1b[31mred\x1b[0m.toml"))[1]
+    assert "\\x1b[31mred\\x1b[0m.toml" in missing and "\x1b[31mred" not in missing, "colours of others"
     assert "\x1b" not in on_terminal(*words, NO_COLOR="1")[1]
     assert "\x1b" not in on_terminal(*words, TERM="dumb")[1]
     piped = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
