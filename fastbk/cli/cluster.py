@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 
 run = run_verb
 STATES = ("up", "read-only", "frozen", "silent", "down")
-SETTLE_S = 3.0
-"""`status` waits so long for what metadata says of healing."""
+OPEN_LEDGERS_S = 10.0
+"""`status` looks so long for ledgers that cannot be closed: while a bookie is away all ledgers' metadata is read."""
+SETTLE_S = OPEN_LEDGERS_S + 2.0
+"""`status` waits so long for metadata: reads that take longer give up by themselves, and are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +102,9 @@ def _states(
         async with fastbk.connect(uri) as client:
             if not is_status:
                 return await bookie_states(client, identities), ()
-            async with OverviewPoller(client, uri, cursors_max=0) as poller:
+            async with OverviewPoller(
+                client, uri, cursors_max=0, open_ledgers_timeout_s=OPEN_LEDGERS_S
+            ) as poller:
                 states, _ = await asyncio.gather(
                     bookie_states(client, identities), poller.settled(SETTLE_S)
                 )

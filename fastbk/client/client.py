@@ -44,7 +44,7 @@ from fastbk.errors import (
     NoSuchLedger,
 )
 from fastbk.meta import MetadataStore
-from fastbk.meta.api import BookieRegistration, VersionedLedger
+from fastbk.meta.api import BookieRegistration, LedgerIdPages, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
@@ -307,10 +307,10 @@ class Client:
 
     async def list_ledger_ids(self) -> AsyncGenerator[list[LedgerId], None]:
         """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
-        after = -1
-        while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
-            yield page
-            after = page[-1]
+        pages = LedgerIdPages()
+        while pages.is_more:
+            if page := await self._store.call(pages.read):
+                yield page
 
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""

@@ -9,6 +9,7 @@ Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -44,6 +45,10 @@ NO_CLUSTER_REMEDY = (
 )
 """Of the error where a URI leads to no cluster: an empty new one would hide a lost one."""
 LIST_PAGE_COUNT = 1000
+IDS_PAGE_COUNT_MAX = 64_000
+IDS_PAGE_QUICK_S = 0.25
+IDS_PAGE_SLOW_S = 1.0
+"""Pages of ids grow where they come quicker than the first, and shrink where they take longer than the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,3 +325,35 @@ def _pages(store: MetadataStore) -> Iterator[list[LedgerId]]:
     while page := store.list_ledgers(after):
         yield page
         after = page[-1]
+
+
+class LedgerIdPages:
+    """Reads the ids of all ledgers, page by page; `is_more`: there may be another page.
+
+    Pages begin small and grow: each one of ZooKeeper's reads again where it begins. Where ids lie far apart a page
+    takes a request an id, and has the deadline of one call.
+    """
+
+    def __init__(self) -> None:
+        self.is_more = True
+        self._after: LedgerId = -1
+        self._count = LIST_PAGE_COUNT
+
+    def read(self, store: MetadataStore) -> list[LedgerId]:
+        """Return the next page, ascending; an empty one only at the end."""
+        began_s = time.monotonic()
+        page = store.list_ledgers(self._after, self._count)
+        took_s = time.monotonic() - began_s
+        self.is_more = len(page) == self._count
+        if page:
+            self._after = page[-1]
+        if took_s < IDS_PAGE_QUICK_S:
+            self._count = min(4 * self._count, IDS_PAGE_COUNT_MAX)
+        elif took_s > IDS_PAGE_SLOW_S:
+            self._count = max(self._count // 4, LIST_PAGE_COUNT)
+        return page
+
+    def all_of(self, store: MetadataStore) -> Iterator[list[LedgerId]]:
+        """Yield all pages."""
+        while self.is_more:
+            yield self.read(store)

@@ -5,6 +5,7 @@ It is no part of a backup, and none of a restored store: there the cluster has n
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,11 +37,17 @@ def read_last_backup(store: MetadataStore) -> LastBackup | None:
     return None if found is None else _decoded(found.value)
 
 
+def backup_age_s(store: MetadataStore, now_ms: int) -> float:
+    """Return how old the newest backup is; infinite if none was taken. Raises MetadataUnavailable, StorageError."""
+    found = read_last_backup(store)
+    return math.inf if found is None else found.age_s(now_ms)
+
+
 def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     """Store that this backup was taken, unless a newer one was. Raises MetadataUnavailable, MetadataConflict."""
     for _ in range(TRIES_MAX):
         (found,) = store.records.read([PATH])
-        if found is not None and _decoded(found.value).began_ms >= taken.began_ms:
+        if found is not None and _began_ms(found.value) >= taken.began_ms:
             return
         version = None if found is None else found.version
         try:
@@ -51,8 +58,18 @@ def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     raise MetadataConflict(f"record {PATH}: others change it again and again: try again")
 
 
+def _began_ms(value: bytes) -> int:
+    """Return when the backup that the record names began; a damaged record is replaced by any backup."""
+    try:
+        return _decoded(value).began_ms
+    except StorageError:
+        return -1
+
+
 def _decoded(value: bytes) -> LastBackup:
     try:
         return msgspec.json.decode(value, type=LastBackup)
     except ValueError as error:
-        raise StorageError(f"the record {PATH} in metadata is damaged: {error}") from error
+        raise StorageError(
+            f"the record {PATH} in metadata is damaged: {error}. The next `fastbk metadata backup` writes it anew"
+        ) from error

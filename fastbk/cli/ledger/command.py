@@ -19,7 +19,9 @@ from fastbk.cli.options import (
     add_verbs,
     digest_name,
     exit_without_consent,
+    metadata_uri,
     note,
+    opened_store,
     print_answer,
     print_json,
     run_client_verb,
@@ -34,7 +36,7 @@ from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 ENSEMBLE_DEFAULT = 3
 IDLE_S_MAX = 3600.0
 ASKED_AT_ONCE = 32
+GONE = (-1, -1)
 CHUNK_ENTRIES = 256
 CHUNK_BYTES = 256 * 1024
 """Entries handed to the client at once; it pipelines them by its own window."""
@@ -71,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     read.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
     read.add_argument(
-        "--raw", action="store_true", help="exactly the entries' bytes, nothing between them"
+        "--raw",
+        action="store_true",
+        help="exactly the entries' bytes, nothing between them; a terminal gets control characters escaped",
     )
     read.add_argument(
         "--recover",
@@ -83,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "print entries as they come, until the ledger is closed"
     tail = _add_verb_of_one(verbs, "tail", _tail, text)
     tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
-    tail.add_argument("--raw", action="store_true", help="exactly the entries' bytes")
+    tail.add_argument("--raw", action="store_true", help="as `read` has it")
     for reading in (read, tail, export.add_ledger_verb(verbs)):
         _add_secret(reading)
     _add_verbs_about(verbs)
@@ -132,6 +137,8 @@ def _add_verbs_about(verbs: Verbs) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
+    if options.verb == "list" and not (options.open or options.abandoned):
+        return _list_ids(options)
     return run_verb(options) if options.verb == "export" else run_client_verb(options)
 
 
@@ -220,15 +227,33 @@ async def _opened(
     )
 
 
+def _list_ids(options: argparse.Namespace) -> int:
+    """List ids, which needs neither a ledger's metadata nor a client: to import one takes longer than to list."""
+    from fastbk.meta.api import LedgerIdPages
+    from fastbk.meta.uri import is_gateway
+
+    uri = metadata_uri(options)
+    if is_gateway(uri):  # it wants the client's credentials
+        return run_client_verb(options)
+    with opened_store(uri) as store:
+        return _print_ids(options, LedgerIdPages().all_of(store))
+
+
 async def _list(client: Client, options: argparse.Namespace) -> int:
     if options.open or options.abandoned:
         return await _list_open(client, options)
-    # Ids alone need no ledger's metadata: a page of 100,000 is written while the next one is read.
-    if options.json:
-        return print_answer(options, {"ledgers": [one async for page in client.list_ledger_ids() for one in page]})
-    async for page in client.list_ledger_ids():
-        print("\n".join(map(str, page)))
-    return 0
+    return _print_ids(options, [page async for page in client.list_ledger_ids()])
+
+
+def _print_ids(options: argparse.Namespace, pages: Iterable[list[int]]) -> int:
+    """Print pages of ids, each while the next one is not read yet."""
+    found: list[int] = []
+    for page in pages:
+        if options.json:
+            found += page
+        elif page:
+            print("\n".join(map(str, page)))
+    return print_answer(options, {"ledgers": found}) if options.json else 0
 
 
 async def _list_open(client: Client, options: argparse.Namespace) -> int:
@@ -250,7 +275,7 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
             known = after.get(one.ledger_id)
             if known is None:
                 reasons[one.ledger_id] = "open, and no bookie told its last add confirmed"
-            elif known == before.get(one.ledger_id):
+            elif known == before.get(one.ledger_id) != GONE:
                 reasons[one.ledger_id] = text
             else:
                 del reasons[one.ledger_id]
@@ -259,7 +284,7 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple[int, int]]:
-    """Return (version, last add confirmed) of open ledgers now, as far as bookies tell them."""
+    """Return (version, last add confirmed) of ledgers now, as far as bookies tell; GONE: closed or deleted."""
     from fastbk.errors import NoSuchLedger
     from fastbk.replication.lac_procedures import TryReadLastConfirmed
     from fastbk.replication.replicas import Pacing
@@ -272,11 +297,13 @@ async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple
             try:
                 info = await client.ledger_info(ledger_id)
                 if info.metadata.is_closed:
-                    found[ledger_id] = (info.version, info.metadata.last_entry_id)
+                    found[ledger_id] = GONE
                     return
                 procedure = TryReadLastConfirmed(ledger_id, info.metadata, Pacing(request_timeout_s=3.0))
                 found[ledger_id] = (info.version, await client.run_procedure(ledger_id, info.metadata, procedure))
-            except (NotEnoughBookies, DigestMismatch, NoSuchLedger):
+            except NoSuchLedger:
+                found[ledger_id] = GONE
+            except (NotEnoughBookies, DigestMismatch):
                 return
 
     await asyncio.gather(*(ask(one.ledger_id) for one in infos))

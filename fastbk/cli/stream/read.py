@@ -35,7 +35,9 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_manner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--payload", action="store_true", help="the payloads alone, each with a line end"
+        "--payload",
+        action="store_true",
+        help="the payloads alone, each with a line end; a terminal gets control characters escaped",
     )
     add_on_gap(parser, LOST)
 
