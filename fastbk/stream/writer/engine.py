@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
     AppendUnknown,
@@ -174,6 +173,7 @@ class AppendEngine:
             self._give_up(group, self._unknown(self.failure))
             self._settle()
             return
+        current = self.segment
         self.queue.acknowledged(group)
         segment, entry, _ = first
         self.last_dlsn = DLSN(segment, entry, len(group.payloads) - 1)
@@ -181,15 +181,11 @@ class AppendEngine:
             if not waiter.done():
                 waiter.set_result(DLSN(segment, entry, slot))
         self._wake_flushed()
-        current = self.segment
-        if (
-            current is not None
-            and current.in_flight <= FEW_IN_FLIGHT
-            and self.options.publish == "immediate"
-        ):
-            current.ledger.send_lac_soon()
         if self.queue.groups or self.rolling.is_due:
             self._send()
+        if current is not None and self.options.publish == "immediate":
+            # INV-S17: whoever waits runs only when this has returned, and may then keep the loop from all else.
+            current.ledger.send_lac()
         self._progressed()
 
     def _entry_failed(self, group: Group, first: DLSN, error: Error) -> None:
