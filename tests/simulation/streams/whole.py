@@ -147,11 +147,16 @@ class WholeWorld(World):
             roll_grace_s=rng.choice([0.0, 1.0, 60.0]),
             thorough_every=rng.choice([1, 3]),
             ledgers_per_s=rng.choice([1.0, 500.0]),
+            left_after_s=rng.choice([0.0, 25.0]),
         )
         janitor = Janitor(client, options)  # type: ignore[arg-type]
         for _ in range(rng.randint(1, 6)):
             with suppress(*AWAY):
                 await janitor.pass_once()
+            for _ in range(rng.randrange(4)):
+                with suppress(*AWAY):
+                    await janitor.close_left_segments()
+                await asyncio.sleep(rng.choice([0.1, 15]))
             await asyncio.sleep(rng.choice([0.1, 5, 60]))
 
     async def _truncate(self, client: FakeClient) -> None:
