@@ -1,4 +1,4 @@
-"""Sends a writer's LAC to bookies when no later entry carries it, so that readers see the last entries (INV-C3)."""
+"""Sends a writer's LAC to bookies when no later entry carries it, so that readers see the last entries (INV-C4)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Wire:
 
 @pytest.mark.parametrize("in_flight", [0, 1, 20])
 async def test_a_lac_is_sent_before_the_call_returns(in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-C3"""
+    """INV-C4"""
     async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
         for fake in fakes:
             fake.faults.drop_adds = lambda _, entry_id: entry_id > 0
@@ -54,7 +54,7 @@ async def test_a_lac_is_sent_before_the_call_returns(in_flight: int, monkeypatch
 
 
 async def test_an_entry_that_waits_to_be_sent_carries_the_lac() -> None:
-    """INV-C3"""
+    """INV-C4"""
     async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
         fake.faults.drop_adds = lambda _, entry_id: entry_id == 1
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
@@ -89,7 +89,7 @@ async def test_a_bookie_that_answers_no_lac_is_sent_only_so_many() -> None:
 
 
 async def test_a_timer_sends_the_lac_while_entries_wait_for_their_quorum() -> None:
-    """INV-C3"""
+    """INV-C4"""
     async with fake_cluster(explicit_lac_interval=0.01) as (client, fakes, _):
         for fake in fakes:
             fake.faults.drop_adds = lambda _, entry_id: entry_id > 0
@@ -103,7 +103,7 @@ async def test_a_timer_sends_the_lac_while_entries_wait_for_their_quorum() -> No
 
 @pytest.mark.parametrize("end", ["abandoned", "failed", "client closed"])
 async def test_a_writer_that_ends_sends_its_lac_first(end: str) -> None:
-    """INV-C3"""
+    """INV-C4"""
     async with fake_cluster(explicit_lac_interval=60.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
