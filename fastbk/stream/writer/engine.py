@@ -21,6 +21,7 @@ from fastbk.errors import (
     NoSuchLedger,
     QuorumTimeout,
     QuotaExceeded,
+    StreamNotFound,
     WriterFailed,
     WriterFenced,
 )
@@ -208,8 +209,12 @@ class AppendEngine:
     def _unknown(self, failure: Error) -> Error:
         """Return the error of an append that was sent, of a writer that ended so."""
         cause = failure.__cause__ or failure
+        if isinstance(failure, StreamNotFound):
+            error: Error = failure.copy()
+            error.outcome = "unknown"
+            return error
         if isinstance(failure, WriterFenced):
-            error: Error = WriterFenced(
+            error = WriterFenced(
                 f"{self._name}: another writer has opened the stream while this append was under way ({cause})."
                 f" It may be kept: read the stream to find out. {_ONLY_THE_WRITER}"
             )
@@ -271,6 +276,11 @@ class AppendEngine:
         """Return what a writer says that this error has ended. The outcome is that of appends that were sent."""
         if isinstance(error, WriterFailed | QuotaExceeded):
             return error.copy()
+        if isinstance(error, StreamNotFound):
+            # The store says so, which knows the stream perhaps only by its id.
+            gone = StreamNotFound(f"{self._name} was deleted: nothing can be appended to it any more")
+            gone.__cause__ = self._loss or error
+            return gone
         if isinstance(error, MetadataConflict):
             # By the chain: another writer has begun an epoch (INV-S16).
             error = self._loss or error
