@@ -19,6 +19,7 @@ TEXTS = {
     "passes": "passes over all streams, those that were ended early too",
     "streams": "streams that were looked at",
     "rolled": "idle segments that were ended",
+    "left_closed": "segments that were closed since a dead writer had left entries that readers could not see",
     "segments_deleted": "segments that were deleted",
     "ledgers_deleted": "ledgers that were deleted, orphans too",
     "orphans_deleted": "ledgers that were deleted and were no segment: reserved or made, and never needed",

@@ -18,7 +18,7 @@ from fastbk.client.explicit_lac_sender import ExplicitLacSender
 from fastbk.client.ledger_tags import show
 from fastbk.client.request_ids import entry_of, first_request_id, room_before_wrap
 from fastbk.client.runner import LedgerIo, Runner
-from fastbk.errors import Error
+from fastbk.errors import Error, LedgerFenced, NoSuchLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId
 from fastbk.native import client_codec as codec
 from fastbk.replication.batch import split
@@ -48,6 +48,7 @@ class AddPipe:
     Attributes:
         next_entry_id: the id that the next admitted entry gets.
         bytes_in_flight: data admitted and not acknowledged.
+        carried_lac: the LAC that the last entry which was sent has in it; -1 before the first.
         data_bytes_max: largest entry that all bookies take, as far as is known.
     """
 
@@ -64,6 +65,7 @@ class AddPipe:
         self.peers: list[Peer] = []
         self.next_entry_id: EntryId = self.adds.next_entry_id
         self.bytes_in_flight = 0
+        self.carried_lac: EntryId = -1
         self._codec = io.requests.adds
         self._tag = io.requests.tag
         self.data_bytes_max = codec.FRAME_SIZE_BYTES_MAX - self._codec.add_overhead_bytes
@@ -183,6 +185,7 @@ class AddPipe:
                     datas,
                 )
                 adds.add(frames, sizes, now_s)
+                self.carried_lac = adds.last_add_confirmed
         except Exception as error:  # noqa: BLE001
             # Their ids are given out: the next entry must not get one of them, and with it another's ack.
             self.end(
@@ -196,6 +199,12 @@ class AddPipe:
             self._pump(index)
         if has_news:
             self._after()
+
+    def send_lac(self) -> None:
+        """Send the LAC before this returns, with what waits to be sent, or by itself."""
+        if self._queue:
+            self._encode()
+        self.lac_sender.send_untold()
 
     def _pump(self, index: int) -> None:
         """Send to one bookie what it has not been sent, until its transport fills."""
@@ -344,6 +353,8 @@ class AddPipe:
         self._has_failed = True
         failure = self.machine.failure
         assert failure is not None
+        if not isinstance(failure, LedgerFenced | NoSuchLedger):
+            self.lac_sender.send_last()
         self._queue = []
         waiters, self._waiters = self._waiters, deque()
         self.bytes_in_flight = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -63,6 +64,8 @@ from fastbk.replication.under_replication import owed_by
 from fastbk.replication.writer_machine import WriterMachine
 
 T = TypeVar("T")
+FENCE_S = 2.0
+"""How long a deletion waits for the fence of an open ledger."""
 _log = LibraryLog("fastbk.client")
 # Clients that are open in this process: a fork makes them useless in the child.
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -300,10 +303,30 @@ class Client:
         return loss
 
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
-        """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none."""
+        """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none.
+
+        An open one is fenced and closed first, so that its writer is told and no append is acknowledged behind the
+        deletion. Where too few bookies answer, it is deleted all the same.
+        """
+        metadata = (await self._store.read_ledger(ledger_id)).metadata
         if password is not None:
-            check_password(ledger_id, (await self._store.read_ledger(ledger_id)).metadata, password)
+            check_password(ledger_id, metadata, password)
+        if not metadata.is_closed:
+            await self.fence(ledger_id, password or metadata.password or b"")
         await self._store.call(lambda store: delete_ledger(store, ledger_id))
+
+    async def fence(self, ledger_id: LedgerId, password: bytes = b"") -> bool:
+        """Fence and close a ledger that is about to be deleted. False: its bookies did not let it within two seconds."""
+        try:
+            async with asyncio.timeout(FENCE_S):
+                await self.open_ledger(ledger_id, recovery=True, password=password)
+        except NoSuchLedger:
+            return True
+        except (Error, TimeoutError) as error:
+            reason = str(error) or f"it took more than {FENCE_S:g} s"
+            _log.warning("client.deleted_unfenced", ledger_id=ledger_id, reason=reason)
+            return False
+        return True
 
     async def list_ledger_ids(self) -> AsyncGenerator[list[LedgerId], None]:
         """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
@@ -399,7 +422,7 @@ class Client:
         await self.repairs.close()
         if self._store.closed is not None:
             return
-        self._store.closed = "this client is closed: make a new one"
+        self._store.refuse("this client is closed: make a new one")
         _open_clients.discard(self)
         for writer in list(self._writers):
             writer.abandon(

@@ -135,6 +135,11 @@ class Connection(asyncio.BufferedProtocol):
         self._is_gathering = False
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
+    @property
+    def speaks_apache(self) -> bool:
+        """Whether the bookie speaks Apache's protocol only."""
+        return self._apache is not None
+
     # --- called by the loop ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

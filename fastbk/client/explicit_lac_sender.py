@@ -1,13 +1,15 @@
-"""Sends a writer's LAC to bookies when no later entry carries it, so that readers see the last entries."""
+"""Sends a writer's LAC to bookies when no later entry carries it, so that readers see the last entries (INV-C4)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import Answer
 from fastbk.client.ledger_options import no_bookie_took_lac
+from fastbk.client.ledger_tags import show
 from fastbk.client.runner import LedgerIo
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId
@@ -16,16 +18,15 @@ from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
     from fastbk.client.add_pipe import AddPipe
+    from fastbk.client.bookie_pool import Peer
     from fastbk.client.pending_request import PendingRequest
 
-FEW_IN_FLIGHT = 4
-"""With more entries than these in flight the next one, which carries the LAC, is never far."""
-_SEND_INTERVAL_S = 0.001
-_SENDS_AT_ONCE = 4
+UNANSWERED_MAX = 64
+"""LACs that a bookie was sent and has not answered. It is sent the newest one when it answers."""
 
 
 class ExplicitLacSender:
-    """Sends the LAC once the writer is idle, by a timer that runs while the LAC moves; or soon, on request."""
+    """Sends the LAC: now, on request; and by a timer, which runs while the LAC moves and entries do not carry it."""
 
     def __init__(self, pipe: AddPipe, io: LedgerIo, config: ClientConfig) -> None:
         self._pipe = pipe
@@ -36,44 +37,31 @@ class ExplicitLacSender:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._sent_lac: EntryId = -1
-        self._is_due = False
-        # When all that was sent while entries were in flight would be due, at one each _SEND_INTERVAL_S.
-        self._due_s = 0.0
         self._resend_to: set[BookieId] = set()
+        self._unanswered: dict[BookieId, int] = {}
         self._requests: dict[PendingRequest, asyncio.Future[str | None] | None] = {}
 
     def schedule(self) -> None:
         """Start the timer: the LAC has moved."""
         if self._timer is None and self._interval_s:
-            self._timer = self._loop.call_later(self._interval_s, self._send_when_idle)
+            self._timer = self._loop.call_later(self._interval_s, self._send_when_due)
 
-    def send_soon(self) -> None:
-        """Send the LAC in the next turn of the loop, unless it was sent already or many entries are in flight.
+    def send_untold(self) -> None:
+        """Send the LAC before this returns, unless all bookies were sent it, by itself or with an entry."""
+        pipe = self._pipe
+        lac = pipe.machine.last_add_confirmed
+        if not self._is_stopped and lac > self._sent_lac and lac > pipe.carried_lac:
+            # The timer goes on: it finds nothing to send, which costs less than a new one for each entry.
+            self._send_new()
 
-        With few in flight it is sent once a millisecond at most, over some milliseconds: entries carry it as well,
-        but each only when it is written itself. Callers that wait for an acknowledgement run first.
-        """
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._send_due)
-
-    def _send_due(self) -> None:
-        self._is_due = False
-        in_flight = self._pipe.entries_in_flight
-        if self._is_stopped or in_flight > FEW_IN_FLIGHT:
-            return
-        if self._pipe.machine.last_add_confirmed <= self._sent_lac and not self._resend_to:
-            return
-        if in_flight:
-            now_s = self._loop.time()
-            if self._due_s - now_s > (_SENDS_AT_ONCE - 1) * _SEND_INTERVAL_S:
-                return
-            self._due_s = max(self._due_s, now_s) + _SEND_INTERVAL_S
-        # The timer goes on: it finds nothing to send, which costs less than a new one for each entry.
-        self._send_new()
+    def send_last(self) -> None:
+        """Send the LAC of a writer that is about to end: no later entry will carry it."""
+        if not self._is_stopped and self._pipe.machine.last_add_confirmed > self._sent_lac:
+            self._send_new()
 
     def resend_to(self, bookie_id: BookieId) -> None:
         """Send the LAC again to a bookie that is back: it may have lost it."""
+        self._unanswered.pop(bookie_id, None)
         if self._sent_lac >= 0:
             self._resend_to.add(bookie_id)
             self.schedule()
@@ -91,24 +79,53 @@ class ExplicitLacSender:
             if answered is not None and not answered.done():
                 answered.set_result("the writer was ended")
 
-    def _send_when_idle(self) -> None:
+    def _send_when_due(self) -> None:
         self._timer = None
-        if self._pipe.entries_in_flight:
-            # Entries in flight carry a LAC; the last of them will not carry its own.
+        pipe = self._pipe
+        lac = pipe.machine.last_add_confirmed
+        if pipe.entries_in_flight:
+            # The last of them will not carry its own.
             self.schedule()
-            return
+            if lac <= pipe.carried_lac:
+                return
         self._send_new()
 
     def _send_new(self) -> None:
         lac = self._pipe.machine.last_add_confirmed
         is_new = lac > self._sent_lac
         self._sent_lac = max(self._sent_lac, lac)
+        request_id = self._io.pool.next_request_id()
+        frame: bytes | bytearray | None = None
         for peer in self._pipe.peers:
-            is_wanted = is_new or peer.bookie_id in self._resend_to
-            if is_wanted and peer.adds.connection is not None:
-                # Losing it only delays visibility: the next one says the same, and a new connection repeats it.
+            connection = peer.adds.connection
+            if connection is None or not (is_new or peer.bookie_id in self._resend_to):
+                continue  # losing it only delays visibility: a new connection repeats it
+            if connection.speaks_apache:
                 self._send(peer.bookie_id, lac, None)
+                continue
+            waiting = self._unanswered.get(peer.bookie_id, 0)
+            if waiting >= UNANSWERED_MAX:
+                continue
+            self._unanswered[peer.bookie_id] = waiting + 1
+            if frame is None:
+                frame = self._io.requests.frame(WriteLac(lac), request_id)
+            if self._io.requests.tag is not None:
+                show(connection, self._io.requests.tag, self._io.pool.next_request_id())
+            # Behind the entries, on their connection: another one might not be there yet.
+            connection.send_request(request_id, frame, self._answered_by(peer))
         self._resend_to.clear()
+
+    def _answered_by(self, peer: Peer) -> Callable[[Answer | Error], None]:
+        bookie_id = peer.bookie_id
+
+        def answered(_: Answer | Error) -> None:
+            waiting = self._unanswered.get(bookie_id, 0)
+            if waiting:
+                self._unanswered[bookie_id] = waiting - 1
+            if waiting >= UNANSWERED_MAX:
+                self.resend_to(bookie_id)
+
+        return answered
 
     def _send(
         self, bookie_id: BookieId, lac: EntryId, answered: asyncio.Future[str | None] | None

@@ -365,14 +365,12 @@ class LedgerWriter:
 
     tell_last_add_confirmed = write_last_add_confirmed  # its former name
 
-    def send_lac_soon(self) -> None:
-        """Tell the bookies the LAC with the next turn of the loop, if no more than a few entries are in flight then.
+    def send_lac(self) -> None:
+        """Send bookies the LAC before this returns, with an entry that waits to be sent, or by itself; wait for nothing.
 
-        For whoever calls this after each acknowledgement readers are as close behind as they can be: a hint that is
-        lost costs no more than `explicit_lac_interval`. While entries are in flight it is told once a millisecond at
-        most.
+        Whoever calls this after an acknowledgement has readers see it however long the loop is busy afterwards.
         """
-        self._pipe.lac_sender.send_soon()
+        self._pipe.send_lac()
 
     def _check_open(self) -> None:
         if self._adds.failure is not None:
@@ -440,6 +438,7 @@ class LedgerWriter:
             return
         self._blocked = error
         self._done = True
+        self._pipe.lac_sender.send_last()
         self._pipe.end(error)
         self._pipe.stop()
 

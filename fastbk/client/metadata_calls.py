@@ -84,6 +84,19 @@ class _Listing:
             task.exception()  # nobody may be left who asks
 
 
+class _ClientWatch:
+    """A watch whose callback is also called when the client is closed: whoever waits for it looks, and is told so."""
+
+    def __init__(self, watch: Watch, callbacks: dict[_ClientWatch, Callable[[], None]]) -> None:
+        self._watch = watch
+        self._callbacks = callbacks
+
+    def close(self) -> None:
+        """End it."""
+        self._callbacks.pop(self, None)
+        self._watch.close()
+
+
 class MetadataCalls:
     """A metadata store as coroutines; opened at its first use. It belongs to the loop it was first used on."""
 
@@ -98,6 +111,7 @@ class MetadataCalls:
         self._executor: ThreadPoolExecutor | None = None
         self._opening = threading.Lock()
         self._watches: list[Watch] = []
+        self._callbacks: dict[_ClientWatch, Callable[[], None]] = {}
         self._waiting: deque[_Waiting] = deque()
         self._is_asked = False
         self._listing: _Listing | None = None
@@ -234,7 +248,8 @@ class MetadataCalls:
     async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
         told = self._on_loop(callback)
-        return await self._watch(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
+        watch = await self._watch(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
+        return self._kept(watch, callback)
 
     async def follow_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[VersionedLedger, None]:
         """Yield a ledger's metadata now and after changes, of which several may be told as one, until it is deleted."""
@@ -269,7 +284,20 @@ class MetadataCalls:
     ) -> Watch:
         """Begin any watch of the store; `callback` is called on the loop."""
         told = self._on_loop(callback)
-        return await self._watch(lambda store: begin(store, told))
+        return self._kept(await self._watch(lambda store: begin(store, told)), callback)
+
+    def _kept(self, watch: Watch, callback: Callable[[], None]) -> Watch:
+        kept = _ClientWatch(watch, self._callbacks)
+        self._callbacks[kept] = callback
+        if self.closed is not None:
+            callback()
+        return kept
+
+    def refuse(self, reason: str) -> None:
+        """Take no more calls. Who waits for a watch looks once more, and is told the reason."""
+        self.closed = reason
+        for callback in list(self._callbacks.values()):
+            callback()
 
     async def _watch(self, begin: Callable[[MetadataStore], Watch]) -> Watch:
         """Begin a watch; one that is there only when nobody waits for it any more is closed again."""

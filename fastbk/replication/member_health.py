@@ -30,6 +30,7 @@ class Trouble(enum.Enum):
     READ_ONLY = "it says that it takes no adds"
     GONE = "its data is lost"
     FENCED = "it refuses adds as if the ledger were fenced, and may have lost its data"
+    DELETED = "it says that the ledger was deleted"
     LEAVING = "it is registered as read-only"
 
 
@@ -43,10 +44,17 @@ _AT_ONCE = (
     Trouble.READ_ONLY,
     Trouble.GONE,
     Trouble.FENCED,
+    Trouble.DELETED,
     Trouble.LEAVING,
 )
 # Not put off by a policy that waits until an entry needs a bookie: they take nothing more, so waiting gains nothing.
-_FOR_GOOD = (Trouble.READ_ONLY, Trouble.GONE, Trouble.FENCED, Trouble.LEAVING)
+_FOR_GOOD = (
+    Trouble.READ_ONLY,
+    Trouble.GONE,
+    Trouble.FENCED,
+    Trouble.DELETED,
+    Trouble.LEAVING,
+)
 # An acknowledgement shows that these are over.
 _HEALED_BY_ACK = (
     Trouble.SILENT,
@@ -54,6 +62,7 @@ _HEALED_BY_ACK = (
     Trouble.UNABLE,
     Trouble.READ_ONLY,
     Trouble.FENCED,
+    Trouble.DELETED,
 )
 
 
@@ -106,6 +115,8 @@ class MemberHealth:
             return
         if status == Status.FENCED:
             self.failed[index] = Failed(Trouble.FENCED, now_s)
+        elif status == Status.NO_LEDGER:
+            self.failed[index] = Failed(Trouble.DELETED, now_s)
         elif status == Status.READ_ONLY:
             self.failed[index] = Failed(Trouble.READ_ONLY, now_s)
         elif status in UNABLE:
@@ -121,9 +132,10 @@ class MemberHealth:
         elif not is_read_only and before is not None and before.trouble is Trouble.LEAVING:
             del self.failed[index]
 
-    def claims_fence(self, indexes: Collection[int]) -> bool:
-        """Return whether one of these members refuses adds as fenced."""
-        return any(self.failed[index].trouble is Trouble.FENCED for index in indexes)
+    def claims_end(self, indexes: Collection[int]) -> bool:
+        """Return whether one of these members refuses adds as if the ledger were fenced or deleted."""
+        ended = (Trouble.FENCED, Trouble.DELETED)
+        return any(self.failed[index].trouble in ended for index in indexes)
 
     def silent(self, index: int, now_s: float) -> None:
         """It is connected and leaves an add unanswered for too long."""

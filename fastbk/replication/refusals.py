@@ -51,13 +51,19 @@ UNABLE = (
 
 
 def not_ours_any_more(ledger_id: LedgerId, found: Error, trouble: dict[BookieId, str]) -> Error:
-    """Return the error of a writer that bookies refuse as fenced, when metadata says so, too.
+    """Return the error of a writer that bookies refuse as fenced or deleted, when metadata says so, too.
 
     `found`: what the metadata says of the ledger. A bookie that lost data refuses as if it were fenced, so its word
     alone ends no writer (INV-E5).
     """
     if not isinstance(found, LedgerClosed | LedgerFenced | NoSuchLedger):
         return found
+    if isinstance(found, NoSuchLedger):
+        return NoSuchLedger(
+            f"ledger {ledger_id} was deleted: nothing can be appended to it any more",
+            ledger_id=ledger_id,
+            replicas=trouble,
+        )
     return LedgerFenced(f"{found}; bookies refuse its adds", ledger_id=ledger_id, replicas=trouble)
 
 

@@ -349,7 +349,7 @@ class WriterMachine(Procedure[None]):
     def _begin_change(self, due: set[int], now_s: float) -> None:
         changes_max = self.options.change.changes_max
         is_last = changes_max is not None and self.changes >= changes_max
-        claims_fence = self.health.claims_fence(due)
+        claims_fence = self.health.claims_end(due)
         if claims_fence and (is_last or self.options.is_deferred):
             self._round = CheckOpen(self.ledger_id)
             self._run(self._round, self._open_checked, now_s)
@@ -380,7 +380,7 @@ class WriterMachine(Procedure[None]):
         self._round = None
         if part.error is not None:
             error = part.error
-            if self.health.claims_fence(self._failed):
+            if self.health.claims_end(self._failed):
                 error = not_ours_any_more(self.ledger_id, error, self.adds.trouble())
             self.adds.end(error)
             return

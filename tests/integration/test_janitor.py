@@ -78,7 +78,7 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
     done = cli.json("janitor", "--once", "--roll-grace", "0", "--audit", str(audit))
     assert 8 * 1000 < done.pop("reclaimed_bytes") < 8 * 2000, "a record of 1000 bytes and an index each"
     assert done == {
-        "passes": 1, "streams": 4, "rolled": 1, "segments_deleted": 5, "ledgers_deleted": 8,
+        "passes": 1, "streams": 4, "rolled": 1, "left_closed": 0, "segments_deleted": 5, "ledgers_deleted": 8,
         "orphans_deleted": 0, "cursors_expired": 0, "streams_deleted": 1, "errors": 0,
     }  # fmt: skip
     asyncio.run(look())

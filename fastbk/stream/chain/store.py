@@ -23,7 +23,7 @@ from fastbk.stream.chain.chain import (
     put_chain,
     put_page,
 )
-from fastbk.stream.chain.changes import spill
+from fastbk.stream.chain.changes import CONDEMNED, spill
 from fastbk.stream.paths import chain_path, page_part, pages_path
 
 PAGES_KEPT = 8
@@ -57,9 +57,23 @@ def page_path(stream_id: str, page: PageRef) -> str:
 class ChainStore:
     """One stream's chain."""
 
-    def __init__(self, records: RecordCalls, stream_id: str, timeout_s: float) -> None:
-        """`timeout_s`: how long a change is tried anew when others are faster, or metadata does not answer."""
+    def __init__(
+        self,
+        records: RecordCalls,
+        stream_id: str,
+        timeout_s: float,
+        name: str = "",
+        *,
+        is_deleter: bool = False,
+    ) -> None:
+        """`timeout_s`: how long a change is tried anew when others are faster, or metadata does not answer.
+
+        `name`: namespace and name, for errors. `is_deleter`: reads also the chain of a stream that is being deleted,
+        which is not there any more for all others.
+        """
         self.stream_id = stream_id
+        self.name = name
+        self._is_deleter = is_deleter
         self._records = records
         self._timeout_s = timeout_s
         self.path = chain_path(stream_id)
@@ -71,8 +85,15 @@ class ChainStore:
 
     def _known(self, found: VersionedRecord | None) -> VersionedChain:
         if found is None:
-            raise StreamNotFound(f"there is no stream {self.stream_id}")
-        return VersionedChain(get_chain(found.value), found.version)
+            raise self._gone()
+        chain = get_chain(found.value)
+        if chain.owner == CONDEMNED and not self._is_deleter:
+            raise self._gone()
+        return VersionedChain(chain, found.version)
+
+    def _gone(self) -> StreamNotFound:
+        # Name and chain are made together, so whoever knows the id has seen a stream.
+        return StreamNotFound(f"there is no stream {self.name or self.stream_id} any more: it was deleted")
 
     async def change(
         self,

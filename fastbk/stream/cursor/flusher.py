@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
-from fastbk.stream.context import as_error
+from fastbk.stream.context import SharedEnd, as_error
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state_storage import StateStorage
 
@@ -56,6 +56,8 @@ class CursorFlusher:
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
         self._is_closing = False
+        self._is_given_up = False
+        self._closing = SharedEnd()
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run())
 
@@ -172,9 +174,14 @@ class CursorFlusher:
     # --- the end --------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Keep what is not kept yet, delete ledgers that are not needed, and end. Raises what kept it from that."""
-        if self._is_closing:
-            return
+        """Keep what is not kept yet, delete ledgers that are not needed, and end. Raises what kept it from that.
+
+        Called again, it waits for the first call's end, and raises the same. After `abort` it does nothing.
+        """
+        if not self._is_given_up:
+            await self._closing.reach(self._close, self.abort)
+
+    async def _close(self) -> None:
         self._is_closing = True
         self._work.set()
         try:
@@ -191,7 +198,7 @@ class CursorFlusher:
 
     def abort(self) -> None:
         """Do nothing more: what was under way may be kept."""
-        self._is_closing = True
+        self._is_closing = self._is_given_up = True
         self._task.cancel()
         self._end(self.failure or ClientClosed(f"cursor {self._name} was given up"))
 

@@ -7,13 +7,14 @@ records of some hundreds.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import Error, MetadataUnavailable, StorageError
 from fastbk.meta.records import VersionedRecord
-from fastbk.stream.chain.chain import get_chain
+from fastbk.stream.chain.chain import Chain, get_chain
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StreamRecord, get
 from fastbk.stream.paths import STREAMS, chain_path, namespace_path, part_path, stream_path
@@ -55,6 +56,18 @@ async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapsho
             found = await records.read_all(paths)
             pairs = zip(some, found[: len(some)], found[len(some) :], strict=True)
             yield [await _found(namespaces, *pair) for pair in pairs]
+
+
+async def chains_at_once(records: RecordCalls) -> AsyncGenerator[list[Chain], None]:
+    """Yield the chains of all streams, in lists, without those that cannot be read. Raises MetadataUnavailable."""
+    async for stream_ids in ids_below(records, STREAMS):
+        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
+            chains: list[Chain] = []
+            for found in await records.read_all([*map(chain_path, stream_ids[at : at + STREAMS_AT_ONCE])]):
+                with suppress(StorageError):
+                    if found is not None:
+                        chains.append(get_chain(found.value))
+            yield chains
 
 
 async def ids_below(records: RecordCalls, folder: str) -> AsyncGenerator[list[str], None]:

@@ -4,6 +4,11 @@ A writer that lives ends its segments by age itself. So who finds records in an 
 age and a grace, takes the stream over, and leaves it closed. A segment without records is left alone, whoever has it:
 there is nothing to end. The clock of the writer counts against ours: the grace has to be more than they differ. A
 ledger that is reserved and not made stays named until then, too: its writer may live, and only a takeover tells it.
+
+A writer that died may not have sent its last LAC. Readers see nothing above the LAC, since only a fence or a close
+proves that it stays (INV-S18). So much sooner than by age, the ledger of a segment with entries above a LAC that
+stands still is closed, and the chain is left as it is: a writer that lives after all goes on in another segment
+(INV-S16).
 """
 
 from __future__ import annotations
@@ -13,12 +18,19 @@ from collections import OrderedDict
 from fastbk.client.client import Client
 from fastbk.client.entries import Entry
 from fastbk.client.ledger_reader import LedgerReader
-from fastbk.stream.chain.chain import Chain
+from fastbk.errors import NoSuchLedger
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.opening import new_owner, open_stream
 from fastbk.stream.chain.segment_contents import head_of
 from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.policy import StreamPolicy
 
+_log = LibraryLog("fastbk.stream.janitor")
+
+READERS_MAX = 10_000
+"""Of open segments; more of them are opened anew each time."""
+READ_TIMEOUT_S = 5.0
 REMEMBERED_MAX = 100_000
 """Open segments of which it is remembered when to look again; others are looked at in every pass."""
 UNCONFIRMED_READ = 16
@@ -84,3 +96,83 @@ async def _last_entry(reader: LedgerReader) -> Entry | None:
         return None
     (entry,) = [one async for one in reader.read(last_entry_id, last_entry_id)]
     return entry
+
+
+class LeftSegments:
+    """Closes ledgers of open segments whose writer left entries above the LAC, and remembers which may be such.
+
+    A segment without such entries costs one read of an entry that is not there, and no call of metadata.
+    """
+
+    def __init__(self, client: Client, after_s: float) -> None:
+        """`after_s`: for how long a LAC has to stand still below entries."""
+        self._client = client
+        self._after_s = after_s
+        self._readers: dict[int, LedgerReader] = {}
+        self._stuck: dict[int, tuple[int, float]] = {}  # by ledger: its LAC, and since when it is known
+        self._open: set[int] = set()
+
+    def begin(self) -> None:
+        """Another look at all chains begins: forget what the last one did not find open any more."""
+        for ledger_id in [one for one in self._readers if one not in self._open]:
+            del self._readers[ledger_id]
+        for ledger_id in [one for one in self._stuck if one not in self._open]:
+            del self._stuck[ledger_id]
+        self._open.clear()
+
+    async def close_left(self, chain: Chain, now_s: float) -> int:
+        """Look at a chain's open segments; return how many ledgers were closed. Raises what reading and recovery do."""
+        closed = 0
+        for row in chain.open_rows:
+            self._open.add(row.ledger_id)
+            try:
+                closed += await self._close_if_left(chain, row, now_s)
+            except NoSuchLedger:
+                continue  # it was deleted meanwhile
+        return closed
+
+    async def _close_if_left(self, chain: Chain, row: Segment, now_s: float) -> bool:
+        reader = await self._reader(row.ledger_id)
+        if not await _is_stuck(reader):
+            self._stuck.pop(row.ledger_id, None)
+            return False
+        lac, since_s = self._stuck.get(row.ledger_id, (-1, now_s))
+        if lac != reader.last_known:
+            self._stuck[row.ledger_id] = reader.last_known, now_s
+            return False
+        if now_s - since_s < self._after_s:
+            return False
+        async with await self._client.open_ledger(row.ledger_id, recovery=True) as recovered:
+            last_entry_id = recovered.last_known
+        _log.info(
+            "janitor.closed_left_segment",
+            stream=chain.stream_id,
+            segment=row.number,
+            ledger_id=row.ledger_id,
+            lac=lac,
+            last_entry_id=last_entry_id,
+        )
+        self._readers.pop(row.ledger_id, None)
+        return True
+
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            reader = await self._client.open_ledger(ledger_id, recovery=False)
+            if len(self._readers) < READERS_MAX:
+                self._readers[ledger_id] = reader
+        return reader
+
+
+async def _is_stuck(reader: LedgerReader) -> bool:
+    """Return whether an open ledger has an entry above the LAC that its bookies say now."""
+    for _ in range(2):
+        if reader.is_closed:
+            return False
+        above = reader.last_known + 1
+        if not await reader.read_unconfirmed(above, above, timeout=READ_TIMEOUT_S):
+            return False
+        await reader.try_last_add_confirmed(timeout=READ_TIMEOUT_S)
+        if reader.last_known < above:
+            return not reader.is_closed
+    return False  # the LAC moves: somebody writes

@@ -30,11 +30,11 @@ from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.cursor.store import cursors_of, delete_cursor
 from fastbk.stream.janitor import retention
-from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
+from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams, chains_at_once
 from fastbk.stream.janitor.audit import Audit, Sink, log_lines
 from fastbk.stream.janitor.byte_counts import ByteCounts
 from fastbk.stream.janitor.cursor_gauges import CursorGauges
-from fastbk.stream.janitor.idle_rolling import IdleRolling
+from fastbk.stream.janitor.idle_rolling import IdleRolling, LeftSegments
 from fastbk.stream.janitor.segment_deletion import (
     Deleter,
     HeldSizes,
@@ -60,6 +60,10 @@ class JanitorOptions:
     """How much older than its age a segment has to be before it is ended for its writer. More than clocks differ."""
     thorough_every: int = 10
     """Cursors that expire, and pages that nobody names, are looked for in this share of the streams each pass."""
+    left_check_s: float = 15.0
+    """Between two looks for what dead writers left above their LAC, 0.05 to 3,600."""
+    left_after_s: float = 25.0
+    """How long a LAC has to stand still below entries, by these looks, until the segment's ledger is closed."""
     streams_at_once: int = 8
     """Worked on together, 1 to 1,000."""
     ledgers_per_s: float = 500.0
@@ -70,6 +74,10 @@ class JanitorOptions:
     def __post_init__(self) -> None:
         if not 0.1 <= self.interval_s <= 86_400:
             raise ConfigError("a janitor's interval must be from 0.1 to 86400 seconds")
+        if not 0.05 <= self.left_check_s <= 3600 or not 0 <= self.left_after_s <= 86_400:
+            raise ConfigError(
+                "left_check_s must be from 0.05 to 3600 seconds, left_after_s from 0 to 86400"
+            )
         if self.roll_grace_s < 0 or self.ledgers_per_s <= 0 or self.thorough_every < 1:
             raise ConfigError(
                 "roll_grace_s must be 0 or more, ledgers_per_s and thorough_every above 0"
@@ -89,6 +97,8 @@ class Counts:
     """Looked at."""
     rolled: int = 0
     """Taken over, as nobody wrote to them any more."""
+    left_closed: int = 0
+    """Segments whose ledger was closed as a dead writer had left entries above the LAC."""
     segments_deleted: int = 0
     ledgers_deleted: int = 0
     orphans_deleted: int = 0
@@ -111,7 +121,7 @@ class Counts:
 
 
 class Janitor:
-    """Looks at all streams of a client's cluster, again and again.
+    """Looks at all streams of a client's cluster, again and again; beside that, at their open segments.
 
     Attributes:
         counts: of all passes so far; a pass that metadata ended early counts, too.
@@ -135,11 +145,48 @@ class Janitor:
         self._deleter = Deleter(client, Audit(sink), RateLimit(self.options.ledgers_per_s))
         self._sizes = HeldSizes(client)
         self._rolls = IdleRolling(client, self.options.roll_grace_s)
+        self._left = LeftSegments(client, self.options.left_after_s)
         self._pass = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Pass until `stop` is set, or for ever. Without metadata it waits for the next pass."""
         stop = stop or asyncio.Event()
+        looking = asyncio.get_running_loop().create_task(self._look_for_left(stop))
+        try:
+            await self._pass_again(stop)
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look_for_left(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await self.close_left_segments()
+            except Error as error:
+                _log.info("janitor.look_ended_early", reason=str(error))
+            await asyncio.sleep(self.options.left_check_s * random.uniform(0.9, 1.1))
+
+    async def close_left_segments(self) -> int:
+        """Look once at all open segments; close the ledgers of those whose writer is dead and left entries unseen.
+
+        Returns how many. Two looks are needed at least. Raises MetadataUnavailable, MetadataOnHold.
+        """
+        await self._client.records.check_not_held()
+        self._left.begin()
+        before, loop = self.counts.left_closed, asyncio.get_running_loop()
+
+        async def look(chain: Chain) -> None:
+            try:
+                self.counts.left_closed += await self._left.close_left(chain, loop.time())
+            except (Error, TimeoutError) as error:
+                _log.info("janitor.look_failed", stream=chain.stream_id, reason=str(error))
+
+        async for chains in chains_at_once(self._client.records):
+            open_ones = [chain for chain in chains if chain.open_rows]
+            await gathered(look, open_ones, self.options.streams_at_once)
+        return self.counts.left_closed - before
+
+    async def _pass_again(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
                 await self.pass_once()

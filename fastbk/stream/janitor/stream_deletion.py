@@ -1,12 +1,14 @@
 """Deleting a whole stream: cursors, ledgers, pages, and last its chain and record, in one change.
 
 Its name has gone before (`namespace.py`), together with a mark in its record. Every step may be repeated by anybody
-after a crash of whoever began it; the janitor does that for every record with the mark. Nobody's help is needed: a
-writer is shut out by the chain, and finds its ledger gone; what it has under way then is lost with the stream.
+after a crash of whoever began it; the janitor does that for every record with the mark. Nobody's help is needed: the
+chain shuts writers and readers out, and the ledgers of open segments are fenced before they are deleted, so that a
+writer's next append fails and finds the stream gone. What it has under way then is lost with the stream (INV-S19).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import unquote
 
@@ -19,6 +21,7 @@ from fastbk.stream.chain.chain import NONE, Chain, Segment, put_chain
 from fastbk.stream.chain.changes import CONDEMNED, condemn, drop_condemned, forget_deleted
 from fastbk.stream.chain.drafts import drafts_of, give_up
 from fastbk.stream.chain.store import ChainStore, VersionedChain, page_path
+from fastbk.stream.context import gathered
 from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.janitor.audit import Audit
 from fastbk.stream.janitor.segment_deletion import Deleter, delete_records
@@ -28,6 +31,7 @@ from fastbk.stream.paths import cursors_path, drafts_path, pages_path, stream_pa
 _log = LibraryLog("fastbk.stream")
 
 REASON = "the stream was deleted"
+FENCED_TOGETHER = 16
 TRIES_MAX = 20
 """How often the last change is tried while others, slow ones, still write below the stream."""
 
@@ -44,12 +48,13 @@ async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None 
     raw = await client.records.read(where)
     if raw is not None and not get(StreamRecord, raw.value, where).deleting:
         raise MetadataConflict(f"stream {stream_id} has a name: nothing of it is deleted")
-    store = ChainStore(client.records, stream_id, client.config.metadata_timeout)
+    store = ChainStore(client.records, stream_id, client.config.metadata_timeout, is_deleter=True)
     try:
         known = await _condemned(deleter, store)
     except StreamNotFound:
         await delete_leftovers(deleter, stream_id)
         return
+    await _fence(client, [row.ledger_id for row in known.chain.open_rows])
     known = await _delete_ledgers(deleter, store, known)
     for _ in range(TRIES_MAX):
         await delete_leftovers(deleter, stream_id)
@@ -82,10 +87,16 @@ async def _condemned(deleter: Deleter, store: ChainStore) -> VersionedChain:
         # Nobody can change such a chain, so no ledger comes to it; one page of a damaged chain is as bad as the chain.
         owner = stream_id.encode()
         mine = [one.ledger_id async for one in client.list_ledgers() if one.metadata.custom.get(STREAM_KEY) == owner]
+        await _fence(client, mine)
         await deleter.ledgers_of(stream_id, (), mine, REASON)
         empty = Chain(stream_id, owner=CONDEMNED, is_sealed=True)
         (version,) = await client.records.change(Change(store.path, put_chain(empty), raw.version))
         return VersionedChain(empty, version)
+
+
+async def _fence(client: Client, ledger_ids: Sequence[int]) -> None:
+    """Fence ledgers, as far as their bookies answer; a closed one costs a look at its metadata."""
+    await gathered(client.fence, ledger_ids, FENCED_TOGETHER)
 
 
 async def _delete_ledgers(

@@ -200,21 +200,22 @@ class Catalog:
 
     def context_by_id(self, stream_id: str, name: str, place: Place) -> StreamContext:
         """Return what works with a stream of this id in this namespace."""
-        store = self._store_of(stream_id)
+        store = self._store_of(stream_id, name)
         above = tuple(level.id for level in place.levels)
         policy = PolicySource(self.records, stream_id, name, above)
         return StreamContext(self.client, store, name, policy, policy.check_room)
 
-    def _store_of(self, stream_id: str) -> ChainStore:
+    def _store_of(self, stream_id: str, name: str) -> ChainStore:
         store = self._stores.get(stream_id)
         if store is None:
-            store = ChainStore(self.records, stream_id, self._timeout_s)
+            store = ChainStore(self.records, stream_id, self._timeout_s, name)
             self._stores[stream_id] = store
+        store.name = name
         return store
 
     def reading(self, stream_id: str, name: str) -> StreamContext:
         """Return what reads a stream of this id, wherever it is. It has no policy: nothing is written by it."""
-        return StreamContext(self.client, self._store_of(stream_id), name)
+        return StreamContext(self.client, self._store_of(stream_id, name), name)
 
     # --- changing -----------------------------------------------------------------------------------------------
 

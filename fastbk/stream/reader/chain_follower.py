@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from fastbk.errors import Error, MetadataUnavailable, StreamNotFound
 from fastbk.retry import Retry
@@ -25,12 +26,19 @@ class ChainFollower:
         failure: that the stream is gone, or what nobody can mend; None while it is followed.
     """
 
-    def __init__(self, store: ChainStore, chain: Chain, told: asyncio.Event) -> None:
-        """`told` is set whenever either attribute has changed."""
+    def __init__(
+        self,
+        store: ChainStore,
+        chain: Chain,
+        told: asyncio.Event,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`told` is set whenever either attribute has changed; `failed()` is called when `failure` has."""
         self.chain = chain
         self.failure: Error | None = None
         self._store = store
         self._told = told
+        self._failed = failed
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -45,6 +53,8 @@ class ChainFollower:
     def _notify(self) -> None:
         self._changed.set()
         self._told.set()
+        if self.failure is not None:
+            self._failed()
 
     async def _run(self) -> None:
         retry = Retry(AGAIN_S, AGAIN_S_MAX)

@@ -92,7 +92,7 @@ class StreamReader(Generic[GapT]):
             ends.append(await resolve(context, "latest"))
         position, from_key = await self._begin_of(self._start)
         self._follower = ChainFollower(
-            context.store, (await context.store.read()).chain, self._told
+            context.store, (await context.store.read()).chain, self._told, self._moved.set
         )
         self._buffer = buffer_of(context, position, from_key, ends)
         self._read_ahead()

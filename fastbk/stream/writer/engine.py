@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
     AppendUnknown,
@@ -22,6 +21,7 @@ from fastbk.errors import (
     NoSuchLedger,
     QuorumTimeout,
     QuotaExceeded,
+    StreamNotFound,
     WriterFailed,
     WriterFenced,
 )
@@ -174,6 +174,7 @@ class AppendEngine:
             self._give_up(group, self._unknown(self.failure))
             self._settle()
             return
+        current = self.segment
         self.queue.acknowledged(group)
         segment, entry, _ = first
         self.last_dlsn = DLSN(segment, entry, len(group.payloads) - 1)
@@ -181,15 +182,11 @@ class AppendEngine:
             if not waiter.done():
                 waiter.set_result(DLSN(segment, entry, slot))
         self._wake_flushed()
-        current = self.segment
-        if (
-            current is not None
-            and current.in_flight <= FEW_IN_FLIGHT
-            and self.options.publish == "immediate"
-        ):
-            current.ledger.send_lac_soon()
         if self.queue.groups or self.rolling.is_due:
             self._send()
+        if current is not None and self.options.publish == "immediate":
+            # INV-S17: whoever waits runs only when this has returned, and may then keep the loop from all else.
+            current.ledger.send_lac()
         self._progressed()
 
     def _entry_failed(self, group: Group, first: DLSN, error: Error) -> None:
@@ -212,8 +209,12 @@ class AppendEngine:
     def _unknown(self, failure: Error) -> Error:
         """Return the error of an append that was sent, of a writer that ended so."""
         cause = failure.__cause__ or failure
+        if isinstance(failure, StreamNotFound):
+            error: Error = failure.copy()
+            error.outcome = "unknown"
+            return error
         if isinstance(failure, WriterFenced):
-            error: Error = WriterFenced(
+            error = WriterFenced(
                 f"{self._name}: another writer has opened the stream while this append was under way ({cause})."
                 f" It may be kept: read the stream to find out. {_ONLY_THE_WRITER}"
             )
@@ -275,6 +276,11 @@ class AppendEngine:
         """Return what a writer says that this error has ended. The outcome is that of appends that were sent."""
         if isinstance(error, WriterFailed | QuotaExceeded):
             return error.copy()
+        if isinstance(error, StreamNotFound):
+            # The store says so, which knows the stream perhaps only by its id.
+            gone = StreamNotFound(f"{self._name} was deleted: nothing can be appended to it any more")
+            gone.__cause__ = self._loss or error
+            return gone
         if isinstance(error, MetadataConflict):
             # By the chain: another writer has begun an epoch (INV-S16).
             error = self._loss or error

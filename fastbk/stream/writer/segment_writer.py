@@ -153,5 +153,5 @@ class SegmentWriter:
                 _log.info("stream.no_index", ledger_id=self.ledger.ledger_id, reason=str(error))
             else:
                 self.size_bytes += len(entry)
-                self.ledger.send_lac_soon()
+                self.ledger.send_lac()
         await self.ledger.close()

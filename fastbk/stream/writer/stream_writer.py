@@ -26,7 +26,7 @@ from fastbk.stream.chain.changes import seal
 from fastbk.stream.chain.opening import check_bookies, delete_pending, new_owner, open_stream
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import ContextLike, StreamContext, context_of
+from fastbk.stream.context import ContextLike, SharedEnd, StreamContext, context_of
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import put_headers
 from fastbk.stream.writer.backpressure import Backpressure
@@ -35,14 +35,16 @@ from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.queue import with_txids
 
 Data: TypeAlias = bytes | bytearray | memoryview
+PUBLISH_S = 1.0
+"""How long a block that an exception ends waits for bookies to have the LAC."""
 HeadersLike: TypeAlias = Iterable[tuple[str, bytes]]
 
 
 class StreamWriter:
     """Appends to one stream; made by `Stream.writer()`. Safe to share between tasks of one loop.
 
-    `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes, leaving it by an
-    exception aborts. The first append that fails ends the writer (INV-S5); open the stream again and go on behind
+    `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes. Leaving it by an
+    exception aborts: readers see what was acknowledged (INV-S17), and nothing more is waited for. The first append that fails ends the writer (INV-S5); open the stream again and go on behind
     `last_txid`. Cancelling the await of an append's future withdraws nothing.
     """
 
@@ -53,7 +55,7 @@ class StreamWriter:
         self._options = options
         self._engine: AppendEngine | None = None
         self._is_closed = False
-        self._is_ending = False
+        self._end = SharedEnd()
         self.epoch = 0
         """Of this opening; rises with each."""
 
@@ -267,7 +269,11 @@ class StreamWriter:
 
     async def publish(self) -> DLSN | None:
         """Flush, and have readers see it: returns when bookies were told how far they may read."""
-        last, engine = await self.flush(), self._opened()
+        last = await self.flush()
+        await self._publish(self._opened())
+        return last
+
+    async def _publish(self, engine: AppendEngine) -> None:
         current = () if engine.segment is None else (engine.segment,)
         for segment in (*engine.lifecycle.unended, *current):
             if segment.records:
@@ -277,7 +283,6 @@ class StreamWriter:
                     if engine.failure is not None:
                         raise engine.failure.copy() from None
                     continue  # all of it was acknowledged: whoever closes the ledger shows it
-        return last
 
     async def roll(self) -> None:
         """Flush, and end the segment; what comes next goes to a new one. Nothing happens to an empty one.
@@ -320,23 +325,24 @@ class StreamWriter:
         return self.last_dlsn
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Flush, end the segment, and take no more appends. A second call does nothing. Raises what ended the writer.
+        """Flush, end the segment, and take no more appends. Raises what ended the writer.
 
         QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`, counted as
         for `roll`; whoever opens the stream next does that. Cancelled, it is an `abort`; after `timeout` seconds, too.
+        Called again, it waits for the first call's end, and raises the same.
         """
+        limit_s = checked_timeout(timeout)
+        self._is_closed = True
+        engine = self._engine
+        if engine is None:
+            return
         try:
-            async with asyncio.timeout(checked_timeout(timeout)):
-                await self._close()
+            async with asyncio.timeout(limit_s):
+                await self._end.reach(lambda: self._close(engine), self.abort)
         except TimeoutError:
             raise QuorumTimeout(f"{self._context.name}: not closed within {timeout:g} s") from None
 
-    async def _close(self) -> None:
-        engine = self._engine
-        self._is_closed = True
-        if engine is None or self._is_ending:
-            return
-        self._is_ending = True
+    async def _close(self, engine: AppendEngine) -> None:
         try:
             if isinstance(engine.failure, QuotaExceeded):
                 with suppress(TimeoutError):  # its segment is being ended: see `AppendEngine`
@@ -359,7 +365,11 @@ class StreamWriter:
                         await delete_pending(self._context, engine.lifecycle.known)
 
     def abort(self) -> None:
-        """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""
+        """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next.
+
+        Bookies are sent how far readers may see; leaving an `async with` block by an exception also waits until they
+        have it.
+        """
         self._is_closed = True
         if self._engine is not None:
             self._engine.fail(WriterFailed(f"{self._context.name}: the writer was aborted"))
@@ -374,8 +384,13 @@ class StreamWriter:
         elif kind is QuotaExceeded:
             with suppress(Error):
                 await self.close()
-        else:
-            self.abort()
+        elif self._engine is not None:
+            try:
+                with suppress(Error, TimeoutError):
+                    async with asyncio.timeout(PUBLISH_S):
+                        await self._publish(self._engine)
+            finally:
+                self.abort()
 
 
 def _owned(data: Data) -> bytes:

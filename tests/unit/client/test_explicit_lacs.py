@@ -7,101 +7,115 @@ import contextlib
 import functools
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from fastbk.client import explicit_lac_sender, ledger_reader
-from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
-from fastbk.client.pending_request import PendingRequest
+from fastbk.client import ledger_reader
+from fastbk.client.connection import Connection
+from fastbk.client.explicit_lac_sender import UNANSWERED_MAX
 from fastbk.errors import ClientClosed, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
-from fastbk.replication.batch import Buffer
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster, some_turns
 
 
-async def _told(in_flight: int) -> list[int]:
-    """Return the LACs that fakes know when the first entry is acknowledged, and so many behind it are not."""
+class Wire:
+    """What a writer has written to its connections, looked at without a turn of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes = 0
+        write = Connection.write
+
+        def written(connection: Connection, frames: bytes | bytearray | memoryview) -> None:
+            self.writes += 1
+            write(connection, frames)
+
+        monkeypatch.setattr(Connection, "write", written)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, 20])
+async def test_a_lac_is_sent_before_the_call_returns(in_flight: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-C4"""
     async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
         for fake in fakes:
             fake.faults.drop_adds = lambda _, entry_id: entry_id > 0
         writer = await client.create_ledger()
         first, *late = [writer.append_nowait(b"x") for _ in range(1 + in_flight)]
         await first
-        writer.send_lac_soon()
+        wire = Wire(monkeypatch)
+        writer.send_lac()
+        assert wire.writes == 3, "to each bookie, in this turn of the loop"
+        writer.send_lac()
+        assert wire.writes == 3, "the same one is not sent twice"
         held = [fake.ledgers[writer.ledger_id] for fake in fakes]
-        if in_flight <= FEW_IN_FLIGHT:
-            await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
-        else:
-            # What is asked on the same connections is answered behind what was told.
-            reader = await client.open_ledger(writer.ledger_id, recovery=False)
-            await reader.last_add_confirmed()
-        found = [one.lac for one in held]
+        await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
     await asyncio.gather(*late, return_exceptions=True)
-    return found
 
 
-@pytest.mark.parametrize("in_flight", [0, 1, FEW_IN_FLIGHT])
-async def test_a_lac_is_told_while_a_few_entries_are_in_flight(in_flight: int) -> None:
-    assert await _told(in_flight) == [0, 0, 0]
-
-
-async def test_a_lac_is_not_told_while_many_entries_are_in_flight() -> None:
-    assert await _told(FEW_IN_FLIGHT + 1) == [-1, -1, -1]
-
-
-async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(explicit_lac_sender, "_SEND_INTERVAL_S", 60.0)
+async def test_an_entry_that_waits_to_be_sent_carries_the_lac() -> None:
+    """INV-C4"""
     async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
+        fake.faults.drop_adds = lambda _, entry_id: entry_id == 1
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
-        waiting = [writer.append_nowait(b"x")]
-        for _ in range(30):
-            waiting.append(writer.append_nowait(b"x"))
-            assert await waiting.pop(0) >= 0
-            writer.send_lac_soon()
-            writer.send_lac_soon()
-        tells_in_flight = fake.requests - fake.adds - fake.connections
-        assert tells_in_flight <= 4
-        await asyncio.gather(*waiting)
-        # Idle it is told at once, however often it was told before.
-        writer.send_lac_soon()
-        ledger = fake.ledgers[writer.ledger_id]
-        await wait_until_async(lambda: ledger.lac == 30, "the last one was told")
-        assert fake.requests - fake.adds - fake.connections == 5
-
-
-async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
-        writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
-        sent: list[str] = []
-        peer, adds = writer._pipe.peers[0], writer._pipe.adds
-        ask, next_to_send = peer.send_request, adds.next_to_send
-
-        def asked(*arguments: Any) -> PendingRequest:
-            sent.append("told")
-            return ask(*arguments)
-
-        def taken(index: int) -> Buffer | None:
-            frames = next_to_send(index)
-            if frames is not None:
-                sent.append("entry")
-            return frames
-
-        monkeypatch.setattr(peer, "send_request", asked)
-        monkeypatch.setattr(adds, "next_to_send", taken)
-        first = writer.append_nowait(b"0")
-        first.add_done_callback(lambda _: writer.send_lac_soon())
+        first, second = writer.append_nowait(b"0"), writer.append_nowait(b"1")
         await first
-        await writer.append(b"1")
-        assert sent == ["entry", "entry", "told"]
+        third = writer.append_nowait(b"2")  # is encoded in the next turn of the loop, as one is in flight
+        before = fake.requests
+        writer.send_lac()
+        await wait_until_async(lambda: fake.requests == before + 1, "it was sent")
         ledger = fake.ledgers[writer.ledger_id]
-        await wait_until_async(lambda: ledger.lac == 0, "it was told")
+        assert ledger.lac == 0
+    await asyncio.gather(second, third, return_exceptions=True)
+
+
+async def test_a_bookie_that_answers_no_lac_is_sent_only_so_many() -> None:
+    """INV-B1"""
+    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        silent = fakes[1]
+        await wait_until_async(lambda: silent.adds == 1, "it has answered")
+        silent.faults.silent = True
+        before = silent.requests
+        for _ in range(UNANSWERED_MAX + 50):
+            await writer.append(b"x")
+            writer.send_lac()
+        expected = before + UNANSWERED_MAX + 50 + UNANSWERED_MAX
+        await wait_until_async(lambda: silent.requests >= expected, "it has read all")
+        await some_turns()
+        assert silent.requests == expected
+        silent.faults.silent = False
+
+
+async def test_a_timer_sends_the_lac_while_entries_wait_for_their_quorum() -> None:
+    """INV-C4"""
+    async with fake_cluster(explicit_lac_interval=0.01) as (client, fakes, _):
+        for fake in fakes:
+            fake.faults.drop_adds = lambda _, entry_id: entry_id > 0
+        writer = await client.create_ledger()
+        first, *late = [writer.append_nowait(b"x") for _ in range(30)]
+        await first
+        held = [fake.ledgers[writer.ledger_id] for fake in fakes]
+        await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
+    await asyncio.gather(*late, return_exceptions=True)
+
+
+@pytest.mark.parametrize("end", ["abandoned", "failed", "client closed"])
+async def test_a_writer_that_ends_sends_its_lac_first(end: str) -> None:
+    """INV-C4"""
+    async with fake_cluster(explicit_lac_interval=60.0) as (client, fakes, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        held = [fake.ledgers[writer.ledger_id] for fake in fakes]
+        assert [one.lac for one in held] == [-1, -1, -1]
+        if end == "abandoned":
+            writer.abandon(ClientClosed("it was given up"))
+        elif end == "failed":
+            writer._pipe.end(ClientClosed("it has failed"))
+        else:
+            await client.close()
+        await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
 
 
 async def test_bookies_that_were_restarted_learn_the_lac_of_an_idle_writer() -> None:
@@ -138,7 +152,7 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
             before = sum(fake.requests for fake in fakes)
             for entry_id in range(1, ENTRIES + 1):
                 await writer.append(b"%d" % entry_id)
-                writer.send_lac_soon()
+                writer.send_lac()
                 entry = await waiting
                 assert (entry.entry_id, bytes(entry.data)) == (entry_id, b"%d" % entry_id)
                 waiting = asyncio.ensure_future(anext(tail))

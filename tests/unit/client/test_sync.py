@@ -141,7 +141,7 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "abandon",
         "block",
         "mark_forked",
-        "send_lac_soon",  # for streams' writers, which are asyncio's
+        "send_lac",  # for streams' writers, which are asyncio's
         "tool_io",
         "admit",
         "room",

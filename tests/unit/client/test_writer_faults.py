@@ -12,6 +12,7 @@ from fastbk.client.request_ids import SEQUENCE_MAX
 from fastbk.errors import (
     Error,
     LedgerFenced,
+    NoSuchLedger,
     QuorumTimeout,
     ReplicationConflict,
 )
@@ -22,7 +23,7 @@ from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import by_id, fake_cluster, taken_over
 
-FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
+NO_LEDGER, FENCED, CONFLICT, READ_ONLY, TOO_MANY = 10, 20, 22, 24, 25
 
 
 @pytest.mark.parametrize(
@@ -249,4 +250,59 @@ async def test_a_bookie_that_stays_silent_meanwhile_is_found_all_the_same() -> N
         stand_still(0.6)
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
         assert silent.bookie_id not in writer.stats().ensemble
+        await writer.close()
+
+
+async def test_the_writer_of_a_deleted_ledger_is_told_by_its_next_append() -> None:
+    """INV-S19: the deletion fences first."""
+    async with fake_cluster() as (client, fakes, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await client.delete_ledger(writer.ledger_id)
+        assert all(fake.ledgers[writer.ledger_id].fenced for fake in fakes)
+        begun_s = time.monotonic()
+        with pytest.raises(NoSuchLedger, match="was deleted"):
+            await writer.append(b"y")
+        assert time.monotonic() - begun_s < 1.0
+        with pytest.raises(NoSuchLedger):
+            await writer.close()
+
+
+async def test_bookies_that_have_deleted_a_ledger_end_its_writer_at_once() -> None:
+    """Also where somebody has deleted it who fences nobody."""
+    async with fake_cluster() as (client, fakes, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        store.delete_ledger(writer.ledger_id)
+        for fake in fakes:
+            fake.faults.refuse_adds = lambda _, __: NO_LEDGER
+        begun_s = time.monotonic()
+        with pytest.raises(NoSuchLedger, match="was deleted"):
+            await writer.append(b"y")
+        assert time.monotonic() - begun_s < 1.0
+
+
+async def test_a_ledger_whose_bookies_are_silent_is_deleted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastbk.client.client.FENCE_S", 0.05)
+    async with fake_cluster() as (client, fakes, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        for fake in fakes:
+            fake.faults.silent = True
+        await client.delete_ledger(writer.ledger_id)
+        assert store.read_ledgers([writer.ledger_id]) == [None]
+
+
+async def test_one_bookie_that_says_deleted_is_replaced_while_metadata_says_otherwise() -> None:
+    """INV-E5: its word alone ends no writer."""
+    async with fake_cluster(4) as (client, fakes, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        liar = by_id(fakes, writer.metadata.fragments[-1].ensemble[0])
+        liar.faults.refuse_adds = lambda _, __: NO_LEDGER
+        await writer.append(b"y")
+        await wait_until_async(
+            lambda: liar.bookie_id not in writer.metadata.fragments[-1].ensemble, "it was replaced"
+        )
+        await writer.append(b"z")
         await writer.close()

@@ -17,11 +17,14 @@ from fastbk.stream.chain import store
 from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
 from fastbk.stream.janitor import janitor
 from fastbk.stream.janitor.audit import AuditFile, Event
+from fastbk.stream.janitor.idle_rolling import LeftSegments
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
+from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.records import Chunk
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, Counting, FakeClient, Plan, RandomPlan
@@ -34,6 +37,7 @@ from tests.fixtures.fake_streams import (
     new_stream,
     write_segments,
 )
+from tests.fixtures.wait import wait_until_async
 
 HOUR_S = 3600.0
 
@@ -137,6 +141,90 @@ async def test_records_that_a_dead_writer_told_nobody_of_come_to_light(clock: Cl
     clock.ahead_s = 2 * HOUR_S
     assert (await janitor_of(cluster).pass_once()).rolled == 1
     assert (await chain_of(cluster)).end_seq == 3
+
+
+async def left_by_a_dead_writer(cluster: Cluster) -> None:
+    """Append three records whose writer dies before bookies have the LAC of the last two."""
+    writer = await writing(cluster, 3)
+    writer.abort()
+    ledger = next(iter(cluster.ledgers.values()))
+    ledger.visible = ledger.acknowledged = 1
+
+
+async def test_what_a_dead_writer_left_above_its_lac_is_soon_seen() -> None:
+    """INV-S18: by a close of the ledger alone; the chain and its writers' epoch stay."""
+    cluster = Cluster()
+    await new_stream(cluster)
+    await left_by_a_dead_writer(cluster)
+    one = Janitor(as_client(cluster.client()), JanitorOptions(left_after_s=0))
+    async with StreamReader(context_of(cluster.client())) as reader:
+        assert len(await anext(reader.chunks())) == 1
+        before = await chain_of(cluster)
+        assert await one.close_left_segments() == 0, "it may be about to send its LAC"
+        assert await reader.read(timeout=0) is None
+        assert await one.close_left_segments() == 1
+        chunk = await reader.read(timeout=10)
+        assert isinstance(chunk, Chunk) and len(chunk) == 2
+        assert await chain_of(cluster) == before
+        assert await one.close_left_segments() == 0
+    assert one.counts.left_closed == 1
+
+
+async def test_a_lac_has_to_stand_still_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-S18"""
+    cluster = Cluster()
+    await new_stream(cluster)
+    await left_by_a_dead_writer(cluster)
+    ledger = next(iter(cluster.ledgers.values()))
+    left = LeftSegments(as_client(cluster.client()), 25.0)
+    chain = await chain_of(cluster)
+
+    async def look(now_s: float) -> int:
+        left.begin()
+        return await left.close_left(chain, now_s)
+
+    assert [await look(0.0), await look(24.0)] == [0, 0]
+    ledger.visible += 1  # the writer lives
+    assert [await look(26.0), await look(50.0)] == [0, 0]
+    assert await look(51.0) == 1
+
+
+async def test_a_writer_that_was_thought_dead_goes_on_in_another_segment() -> None:
+    """INV-S16: nobody opened the stream, so its writer keeps it."""
+    cluster = Cluster()
+    await new_stream(cluster)
+    writer = await writing(cluster, 3)
+    next(iter(cluster.ledgers.values())).visible = 1
+    one = Janitor(as_client(cluster.client()), JanitorOptions(left_after_s=0))
+    assert [await one.close_left_segments(), await one.close_left_segments()] == [0, 1]
+    assert await writer.append(b"still ours") == DLSN(2, 0, 0)
+    await writer.close()
+    assert (await chain_of(cluster)).end_seq == 4
+
+
+async def test_looking_for_what_is_left_costs_no_metadata_of_ledgers() -> None:
+    cluster = Cluster()
+    for at in range(300):
+        await new_stream(cluster, f"s{at}")
+        (await writing(cluster, 1, f"s{at}")).abort()
+    one = Janitor(as_client(cluster.client()), JanitorOptions(left_after_s=0))
+    await one.close_left_segments()
+    plan = cluster.plan = Counting()
+    assert await one.close_left_segments() == 0
+    assert plan.calls["open"] == 0 and plan.calls["metadata.read"] <= 5
+    assert plan.calls["read"] == 300, "one for each open segment"
+
+
+async def test_looks_go_on_beside_passes() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    await left_by_a_dead_writer(cluster)
+    options = JanitorOptions(interval_s=60, left_check_s=0.05, left_after_s=0)
+    one, stop = Janitor(as_client(cluster.client()), options), asyncio.Event()
+    running = asyncio.create_task(one.run(stop))
+    await wait_until_async(lambda: one.counts.left_closed == 1, "it was closed")
+    stop.set()
+    await asyncio.wait_for(running, 10)
 
 
 async def test_a_cursor_holds_what_it_needs_until_it_expires(clock: Clock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -93,3 +94,41 @@ def test_what_is_acknowledged_is_seen_without_another_append(steps: list[tuple[s
             patch.setattr(module, "AGAIN_S_MAX", 0.01)
         patch.setattr(chain_follower, "LOOK_S", 0.01)
         asyncio.run(_history(steps))
+
+
+def _hidden(cluster: Cluster) -> list[int]:
+    """Return how many acknowledged entries of each ledger readers cannot see at this moment."""
+    return [ledger.acknowledged - ledger.visible for ledger in cluster.ledgers.values()]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 30])
+async def test_readers_see_a_record_before_its_appender_goes_on(tasks: int) -> None:
+    """INV-S17: whatever the appender does then, such as to keep the loop for itself."""
+    cluster = Cluster()
+    await new_stream(cluster)
+    async with writer_of(cluster, StreamPolicy(roll_bytes=2000), entries_in_flight=3) as writer:
+        await writer.append(b"the first one makes a segment")
+
+        async def append(number: int) -> None:
+            for at in range(10):
+                await writer.append(b"%d" % number * (1 + at))
+                assert not any(_hidden(cluster))
+
+        await asyncio.gather(*map(append, range(tasks)))
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("publish", ["immediate", "piggyback"])
+async def test_readers_see_what_a_block_that_failed_has_appended(publish: str) -> None:
+    """INV-S17"""
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    with suppress(_Stop):
+        async with writer_of(cluster, publish=publish) as writer:
+            await writer.append(b"0")
+            raise _Stop
+    async with StreamReader(context) as reader:
+        assert await _read(reader, 1) == [0]
