@@ -24,6 +24,11 @@ from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConf
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.reading import ReadRange
 
+POLL_SPREAD = 1.5
+"""A poll is longer than it has to be by up to this factor."""
+POLL_S_MAX = 60.0
+"""No bookie lets a request wait longer."""
+
 
 class LedgerReader:
     """Reads one ledger; made by `Client.open_ledger`. Safe to share between tasks of one loop.
@@ -265,11 +270,13 @@ class LedgerReader:
                 yield [Batch(self.ledger_id, [entry])]
 
     async def _poll(self, position: EntryId, follower: LedgerFollower) -> LacNews:
-        """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval`."""
+        """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval` and a bit."""
         self._check()
         if follower.failure is not None:
             raise follower.failure
-        options = PollOptions(wait_s=self._config.poll_interval, pacing=pacing_of(self._config))
+        # Readers that were opened together do not ask together for ever.
+        wait_s = min(POLL_S_MAX, self._config.poll_interval * random.uniform(1.0, POLL_SPREAD))
+        options = PollOptions(wait_s=wait_s, pacing=pacing_of(self._config))
         order = self._prefer.at(self._loop.time())
         poll = PollLac(self.ledger_id, self.metadata, position, options, order)
         done: asyncio.Future[None] = self._loop.create_future()
@@ -294,7 +301,7 @@ class LedgerReader:
             follower.pause()
             runner.stop()
         heard = runner.value()
-        if heard.lac < position and not self.metadata.is_closed:
+        if heard.fenced and heard.lac < position and not self.metadata.is_closed:
             follower.check()
         return heard
 

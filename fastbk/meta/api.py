@@ -163,7 +163,11 @@ def deleted_before(ledger_id: LedgerId) -> MetadataConflict:
 
 
 class Watch(Protocol):
-    """A subscription. Its callback runs in a thread of the store's and must only hand over."""
+    """A subscription. Its callback runs in a thread of the store's and must only hand over.
+
+    INV-M16: until it is closed it tells of every change, also of one while the store's connection was lost. Whoever
+    waits for a change looks at nothing meanwhile.
+    """
 
     def close(self) -> None:
         """End it; the callback may run once more if it was about to."""

@@ -92,9 +92,10 @@ class SqliteStore:
         self._file = SqliteFile(
             path, timeout_s, may_make=may_make, in_memory=in_memory, instance_id=new_instance_id
         )
-        self._watcher = Watcher(
-            self._state_of, MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
-        )
+        interval_s = MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
+        # Of a store in memory nobody can read while another connection writes, not even the mark.
+        mark = None if in_memory else self._file.mark
+        self._watcher = Watcher(self._state_of, interval_s, self._states_of, mark)
         self.records = SqliteRecords(self._file, self._watcher)
         self.marks = ReplicaMarks(self.records)
         self.coordination = RecordCoordination(self.records, lease_s, clock)
@@ -363,6 +364,16 @@ class SqliteStore:
         if isinstance(subject, int):
             return self._file.row("SELECT version FROM ledgers WHERE ledger_id = ?", subject)
         return self.records.state_of(subject)
+
+    def _states_of(self, subjects: Sequence[Subject]) -> list[object]:
+        """Return the states of several, of ledgers and records by one query each."""
+        ledger_ids = [one for one in subjects if isinstance(one, int)]
+        select = "SELECT ledger_id, version FROM ledgers WHERE ledger_id IN (SELECT value FROM json_each(?))"
+        rows = self._file.rows(select, json.dumps(ledger_ids)) if ledger_ids else []
+        known: dict[Subject, object] = dict.fromkeys(ledger_ids)
+        known |= {ledger_id: (version,) for ledger_id, version in rows}
+        known |= self.records.states_of([one for one in subjects if isinstance(one, str)])
+        return [self._state_of(one) if one is None else known[one] for one in subjects]
 
     # --- connection --------------------------------------------------------------------------------------------
 

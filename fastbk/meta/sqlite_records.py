@@ -97,3 +97,13 @@ class SqliteRecords:
         if kind == "/":
             return self.children(path)
         return self._file.row("SELECT version FROM records WHERE path = ?", path)
+
+    def states_of(self, subjects: Sequence[str]) -> dict[str, object]:
+        """Return the same of several subjects; of all records by one query."""
+        paths = [one[1:] for one in subjects if one[0] != "/"]
+        select = "SELECT path, version FROM records WHERE path IN (SELECT value FROM json_each(?))"
+        rows = self._file.rows(select, json.dumps(paths)) if paths else []
+        versions = {path: (version,) for path, version in rows}
+        return {
+            one: self.children(one[1:]) if one[0] == "/" else versions.get(one[1:]) for one in subjects
+        }

@@ -110,6 +110,6 @@ class PollOptions:
         pacing: of the requests beyond their wait, and of asking again those that fail.
     """
 
-    wait_s: float = 1.0
+    wait_s: float = 30.0
     grace_s: float = 0.005
     pacing: Pacing = field(default_factory=Pacing)

@@ -224,20 +224,41 @@ class Cursor(Generic[GapT]):
             self._room.set()
         return Kept(parts.flusher, parts.acks.changes)
 
-    async def ack_one(self, done: Record | DLSN) -> None:
-        """This record is done, whatever is before it; `flush` has that kept now.
+    def ack_one(self, done: Record | DLSN) -> Awaitable[None]:
+        """This record is done, whatever is before it; awaiting the result has that kept now.
 
-        While 10,000 ranges of such records lie behind the mark it waits until there are fewer. Raises CursorFenced.
+        What is not awaited is kept in groups. While 10,000 ranges of such records lie behind the mark there is no room
+        for more: then only who awaits has it acknowledged, once there are fewer. Raises CursorFenced, ConfigError.
         """
         parts = self._alive()
         seq, dlsn = self._place(parts, done)
+        if parts.acks.has_room(seq) or parts.acks.is_done(seq):
+            self._take_one(parts, seq, dlsn)
+            return Kept(parts.flusher, parts.acks.changes)
+        return self._ack_one_later(parts, seq, dlsn)
+
+    async def _ack_one_later(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
+        await self._until_room(parts, seq)
+        self._take_one(parts, seq, dlsn)
+        await parts.flusher.until(parts.acks.changes)
+
+    async def _until_room(self, parts: _Parts, seq: int) -> None:
         while not parts.acks.has_room(seq) and not parts.acks.is_done(seq):
             self._room.clear()
             await self._room.wait()
             parts.flusher.check()
+
+    def _take_one(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
         if parts.acks.ack_one(seq, dlsn):
             parts.flusher.touch()
             self._room.set()
+
+    async def _ack_one_unkept(self, done: Record | DLSN) -> None:
+        """For `fastbk.sync`: wait for room only."""
+        parts = self._alive()
+        seq, dlsn = self._place(parts, done)
+        await self._until_room(parts, seq)
+        self._take_one(parts, seq, dlsn)
 
     @staticmethod
     def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:

@@ -89,7 +89,14 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
 
         return self._loop.call(acted)
 
-    ack_one = blocking(Cursor.ack_one)
+    def ack_one(self, done: Record | DLSN) -> PendingAck:
+        """This record is done, whatever is before it; waits while 10,000 ranges of such records lie behind the mark.
+
+        `result()` has it kept now. Raises CursorFenced, ConfigError.
+        """
+        self._call(lambda inner: inner._ack_one_unkept(done))
+        return PendingAck(self.flush)
+
     backlog = blocking(Cursor.backlog)
 
     def flush(self) -> None:

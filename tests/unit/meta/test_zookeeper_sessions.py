@@ -77,6 +77,7 @@ def test_after_an_expired_session_all_goes_on(
 def test_a_change_while_there_was_no_connection_is_told(
     far: ZooKeeperStore, near: ZooKeeperStore, proxy: TcpProxy
 ) -> None:
+    """INV-M16: readers rely on it, and look at nothing by themselves."""
     near.create_ledger(7, metadata())
     near.create_ledger(8, metadata())
     told: list[object] = []

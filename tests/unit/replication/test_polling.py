@@ -231,6 +231,59 @@ def test_silence_of_all_is_an_error_in_the_end() -> None:
     assert caught.value.entry_id == 4
 
 
+LONG = {"wait_s": 30.0}
+LONG_LEFT_S = 30.0 - OPTIONS.grace_s
+
+
+def test_an_idle_poll_costs_one_request_of_each_member() -> None:
+    """Bookies count whole milliseconds: their answers may come just before the end of the poll, or behind it."""
+    for early_s in (0.002, -0.1):
+        client, poll = poll_of(world_of(5), 4, **LONG)
+        if early_s < 0:
+            client.deliver(sleeping(client, LONG_LEFT_S))
+        else:
+            client.now_s = 30.0 - early_s
+        client.complete(at(client, "b0"), Reply(Status.OK, lacs=(3,)))
+        assert poll.value() == LacNews(3)
+        assert sorted(one.bookie_id for one in client.log if isinstance(one, SendRequest)) == ["b0", "b1", "b2"]
+
+
+def test_answers_at_the_end_of_a_long_wait_have_the_time_of_a_request() -> None:
+    client, poll = poll_of(world_of(5), 4, **LONG)
+    client.deliver(sleeping(client, LONG_LEFT_S))
+    assert sleeping(client, PACING.request_timeout_s)
+    client.now_s += 0.9
+    client.complete(at(client, "b0"), Reply(Status.OK, lacs=(3,)))
+    assert poll.value() == LacNews(3)
+
+
+def test_the_loss_of_all_members_is_known_long_before_the_end_of_a_long_wait() -> None:
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4, **LONG)
+    for name in harness.bookies:
+        client.complete(at(client, name), NotEnoughBookies("lost"))
+    client.deliver(sleeping(client, PACING.give_up_s))
+    with pytest.raises(NotEnoughBookies, match="tail again"):
+        poll.value()
+
+
+def test_a_member_that_failed_waits_shortly_until_it_has_answered_well() -> None:
+    """A request that waits says nothing of the bookie: two that went and came one after the other are not gone."""
+    client, poll = poll_of(world_of(5), 4, **LONG)
+    client.complete(at(client, "b0"), NotEnoughBookies("lost"))
+    client.complete(at(client, "b1"), NotEnoughBookies("lost"))
+    client.complete(at(client, "b2"), NotEnoughBookies("lost"))
+    giving_up = sleeping(client, PACING.give_up_s)
+    client.deliver(sleeping(client, PACING.pause_min_s))
+    (again,) = client.asks(ReadLac)
+    assert again.request.wait_s == PACING.pause_max_s  # type: ignore[union-attr]
+    client.complete(again, Reply(Status.OK, lacs=(3,)))
+    (long,) = client.asks(ReadLac)
+    assert long.request.wait_s > 25  # type: ignore[union-attr]
+    assert giving_up.tag not in client.pending
+    assert not poll.is_finished
+
+
 def test_lost_members_are_asked_again_after_pauses_while_others_wait() -> None:
     harness = world_of(5)
     client, poll = poll_of(harness, 4)

@@ -75,20 +75,6 @@ async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
         await chunks.aclose()
 
 
-async def test_a_lost_watch_stops_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    # DistributedLog's reader stood still for ever, without an error (B15).
-    monkeypatch.setattr("fastbk.stream.reader.chain_follower.LOOK_S", 0.02)
-    cluster = Cluster()
-    context = await new_stream(cluster)
-    async with StreamReader(context) as reader:
-        reading = asyncio.ensure_future(reader.read())
-        await turns()
-        cluster.watchers.clear()
-        async with writer_of(cluster) as writer:
-            await writer.append(b"x")
-            assert len(await asyncio.wait_for(reading, 5)) == 1
-
-
 async def test_a_reader_fences_nobody() -> None:
     cluster = Cluster()
     context = await new_stream(cluster)
