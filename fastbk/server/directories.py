@@ -8,6 +8,7 @@ writes behind its back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
-from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, tighten
+from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, open_found, tighten
 from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def _open(directory: Path) -> DirectoryLock:
         descriptor, is_new = _open_file(directory / LOCK_NAME)
     except OSError as error:
         DirectoryLock(directory, -1, made).take_back()
-        raise StorageError(f"{directory}: cannot be used: {error.strerror}") from error
+        is_no_file = error.errno in (errno.ELOOP, errno.EISDIR, errno.EMEDIUMTYPE)
+        where = error.filename if is_no_file else directory
+        raise StorageError(f"{where}: cannot be used: {error.strerror}") from error
     return DirectoryLock(directory, descriptor, made, is_new=is_new)
 
 
@@ -166,6 +169,7 @@ def _open_file(path: Path) -> tuple[int, bool]:
         except FileExistsError:
             # It may have been taken back by now.
             with contextlib.suppress(FileNotFoundError):
+                os.close(open_found(path))  # raises for a pipe, a device or a link
                 return os.open(path, flags), False
 
 
