@@ -27,7 +27,8 @@ def opener(path: str, flags: int) -> int:
 def open_found(path: str | os.PathLike[str]) -> int:
     """Open a file that lies in a directory of others, for reading. Raises OSError, which says what it is instead.
 
-    A pipe would be waited for without end, a device may do something when it is opened, and a link may lead anywhere.
+    A pipe would be waited for without end, a device may do something when it is opened, and a link may lead anywhere
+    (INV-D4).
     """
     name = os.fspath(path)
     _check_is_file(os.lstat(name).st_mode, name)

@@ -32,10 +32,10 @@ HEADER_BYTES = HEADER.size + 4
 BLOCK_BYTES = 4096
 BODY_BYTES_MAX = 64 << 20
 SLOTS = ("manifest.0", "manifest.1")
-Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""What counts files and bytes: native code takes no others."""
-Signed = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-SALT_END = 1 << 64
+Number = Annotated[int, msgspec.Meta(ge=0)]
+"""What counts files and bytes; below `NUMBER_END`, as all: native code takes no others."""
+Signed = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
+NUMBER_END = 1 << 64
 FLUSH, COMPACTION = "flush", "compaction"
 
 
@@ -55,7 +55,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     log_id: Number
-    salt: int
+    salt: Number
     durable_bytes: Number
     live_bytes: Signed
     sealed: bool
@@ -130,13 +130,18 @@ def decode(raw: bytes, name: str = "manifest") -> Manifest:
         manifest = msgspec.json.decode(body, type=Manifest)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"{name}: {error}") from None
-    if not all(0 <= log.salt < SALT_END for log in manifest.logs):
-        raise CorruptDataError(f"{name}: a log has a salt that none has")
+    parts = (manifest, *manifest.locations, *manifest.logs, *manifest.damage)
+    if max(map(_largest_number, parts)) >= NUMBER_END:
+        raise CorruptDataError(f"{name}: it has numbers that no file has")
     if manifest.generation != generation:
         raise CorruptDataError(
             f"{name}: generation {manifest.generation} under a header of {generation}"
         )
     return manifest
+
+
+def _largest_number(part: msgspec.Struct) -> int:
+    return max(value for value in msgspec.structs.astuple(part) if isinstance(value, int))
 
 
 class ManifestSlots:

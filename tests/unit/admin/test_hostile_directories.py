@@ -112,6 +112,7 @@ def test_a_link_to_another_directory_is_not_followed_and_nothing_is_written_ther
 )
 @pytest.mark.parametrize("what", ["pipe", "link", "directory"])
 def test_what_is_no_file_is_told_and_not_waited_for(image: Image, name: str, what: str) -> None:
+    """INV-D4."""
     directory = image.journal if name.endswith((".journal", "lock", "VERSION")) else image.ledgers
     path = directory / name
     path.unlink(missing_ok=True)

@@ -33,7 +33,7 @@ take_lock(int fd, uint32_t timeout_ms)
 }
 
 /* Others may have put anything under a file's name: opening a FIFO would wait for ever, a device may do something at a
- * read.  A link may lead out of the directory, so none is followed. */
+ * read.  A link may lead out of the directory, so none is followed (INV-D4). */
 static int32_t
 check_is_file(int fd)
 {
