@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, tighten
+from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, open_found, tighten
 from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def _open(directory: Path) -> DirectoryLock:
         descriptor, is_new = _open_file(directory / LOCK_NAME)
     except OSError as error:
         DirectoryLock(directory, -1, made).take_back()
-        text = f"{directory}: cannot be used: {error.strerror}"
+        is_no_file = error.errno in (errno.ELOOP, errno.EISDIR, errno.EMEDIUMTYPE)
+        text = f"{error.filename if is_no_file else directory}: cannot be used: {error.strerror}"
         if next_step := _NEXT_STEPS.get(error.errno or 0):
             raise ConfigError(f"{text}. {next_step}") from error  # starting again does not change it
         raise StorageError(text) from error
@@ -181,6 +182,7 @@ def _open_file(path: Path) -> tuple[int, bool]:
         except FileExistsError:
             # It may have been taken back by now.
             with contextlib.suppress(FileNotFoundError):
+                os.close(open_found(path))  # raises for a pipe, a device or a link
                 return os.open(path, flags), False
 
 

@@ -26,6 +26,7 @@ from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.model import cookie as cookies
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
+from fastbk.printable_text import printable
 from fastbk.server.identity import Directory, content_of, places, stamp_cookies
 from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie_file as cookie_file
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
 
 LEDGERS_AT_ONCE = 1000
+SHOWN_MAX = 300
 OWN_FILES = (*SLOTS, DELETION_LOG_NAME, limbo.NAME, identity.NAME)
 
 
@@ -114,14 +116,15 @@ def check_source(plan: ImportPlan, store: MetadataStore) -> bytes | None:
         )
     for where, cookie in found:
         if cookie.bookie_id != plan.bookie_id:
+            theirs = repr(printable(cookie.bookie_id, SHOWN_MAX))
             raise StorageError(
-                f"{where} is that of bookie {cookie.bookie_id!r}, not of {plan.bookie_id!r}. Set [bookie] id to"
-                f" {cookie.bookie_id!r}, which its ledgers name, or name other directories"
+                f"{where} is that of bookie {theirs}, not of {plan.bookie_id!r}. Set [bookie] id to"
+                f" {theirs}, which its ledgers name, or name other directories"
             )
         if instance_id and cookie.instance_id and cookie.instance_id != instance_id:
             raise StorageError(
-                f"{where} is of the cluster with the instance id {cookie.instance_id}, the metadata store of"
-                f" {instance_id}. Correct metadata.uri"
+                f"{where} is of the cluster with the instance id {printable(cookie.instance_id, SHOWN_MAX)},"
+                f" the metadata store of {instance_id}. Correct metadata.uri"
             )
     return in_metadata
 
