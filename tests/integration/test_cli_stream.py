@@ -92,6 +92,61 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
     assert "has ended" in cli.fails("stream", "append", "lines/a", stdin=b"x")
 
 
+def _append(uri: str, name: str, payload: bytes) -> None:
+    with fastbk.sync.connect(uri) as client, client.namespace("resumed").stream(name).writer() as writer:
+        writer.append(payload).result()
+
+
+def test_resume_is_refused_where_others_have_appended(cli: Cli, cluster: LocalCluster) -> None:
+    """A line's number says nothing of who has used it as a transaction id."""
+    cli("namespace", "create", "resumed", "--exist-ok")
+    lines = [b"%d\n" % one for one in range(1, 9)]
+    cli("stream", "append", "resumed/a", "--create", "--resume", stdin=b"".join(lines[:5]))
+    _append(cluster.metadata_uri, "a", b"by another")
+    said = cli.fails("stream", "append", "resumed/a", "--resume", stdin=b"".join(lines), code=2)
+    assert "line 6 is not its last record" in said and "Nothing was appended" in said
+    assert cli.json("stream", "info", "resumed/a")["records"] == 6
+    # The other way round, where the lines are the same: a first attempt without it.
+    cli("stream", "append", "resumed/b", "--create", stdin=b"x\nx\n")
+    said = cli.fails("stream", "append", "resumed/b", "--resume", stdin=b"x\nx\nx\n", code=2)
+    assert "number 2 and has the transaction id 1" in said
+    # A stream that is longer than the input, which is another one or was cut.
+    cli("stream", "append", "resumed/c", "--create", "--resume", stdin=b"".join(lines))
+    said = cli.fails("stream", "append", "resumed/c", "--resume", stdin=b"new\n", code=2)
+    assert "no line has the transaction id of its last record, 8" in said
+    assert cli.json("stream", "append", "resumed/c", "--resume", stdin=b"".join(lines))["passed_over"] == 8
+    assert cli.json("stream", "append", "resumed/c", "--resume")["records"] == 0, "no lines, nothing to tell"
+
+
+def test_lines_of_json_are_resumed_only_behind_the_last_record(cli: Cli, cluster: LocalCluster) -> None:
+    cli("namespace", "create", "resumed", "--exist-ok")
+    words = ("stream", "append", "resumed/j", "--json-lines", "--resume")
+    cli(*words, "--create", stdin=b'{"payload": "a", "txid": 10}\n{"payload": "b", "txid": 20}\n')
+    found = cli.json(*words, stdin=b'{"payload": "c", "txid": 30}\n')
+    assert (found["records"], found["passed_over"]) == (1, 0), "the next part, which begins behind all"
+    same = b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 30}\n{"payload": "e", "txid": 40}\n'
+    assert "line 2: it has the txid of the line before, 30" in cli.fails(*words, stdin=same, code=2)
+    _append(cluster.metadata_uri, "j", b"by another")
+    said = cli.fails(*words, stdin=b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 31}\n', code=2)
+    assert "line 2 is not its last record" in said
+
+
+def test_a_line_that_cannot_be_appended_is_named_and_those_before_it_stay(cli: Cli) -> None:
+    cli("namespace", "create", "large", "--exist-ok")
+    lines = b"one\ntwo\n" + bytes(8 << 20) + b"\nfour\n"
+    said = cli.fails("stream", "append", "large/a", "--create", stdin=lines, code=2)
+    assert "line 3: " in said and "2 records, 6 B appended before it" in said
+    assert cli("stream", "read", "large/a", "--payload") == "one\ntwo\n"
+    for bad, text in (
+        (b'{"payload": "", "headers": {"a": "b"}}', "headers must be a list"),
+        (b'{"payload": "", "headers": ["a"]}', "headers must be a list"),
+        (b'{"payload": "", "headers": [{"name": "\\ud800", "value": ""}]}', "surrogates not allowed"),
+    ):
+        said = cli.fails("stream", "append", "large/a", "--json-lines", stdin=b'{"payload": "x"}\n' + bad, code=2)
+        assert "line 2: " in said and text in said
+    assert cli.json("stream", "info", "large/a")["records"] == 5
+
+
 def test_lines_of_json_carry_keys_headers_and_ids(cli: Cli) -> None:
     cli("namespace", "create", "lines", "--exist-ok")
     cli("stream", "create", "lines/j", "lines/k")
