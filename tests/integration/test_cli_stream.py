@@ -44,7 +44,7 @@ def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
     cli("namespace", "set", "a/b", "--inherit", "roll_bytes")
     assert cli.json("namespace", "info", "a/b")["policy"] == {"roll_age_s": 7200.0}
     text = cli("namespace", "info", "a/b")
-    assert "roll_age_s             7200.0       set here" in text and "inherited" in text
+    assert "roll_age_s             7200.0       set here" in text and "default" in text
     assert cli("namespace", "list") == "a\n"
     assert cli("namespace", "list", "-r") == "a\na/b\n"
     assert cli("namespace", "rename", "a/b", "c") == "a/c\n"
@@ -308,10 +308,12 @@ def test_a_policy_is_told_in_words_with_where_each_value_is_from(cli: Cli) -> No
     cli("stream", "create", "words/a", "--set", "retention_age=7d")
     for info in (cli("namespace", "info", "words"), cli("stream", "info", "words/a")):
         lines = {line.split()[0]: line.split()[1:] for line in info.splitlines()}
-        assert lines["roll_age_s"] == ["7200.0", "inherited", "2", "h"]
-        assert lines["hard_bytes"] == ["0", "inherited", "no", "limit"]
+        assert lines["roll_age_s"] == ["7200.0", "default", "2", "h"]
+        assert lines["hard_bytes"] == ["0", "default", "no", "limit"]
         assert lines["roll_bytes"][-2:] == ["64.0", "MiB"]
-        assert lines["ensemble"] == ["3", "inherited"]
+        origin = "set here" if "namespace  words" in info else "from words"
+        assert lines["roll_bytes"][1:3] == origin.split()
+        assert lines["ensemble"] == ["3", "default"]
     assert lines["retention_age_s"] == ["604800.0", "set", "here", "7", "d"]
     assert "7d" in cli.fails("stream", "set", "words/a", "--set", "roll_age=soon", code=2)
 

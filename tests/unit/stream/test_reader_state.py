@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
+from fastbk.stream.chain.changes import truncate
+from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.reader.stream_reader import Lag, StreamReader
@@ -17,6 +20,7 @@ from fastbk.stream.records import Chunk, Record
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
+from tests.fixtures.wait import wait_until_async
 
 
 async def turns(count: int = 200) -> None:
@@ -73,6 +77,19 @@ async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
         chunk = await asyncio.wait_for(reading, 5)
         assert isinstance(chunk, Chunk) and len(chunk) == 10, "decoded together"
         await chunks.aclose()
+
+
+@pytest.mark.parametrize("make", [StreamReader, lambda context: Cursor(context, "c")])
+async def test_truncated_records_are_no_lag(make: Callable[[StreamContext], StreamReader | Cursor]) -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    await filled(cluster, [4, 6, 2], 5)
+    async with make(context) as reader:
+        await reader.read(3)
+        assert reader.lag.records == 57
+        for segment, left in ((2, 40), (3, 10), (4, 0)):
+            await context.store.change(partial(truncate, before=DLSN(segment, 0, 0)))
+            await wait_until_async(partial(lambda left: reader.lag.records == left, left), "what the chain says")
 
 
 async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
