@@ -273,14 +273,14 @@ def test_a_frozen_bookie_ends_when_whoever_froze_it_is_killed(tmp_path: Path) ->
 
 def test_a_forked_child_that_leaves_the_block_stops_nothing() -> None:
     with LocalCluster(1) as cluster:
-        pids = [one.pid for one in cluster.bookies]
+        pids = [dict(one.pids) for one in cluster.bookies]
 
         def child() -> int:
             cluster.__exit__(None, None, None)
             return 0
 
         assert exit_code_of_fork(child) == 0
-        assert [one.pid for one in cluster.bookies] == pids
+        assert [one.pids for one in cluster.bookies] == pids
         with fastbk.sync.connect(cluster.metadata_uri) as client:
             writer = client.create_ledger(1, 1, 1)
             assert writer.append(b"x") == 0
