@@ -65,8 +65,12 @@ class Client:
 
     def __init__(self, uri: str | MetadataStore, config: ClientConfig | None = None) -> None:
         given_store(uri)  # refuses what is neither
+        self._place = uri if isinstance(uri, str) else "a metadata store"
         known = self.config = ClientConfig() if config is None else config
         self._thread = LoopThread(lambda: AsyncClient(uri, known), known.close_timeout)
+
+    def __repr__(self) -> str:
+        return f"<fastbk.sync.Client of {self._place}{'' if self._thread.is_closed is None else ', closed'}>"
 
     def _inner(self) -> AsyncClient:
         """Return the asyncio client. Only on the loop."""

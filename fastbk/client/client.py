@@ -94,6 +94,9 @@ class Client:
         self.repairs = CopyRepairs(self)
         _open_clients.add(self)
 
+    def __repr__(self) -> str:
+        return f"<Client of {self._store.place}{'' if self._store.closed is None else ', closed'}>"
+
     # --- bookies -----------------------------------------------------------------------------------------------
 
     def _bookies_changed(self) -> None:

@@ -58,6 +58,10 @@ class LedgerReader:
         self._replicas_skipped = 0
         self._closed = False
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<LedgerReader of ledger {self.ledger_id}, {state}, entries to {self._lac} known>"
+
     # --- LAC ---------------------------------------------------------------------------------------------------
 
     @property

@@ -90,6 +90,11 @@ class LedgerWriter:
 
     # --- appending ---------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        pipe = self._pipe
+        state = f"next entry {pipe.next_entry_id}, {pipe.entries_in_flight} not acknowledged"
+        return f"<LedgerWriter of ledger {self.ledger_id}: {state if self._blocked is None else self._blocked}>"
+
     def append_nowait(
         self, data: Data, *, entry_id: EntryId | None = None
     ) -> asyncio.Future[EntryId]:

@@ -354,6 +354,11 @@ class Facade(Protocol[A_co]):
         """Await on the loop what `act` returns of the asyncio object."""
 
 
+def facade_text(facade: object, inner: object | None) -> str:
+    """Return what `repr` of an object without `await` says: what the asyncio object says; the loop is not asked."""
+    return f"<{type(facade).__name__}, not open>" if inner is None else f"<fastbk.sync {repr(inner)[1:]}"
+
+
 def blocking(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Facade[A], P], T]:

@@ -118,6 +118,11 @@ class MetadataCalls:
         self._is_single = not (isinstance(uri, str) and (is_zookeeper(uri) or is_gateway(uri)))
 
     @property
+    def place(self) -> str:
+        """Where the metadata is, for messages."""
+        return self._uri if isinstance(self._uri, str) else "a metadata store"
+
+    @property
     def announces_changes(self) -> bool:
         """Whether a watch reports a change when it happens. Files are only polled."""
         return not self._is_single
@@ -152,7 +157,7 @@ class MetadataCalls:
 
     def _unanswered(self, limit_s: float) -> MetadataUnavailable:
         """A store that never answered is more likely to be somewhere else than to be slow."""
-        where = self._uri if isinstance(self._uri, str) else "the metadata store"
+        where = self.place
         hint = "what was asked for may be done yet: read again before retrying"
         if self._store is None and is_zookeeper(where):
             hint = "is ZooKeeper running, and are host and port right?"

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastbk.client.entries import Batch, Entry
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import LoopThread, facade_text
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
 
@@ -19,6 +19,9 @@ class LedgerReader:
         self.ledger_id = inner.ledger_id
         self._thread = thread
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     @property
     def metadata(self) -> LedgerMetadata:

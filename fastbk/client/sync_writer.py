@@ -21,7 +21,7 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.ledger_writer import Data
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import LoopThread, facade_text
 from fastbk.client.sync_pending import Pending, TracedPending
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
@@ -70,6 +70,9 @@ class LedgerWriter:
         self._lac_told: EntryId = -1
         # Whoever waits for room holds the gate; meanwhile nobody may pass.
         self._gate = threading.Lock()
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -33,6 +33,8 @@ from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.positions import DLSN, to_time
 
 _SLOT_MASK = 0xFFFFFFFF
+_SHOWN_BYTES_MAX = 40
+"""Of a payload, in what `repr` returns."""
 _CODEC_AT = 2
 _UNPACKED_RECORDS_MAX = 256 * 1024
 """Of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
@@ -40,7 +42,10 @@ _UNPACKED_RECORDS_MAX = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. `payload` is a view of the chunk that it came in: keep `bytes(record.payload)` to keep it alone."""
+    """One record. `payload` is a view of the chunk that it came in; `value` is a copy, to keep it alone.
+
+    It can be pickled and copied: what comes out has its own payload.
+    """
 
     dlsn: DLSN
     seq: int
@@ -53,9 +58,36 @@ class Record:
     headers: Headers = ()
 
     @property
+    def value(self) -> bytes:
+        """The payload as bytes of its own, as `json.loads` and others want it."""
+        return bytes(self.payload)
+
+    @property
     def time(self) -> datetime:
         """When it was appended, in UTC."""
         return to_time(self.time_us)
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f", key={_shown(self.key)}"
+        headers = f", headers={self.headers!r}" if self.headers else ""
+        sizes = f"{len(self.payload)} bytes {_shown(self.payload)}"
+        return f"<Record {self.dlsn} seq={self.seq} txid={self.txid}{key}{headers}: {sizes}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        given = (self.dlsn, self.seq, self.txid, self.time_us, self.value, self.key, self.headers)
+        return _record_of, given
+
+
+def _record_of(
+    dlsn: DLSN, seq: int, txid: int, time_us: int, value: bytes, key: bytes | None, headers: Headers
+) -> Record:
+    """Return a record that was pickled."""
+    return Record(dlsn, seq, txid, time_us, memoryview(value), key, headers)
+
+
+def _shown(data: bytes | memoryview) -> str:
+    """Return the beginning of what may be long."""
+    return repr(bytes(data[:_SHOWN_BYTES_MAX])) + ("…" if len(data) > _SHOWN_BYTES_MAX else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +142,18 @@ class Chunk(Sequence[Record]):
 
     def __len__(self) -> int:
         return self._last - self._first
+
+    def __repr__(self) -> str:
+        if len(self) == 0:
+            return f"<Chunk of no records of segment {self.segment}>"
+        between = f"{self.first_dlsn} to {self.last_dlsn}"
+        return f"<Chunk of {len(self)} records, {between}, seq from {self.first_seq}, {self.nbytes} bytes>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        base_seq = self.first_seq - self._first - (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
+        tables = (self._heads.tobytes(), self._rows.tobytes())
+        given = (self.segment, self.first_entry_id, base_seq, self.base_txid, bytes(self.data), *tables)
+        return _chunk_part_of, (*given, self._first, self._last)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -257,6 +301,22 @@ class Chunk(Sequence[Record]):
         if dlsn > self.last_dlsn:
             return len(self)
         return bisect_left(range(self._first, self._last), dlsn, key=self._dlsn_of_row)
+
+
+def _chunk_part_of(
+    segment: int,
+    first_entry_id: int,
+    base_seq: int,
+    base_txid: int,
+    data: bytes,
+    heads: bytes,
+    rows: bytes,
+    start: int,
+    stop: int,
+) -> Chunk:
+    """Return a chunk that was pickled."""
+    tables = (memoryview(heads).cast("q"), memoryview(rows).cast("q"))
+    return Chunk(segment, first_entry_id, base_seq, base_txid, data, tables)[start:stop]
 
 
 def chunk_of(

@@ -92,7 +92,7 @@ class Stream:
     ) -> StreamWriter:
         """Return a writer; `async with` opens it and fences whoever wrote before. Options: `WriterOptions`.
 
-        `create`: a stream that is not there is made, as `Namespace.create_stream` does. Raises ConfigError.
+        `create`: a stream that is not there is made, with the namespaces that it is in. Raises ConfigError.
         """
         from fastbk.stream.namespace.namespace import Namespace
         from fastbk.stream.writer.options import writer_options_of
@@ -100,7 +100,11 @@ class Stream:
 
         async def made() -> StreamContext:
             namespace = Namespace(self._catalog, "/".join(self.namespace))
-            await namespace.create_stream(self.name, exist_ok=True)
+            try:
+                await namespace.create_stream(self.name, exist_ok=True)
+            except StreamNotFound:
+                await namespace.create(exist_ok=True)
+                await namespace.create_stream(self.name, exist_ok=True)
             return await self.context()
 
         late = LateContext(self.path, made) if create else self._late()

@@ -33,6 +33,9 @@ class SyncStream:
         self._inner = functools.cache(find)  # only on the loop
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"<fastbk.sync Stream {self.name}>"
+
     def _call(self, act: Callable[[Stream], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner()))
 

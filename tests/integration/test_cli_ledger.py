@@ -12,6 +12,7 @@ import pytest
 
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until
 
 
 @pytest.fixture
@@ -142,6 +143,32 @@ async def main():
     await asyncio.Event().wait()
 asyncio.run(main())
 """
+
+
+def test_what_a_pipe_gives_slowly_is_stored_while_it_stays_open(cli: Cli) -> None:
+    before = set(cli("ledger", "list").split())
+    writer = cli.start("ledger", "write")
+    try:
+        assert writer.stdin is not None
+        for line in ("one\n", "two\n", "begun"):
+            writer.stdin.write(line)
+            writer.stdin.flush()
+        wait_until(lambda: len(set(cli("ledger", "list").split()) - before) == 1, "the ledger")
+        (ledger_id,) = set(cli("ledger", "list").split()) - before
+        wait_until(lambda: cli.raw("ledger", "read", ledger_id, "--raw") == b"one\ntwo\n", "whole lines")
+        writer.kill()
+        writer.communicate(timeout=20)
+        assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
+    finally:
+        cli.end()
+
+
+def test_a_line_that_is_too_large_is_named_and_those_before_it_stay(cli: Cli) -> None:
+    before = set(cli("ledger", "list").split())
+    said = cli.fails("ledger", "write", stdin=b"one\ntwo\n" + bytes(8 << 20) + b"\nfour\n", code=2)
+    assert "line or chunk 3: " in said
+    (ledger_id,) = set(cli("ledger", "list").split()) - before
+    assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
 
 
 def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalCluster) -> None:

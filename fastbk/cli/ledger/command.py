@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import warnings
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from fastbk.cli import export
+from fastbk.cli.input import opened_input, read_chunks, read_lines
 from fastbk.cli.ledger import audit
 from fastbk.cli.ledger.output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import (
@@ -31,12 +33,19 @@ from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import write_payload
-from fastbk.errors import ConfigError, DigestMismatch, Error, NotEnoughBookies, os_errors_as
+from fastbk.errors import (
+    BufferFull,
+    ConfigError,
+    DigestMismatch,
+    Error,
+    NotEnoughBookies,
+    RecordTooLarge,
+)
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
@@ -46,9 +55,6 @@ ENSEMBLE_DEFAULT = 3
 IDLE_S_MAX = 3600.0
 ASKED_AT_ONCE = 32
 GONE = (-1, -1)
-CHUNK_ENTRIES = 256
-CHUNK_BYTES = 256 * 1024
-"""Entries handed to the client at once; it pipelines them by its own window."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,17 +162,20 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
 async def _write(client: Client, options: argparse.Namespace) -> int:
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise ConfigError("--chunk-bytes must be 1 or more")
-    with _source(options.file) as source:
+    entries = size_bytes = 0
+    with opened_input(options.file) as descriptor:
         writer = await _new(client, options)
         progress = ByteProgress(f"ledger {writer.ledger_id}")
-        entries = size_bytes = 0
+        size = options.chunk_bytes
+        # A line keeps its end, so that the entries one behind the other are the file.
+        source = read_lines(descriptor, keep_ends=True) if size is None else read_chunks(descriptor, size)
         try:
-            async with writer:
-                pieces = _pieces(source, options.chunk_bytes)
-                while chunk := await asyncio.to_thread(_chunk, pieces):
-                    await writer.append_many(chunk)
-                    entries += len(chunk)
-                    size_bytes += sum(map(len, chunk))
+            async with writer, contextlib.aclosing(source) as pieces:
+                async for some in pieces:
+                    for entry in some:
+                        await _send(writer, entry, entries)
+                        entries += 1
+                        size_bytes += len(entry)
                     progress.moved(entries, size_bytes)
         finally:
             progress.end()
@@ -174,6 +183,22 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
         note(f"ledger {writer.ledger_id}: {format_entries(entries)}, {format_size(size_bytes)}")
     found = {"ledger_id": writer.ledger_id, "entries": entries, "bytes": size_bytes}
     return print_answer(options, found, str(writer.ledger_id))
+
+
+async def _send(writer: LedgerWriter, entry: bytes, entries: int) -> None:
+    """Append behind all before, without waiting for any; `entries` were before it."""
+    try:
+        try:
+            writer.append_nowait(entry)
+        except BufferFull:
+            await writer.ready()
+            try:
+                writer.append_nowait(entry)
+            except BufferFull:
+                await writer.append(entry)  # so large that it has to go alone
+    except RecordTooLarge as error:
+        await writer.flush()
+        raise RecordTooLarge(f"line or chunk {entries + 1}: {error}; those before it are in the ledger") from error
 
 
 async def _read(client: Client, options: argparse.Namespace) -> int:
@@ -493,31 +518,3 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
     for one in told:
         note(str(one.message))
     return writer
-
-
-def _source(name: str) -> BinaryIO:
-    if name == "-":
-        return sys.stdin.buffer
-    with os_errors_as(ConfigError, name):
-        return open(name, "rb")
-
-
-def _pieces(source: BinaryIO, chunk_bytes: int | None) -> Iterator[bytes]:
-    """Yield the entries; a line keeps its end, so that the entries one behind the other are the file."""
-    if chunk_bytes is None:
-        yield from source
-    else:
-        while piece := source.read(chunk_bytes):
-            yield piece
-
-
-def _chunk(pieces: Iterator[bytes]) -> list[bytes]:
-    """Return some entries, none at the end. Runs in a thread: reading a pipe or a disk may wait."""
-    chunk: list[bytes] = []
-    size_bytes = 0
-    for piece in pieces:
-        chunk.append(piece)
-        size_bytes += len(piece)
-        if len(chunk) >= CHUNK_ENTRIES or size_bytes >= CHUNK_BYTES:
-            break
-    return chunk

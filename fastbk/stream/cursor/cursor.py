@@ -116,8 +116,13 @@ class Cursor(Generic[GapT]):
             self._flush_acks,
             self._room.set,
         )
-        delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises)
+        path = f"{context.name}/{self.name}"
+        delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises, name=path)
         self._parts = _Parts(context, acks, reader, flusher, delivery, store.record.state.epoch)
+
+    def __repr__(self) -> str:
+        where = "not open" if self._parts is None else f"mark {self._parts.acks.mark}"
+        return f"<Cursor {self._given.name}/{self.name}: {where}>"
 
     def _opened(self) -> _Parts:
         if self._parts is None:

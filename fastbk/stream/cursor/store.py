@@ -201,6 +201,7 @@ class CursorStore:
     _records: RecordCalls
     _path: str
     _name: str
+    """With its stream's, for messages."""
     record: CursorRecord
     """As it was last written."""
     _version: int
@@ -220,15 +221,21 @@ class CursorStore:
             except MetadataConflict:
                 found = await self._records.read(self._path)
             if found is None:
-                raise CursorFenced(f"cursor {self._name} was deleted")
+                raise self._fenced("deleted")
             there = get_record(found.value)
             if there.holder != record.holder:
-                raise CursorFenced(f"cursor {self._name} was {_fate(there)}")
+                raise self._fenced(_fate(there))
             self._version = found.version
         raise MetadataUnavailable(f"cursor {self._name}: its record changes again and again")
+
+    def _fenced(self, fate: str) -> CursorFenced:
+        return CursorFenced(
+            f"cursor {self._name} was {fate}. What was acknowledged here and not stored is delivered again. A"
+            " cursor has one holder: open it again only where this process is to be the one"
+        )
 
 
 def _fate(record: CursorRecord) -> str:
     if record.is_deleting:
         return "deleted"
-    return f"opened by {record.holder}: epoch {record.state.epoch}"
+    return f"opened by {record.holder} (epoch {record.state.epoch})"

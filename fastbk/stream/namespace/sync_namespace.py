@@ -81,6 +81,9 @@ class SyncNamespace:
         """Names from the root, with slashes between them; empty for the root."""
         return "/".join(self._path)
 
+    def __repr__(self) -> str:
+        return f"<fastbk.sync Namespace {self.path or 'root'}>"
+
     def _call(self, act: Callable[[Namespace], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner()))
 

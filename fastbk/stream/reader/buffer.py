@@ -84,11 +84,15 @@ class ReadBuffer:
         return self._behind if chunk is None else chunk[self._at :].first_dlsn
 
     def next_seq_in(self, chain: Chain) -> int:
-        """Return the next record's number; before the first one was decoded that of its segment's first, or less."""
+        """Return the next record's number; before the first one was decoded that of its segment's first, or less.
+
+        What is truncated is not next, as far as the chain says how many records that is: by whole segments.
+        """
+        least = _least_seq(chain)
         if self.next_seq != NONE:
-            return self.next_seq
+            return max(self.next_seq, least)
         row = chain.row(self.position.segment)
-        return max(chain.head_seq, NONE if row is None else row.base_seq, 0)
+        return max(least, NONE if row is None else row.base_seq, 0)
 
     @property
     def next_seq(self) -> int:
@@ -289,3 +293,14 @@ def _behind(items: Sequence[Entries], count: int) -> list[Entries]:
             left.append(item if count <= 0 else item.behind(count))
         count -= item.count
     return left
+
+
+def _least_seq(chain: Chain) -> int:
+    """Return a number that all records which are not truncated have at least."""
+    trim, row = chain.trim, chain.row(chain.trim.segment)
+    if row is None:
+        is_behind_all = not chain.rows or trim.segment > chain.rows[-1].number
+        return chain.end_seq if is_behind_all else chain.head_seq
+    if not row.is_open and trim.entry > row.last_entry_id:
+        return max(chain.head_seq, row.base_seq + row.records)
+    return max(chain.head_seq, row.base_seq)

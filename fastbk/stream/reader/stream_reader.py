@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, cast
 
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.context import ContextLike, context_of
+from fastbk.stream.context import ContextLike, context_of, one_at_a_time
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.reader.buffer import ReadBuffer
 from fastbk.stream.reader.chain_follower import ChainFollower
@@ -35,7 +36,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class StreamReader(Generic[GapT]):
-    """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` opens it.
+    """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` or iteration opens it.
 
     `async for record in reader` yields records, `chunks()` many at once (INV-S11). What was truncated or lost is an
     error, raised again until `seek()` passes it, or with `on_gap="yield"` a Gap among the records. Other errors
@@ -139,10 +140,22 @@ class StreamReader(Generic[GapT]):
             raise ClientClosed("the reader is not open: use `async with`")
         return self._buffer, self._follower
 
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<StreamReader of {self._given.name}, closed>"
+        return f"<StreamReader of {self._given.name} at {self._start if self._buffer is None else self.position}>"
+
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[Record | GapT]:
+        """Iterate. What is not open is opened, and closed at the end or when the loop is left."""
+        return self if self._is_closed or self._buffer is not None else self._opened_for_it()
+
+    async def _opened_for_it(self) -> AsyncGenerator[Record | GapT, None]:
+        async with self:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await self.__anext__()
 
     async def __anext__(self) -> Record | GapT:
         """Return the next record, or Gap. Ends behind the last record of a sealed stream, or at the end asked for."""
@@ -162,8 +175,11 @@ class StreamReader(Generic[GapT]):
         `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
         more when something is there, and less than `max_bytes`.
         """
-        while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
-            yield item
+        async with AsyncExitStack() as stack:
+            if self._buffer is None and not self._is_closed:
+                await stack.enter_async_context(self)
+            while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
+                yield item
 
     async def read(
         self,
@@ -191,6 +207,7 @@ class StreamReader(Generic[GapT]):
         """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
         return self._opened()[0].is_over
 
+    @one_at_a_time
     async def _next(
         self, max_records: int, max_bytes: int, timeout_s: float | None, fill_s: float
     ) -> Chunk | GapT | None:

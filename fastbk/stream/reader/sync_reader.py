@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import LoopThread, facade_text
 from fastbk.errors import ClientClosed, Error
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
@@ -37,6 +37,9 @@ class SyncRecords(Generic[Inner, GapT]):
         self._held: Chunk | None = None
         self._at = 0
         self._late: Error | None = None
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     def _opened(self) -> Inner:
         self._loop.check()

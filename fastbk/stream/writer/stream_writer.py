@@ -79,6 +79,13 @@ class StreamWriter:
         """What ended the writer; None while it goes on."""
         return self._opened().failure
 
+    def __repr__(self) -> str:
+        engine = self._engine
+        if engine is None or self._is_closed:
+            return f"<StreamWriter of {self._given.name}, {'closed' if self._is_closed else 'not open'}>"
+        state = f"last {engine.last_dlsn}, {engine.queue.unacked_bytes} bytes not acknowledged"
+        return f"<StreamWriter of {self._given.name}: {state if engine.failure is None else engine.failure}>"
+
     def _opened(self) -> AppendEngine:
         if self._engine is None:
             raise ClientClosed(f"the writer of {self._given.name} is not open: use `async with`")

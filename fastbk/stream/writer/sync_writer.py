@@ -16,7 +16,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from fastbk.client.loop_thread import LoopThread, blocking
+from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_timeout
@@ -92,6 +92,9 @@ class SyncStreamWriter:
         self._failure: Error | None = None
         self._is_closed = False
         self._is_scheduled = False
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     # --- what it is ---------------------------------------------------------------------------------------------
 

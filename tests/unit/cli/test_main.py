@@ -50,6 +50,32 @@ def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["stream", "append", "s", "--create", "FILE"], "file", "FILE"),
+        (["stream", "append", "--create", "s", "FILE"], "file", "FILE"),
+        (["stream", "append", "s", "--create"], "file", "-"),
+        (["stream", "create", "a/b", "--exist-ok", "a/c"], "streams", ["a/b", "a/c"]),
+        (["ledger", "delete", "1", "--yes", "2"], "ledger_id", [1, 2]),
+        (["ledger", "delete", "1", "2", "-y"], "ledger_id", [1, 2]),
+    ],
+)
+def test_words_may_also_stand_behind_an_option(words: list[str], name: str, value: object) -> None:
+    parser = cli.CommandParser(prog="fastbk")
+    cli.module_of(words[0]).add_arguments(parser)
+    assert getattr(parser.parse_args(words[1:]), name) == value
+
+
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "fastbk.cli", "version"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert found.returncode == 1
+    assert found.stderr == b"fastbk: the output cannot be written: No space left on device\n"
+
+
 def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["dev", "--bookeys", "3"])

@@ -101,7 +101,10 @@ async def test_a_request_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
     server, _ = made()
     await server.open("127.0.0.1", 0)
-    assert await ask(server.port, b"GET /" + b"x" * 20_000) == b""
+    for size in (8_200, 20_000):
+        answer = await ask(server.port, b"GET /" + b"x" * size)
+        assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        assert answer.endswith(b"more than 8192 bytes\n")
     assert await ask(server.port, b"GET /slow HTTP/1.1\r\n") == b""
     await server.close()
 
