@@ -319,7 +319,7 @@ class Client:
         await self._store.call(lambda store: delete_ledger(store, ledger_id))
 
     async def fence(self, ledger_id: LedgerId, password: bytes = b"") -> bool:
-        """Fence and close a ledger that is about to be deleted. False: its bookies did not let it within two seconds."""
+        """Fence and close a ledger that is about to be deleted. False: its bookies did not let it within 2 s."""
         try:
             async with asyncio.timeout(FENCE_S):
                 await self.open_ledger(ledger_id, recovery=True, password=password)

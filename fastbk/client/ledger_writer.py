@@ -371,7 +371,7 @@ class LedgerWriter:
     tell_last_add_confirmed = write_last_add_confirmed  # its former name
 
     def send_lac(self) -> None:
-        """Send bookies the LAC before this returns, with an entry that waits to be sent, or by itself; wait for nothing.
+        """Send bookies the LAC before this returns, with an entry that waits or by itself; wait for nothing.
 
         Whoever calls this after an acknowledgement has readers see it however long the loop is busy afterwards.
         """

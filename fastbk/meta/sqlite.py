@@ -372,7 +372,7 @@ class SqliteStore:
         rows = self._file.rows(select, json.dumps(ledger_ids)) if ledger_ids else []
         known: dict[Subject, object] = dict.fromkeys(ledger_ids)
         known |= {ledger_id: (version,) for ledger_id, version in rows}
-        known |= self.records.states_of([one for one in subjects if isinstance(one, str)])
+        known.update(self.records.states_of([one for one in subjects if isinstance(one, str)]).items())
         return [self._state_of(one) if one is None else known[one] for one in subjects]
 
     # --- connection --------------------------------------------------------------------------------------------
