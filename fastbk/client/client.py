@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Self, TypeVar, Unpack
+from typing import Protocol, Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.coalescer import Coalescer
@@ -43,6 +43,7 @@ from fastbk.errors import (
     MetadataConflict,
     MetadataUnavailable,
     NoSuchLedger,
+    StorageError,
 )
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration, LedgerIdPages, VersionedLedger
@@ -50,7 +51,7 @@ from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
-from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_type, checked_timeout
@@ -71,6 +72,25 @@ _log = LibraryLog("fastbk.client")
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
+class Settling(Protocol):
+    """A writer that has taken appends."""
+
+    @property
+    def label(self) -> str:
+        """What it writes to, for people."""
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether appends were taken that are neither acknowledged nor have failed."""
+
+    @property
+    def trouble(self) -> str:
+        """Why appends have failed; empty: none has."""
+
+    async def until_settled(self) -> None:
+        """Return when all that was taken so far is acknowledged, or has failed."""
+
+
 class Client:
     """A client of one cluster on one event loop. Use `fastbk.connect(uri)`; no I/O before `async with` or a call.
 
@@ -87,6 +107,8 @@ class Client:
         self.locks = LockCalls(self._store)
         self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+        self.unsettled: set[Settling] = set()
+        """Writers of streams that are open."""
         self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
@@ -263,14 +285,18 @@ class Client:
         requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
         io = await self._io(requests, known.metadata)
         if recovery and not known.metadata.is_closed:
-            options = RecoveryOptions(
-                pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
-            )
-            recovery_run = RecoverLedger(ledger_id, known, options)
-            known = await run(recovery_run, io)
-            log_replacements(self.pool, ledger_id, "recovery", recovery_run.stats.replacements)
+            known = await self._recovered(known, io)
             self.repairs.check_recovered(ledger_id, known.metadata)
         return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
+
+    async def _recovered(self, known: VersionedLedger, io: LedgerIo) -> VersionedLedger:
+        options = RecoveryOptions(
+            pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
+        )
+        recovery = RecoverLedger(io.ledger_id, known, options)
+        found = await run(recovery, io)
+        log_replacements(self.pool, io.ledger_id, "recovery", recovery.stats.replacements)
+        return found
 
     async def close_accepting_loss(
         self, ledger_id: LedgerId, *, password: bytes = b"", dry_run: bool = False
@@ -311,18 +337,30 @@ class Client:
         An open one is fenced and closed first, so that its writer is told and no append is acknowledged behind the
         deletion. Where too few bookies answer, it is deleted all the same.
         """
-        metadata = (await self._store.read_ledger(ledger_id)).metadata
-        if password is not None:
-            check_password(ledger_id, metadata, password)
-        if not metadata.is_closed:
-            await self.fence(ledger_id, password or metadata.password or b"")
+        try:
+            metadata = (await self._store.read_ledger(ledger_id)).metadata
+        except StorageError:
+            if password is not None:
+                raise
+            # Nobody can append to, or fence, what nobody can read.
+        else:
+            if password is not None:
+                check_password(ledger_id, metadata, password)
+            if not metadata.is_closed:
+                await self.fence(ledger_id, password or b"")
         await self._store.call(lambda store: delete_ledger(store, ledger_id))
 
     async def fence(self, ledger_id: LedgerId, password: bytes = b"") -> bool:
-        """Fence and close a ledger that is about to be deleted. False: its bookies did not let it within 2 s."""
+        """Fence and close a ledger that is about to be deleted. False: too few bookies answered within two seconds."""
         try:
             async with asyncio.timeout(FENCE_S):
-                await self.open_ledger(ledger_id, recovery=True, password=password)
+                known = await self._store.read_ledger(ledger_id)
+                metadata = known.metadata
+                if not metadata.is_closed:
+                    password = password or metadata.password or b""
+                    digest_type = check_open(ledger_id, metadata, None, password)
+                    requests = LedgerRequests(ledger_id, digest_type, password, 0, metadata.creation_token)
+                    await self._recovered(known, await self._io(requests, metadata))
         except NoSuchLedger:
             return True
         except (Error, TimeoutError) as error:
@@ -418,6 +456,28 @@ class Client:
         error = ClientClosed(self._store.closed)
         for writer in self._writers:
             writer.block(error)
+
+    async def settle(self, timeout_s: float) -> list[str]:
+        """Wait until all that open writers took is acknowledged or has failed; for `fastbk.sync`, before `close`.
+
+        Returns, and logs, a line for each writer whose appends are not acknowledged after `timeout_s` seconds, or have
+        failed: their callers may not wait for them.
+        """
+        lost: list[str] = []
+        ledgers = [one for one in self._writers if STREAM_KEY not in one.metadata.custom]
+        unsettled: list[Settling] = [one for one in (*self.unsettled, *ledgers) if one.is_unsettled]
+        if not unsettled:
+            return lost
+        tasks = [asyncio.ensure_future(one.until_settled()) for one in unsettled]
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        for one, task in zip(unsettled, tasks, strict=True):
+            task.cancel()
+            reason = f"it took more than {timeout_s:g} s" if task in late else one.trouble
+            if reason:
+                lost.append(f"appends to {one.label} may be lost: {reason}")
+                _log.error("client.appends_lost", of=one.label, reason=reason)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return lost
 
     async def close(self, *, timeout: float | None = None) -> None:
         """End writers that are left (their ledgers stay open), send what was written, close. Again: does nothing."""

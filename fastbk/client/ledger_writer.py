@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias
@@ -371,7 +372,7 @@ class LedgerWriter:
     tell_last_add_confirmed = write_last_add_confirmed  # its former name
 
     def send_lac(self) -> None:
-        """Send bookies the LAC before this returns, with an entry that waits or by itself; wait for nothing.
+        """Send bookies the LAC before this returns, with an entry that waits to be sent, or by itself.
 
         Whoever calls this after an acknowledgement has readers see it however long the loop is busy afterwards.
         """
@@ -466,6 +467,30 @@ class LedgerWriter:
     def data_bytes_max(self) -> int:
         """The largest entry that all bookies take, as far as is known."""
         return self._pipe.data_bytes_max
+
+    # --- for a client that is about to be closed -----------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """What it writes to."""
+        return f"ledger {self.ledger_id}"
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether entries were taken that are neither acknowledged nor have failed."""
+        return self._adds.failure is None and (self.pending > 0 or bool(self._held))
+
+    @property
+    def trouble(self) -> str:
+        """Why entries have failed; empty: none has."""
+        if self._held:
+            return "entries wait for others before them that were not appended"
+        return "" if self._adds.failure is None else str(self._adds.failure)
+
+    async def until_settled(self) -> None:
+        """Return when all that was taken so far is acknowledged, or has failed."""
+        with suppress(Error):
+            await self._pipe.wait_for_all()
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ running loop in each native thread.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import concurrent.futures.thread  # noqa: F401 -- its own end is registered first, and so comes after ours
 import contextvars
 import functools
 import operator
 import os
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
@@ -27,12 +30,19 @@ R = TypeVar("R")
 A_co = TypeVar("A_co", covariant=True)
 _FORKED = "this client was made before a fork: make a new one in the child"
 _CLOSED = "this client is closed: make a new one"
+SETTLE_S = 1.0
+"""How long a client that is closed waits for what its writers took. One that is let go waits for its close timeout."""
+END_S = 10.0
+"""How long the interpreter's end waits for clients that nobody has any more."""
 _LOOK_S = 1.0
 """How often a caller that waits checks whether the thread has ended."""
 
 
 class Closing(Protocol):
     """An asyncio client."""
+
+    async def settle(self, timeout_s: float) -> list[str]:
+        """Wait until all that its writers took is acknowledged; return what is not, for people."""
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Close it."""
@@ -103,6 +113,8 @@ class _Part(Generic[C]):
         self.context = contextvars.Context()
         self.context.run(_owner.set, self)
         self.is_ended = False
+        self.lost: list[str] = []
+        """What its writers took and could not store when it ended, for people."""
         self._connect = connect
         self._client: C | None = None
 
@@ -112,14 +124,16 @@ class _Part(Generic[C]):
             self._client = self._connect()
         return self._client
 
-    async def end(self, timeout_s: float) -> None:
-        """End the calls under way, close the client, and end what is left."""
+    async def end(self, timeout_s: float, settle_s: float) -> None:
+        """End the calls under way, wait for what was appended, close the client, and end what is left."""
         shared, self.is_ended = self.shared, True
         assert shared is not None
         me = asyncio.current_task()
         try:
             await _cancel(self.calls - {me}, timeout_s)
             if self._client is not None:
+                # Callers may not have waited for their last appends.
+                self.lost = await self._client.settle(settle_s)
                 await self._client.close(timeout=timeout_s)
         finally:
             await _cancel({task for task in self.tasks if not task.done()} - {me}, timeout_s)
@@ -160,8 +174,9 @@ def _let_go(part: _Part[Any], timeout_s: float) -> None:
     def begin() -> None:
         if not part.is_ended:
             part.is_ended = True
-            _endings.add(task := shared.loop.create_task(part.end(timeout_s)))
+            _endings.add(task := shared.loop.create_task(part.end(timeout_s, timeout_s)))
             task.add_done_callback(_endings.discard)
+            task.add_done_callback(lambda _: _say_lost(part))
 
     shared.loop.call_soon_threadsafe(begin, context=part.context)
 
@@ -229,6 +244,7 @@ class LoopThread(Generic[C]):
         `close_timeout_s`: how long the client's end may take when this is let go without `close`.
         """
         self.is_closed: str | None = None
+        self.close_timeout_s = close_timeout_s
         self._part = _Part(connect)
         self._lock = threading.Lock()
         self._shared: _Shared | None = None
@@ -327,8 +343,11 @@ class LoopThread(Generic[C]):
             with suppress(ClientClosed):
                 self._schedule(self._started(), _Call(self._part, close).begin)
 
-    def close(self, timeout_s: float) -> None:
-        """End what is under way and close the client; the last one ends the thread."""
+    def close(self, timeout_s: float, settle_s: float = SETTLE_S) -> None:
+        """End what is under way and close the client; the last one ends the thread.
+
+        `settle_s`: how long to wait for appends that nobody has waited for.
+        """
         with self._lock:
             if self.is_closed is not None:
                 return
@@ -336,7 +355,7 @@ class LoopThread(Generic[C]):
             shared = self._shared
         if shared is None:
             return
-        self._waited(shared, _Call(self._part, lambda: self._part.end(timeout_s)))
+        self._waited(shared, _Call(self._part, lambda: self._part.end(timeout_s, min(settle_s, timeout_s))))
         if shared is not _shared:
             shared.thread.join(timeout_s)
 
@@ -384,6 +403,30 @@ def blocking_as(
         return made(self, plain(self, *args, **options))
 
     return call
+
+
+def _say_lost(part: _Part[Any]) -> None:
+    """Nobody waits for it: say on the standard error what was lost, as the interpreter does with errors then."""
+    for line in part.lost:
+        sys.stderr.write(f"fastbk: {line}. Close writers, or wait for their appends.\n")
+
+
+def _end_all() -> None:
+    """The interpreter ends: clients that nobody has closed are, so that what they took is stored."""
+    for one in list(_open_threads):
+        if one.is_closed is None:
+            with suppress(Exception):
+                one.close(one.close_timeout_s, one.close_timeout_s)
+            _say_lost(one._part)
+    # Clients that were let go are being closed.
+    if (shared := _shared) is not None:
+        shared.thread.join(END_S)
+    elif (ending := _ending) is not None:
+        ending.join(END_S)
+
+
+# Functions of `atexit` come too late: by then no thread takes calls of metadata any more.
+getattr(threading, "_register_atexit", atexit.register)(_end_all)
 
 
 def _after_fork_in_child() -> None:

@@ -113,7 +113,10 @@ class SharedEnd:
     async def reach(
         self, end: Callable[[], Coroutine[object, object, None]], give_up: Callable[[], None]
     ) -> None:
-        """Run `end()` if nobody has; wait for it, and raise what it raised. `give_up()`: nobody waits any more."""
+        """Run `end()` if nobody has; wait for it, and raise what it raised.
+
+        `give_up()` is called when nobody waits for it any more.
+        """
         task = self._task
         if task is None:
             task = self._task = asyncio.get_running_loop().create_task(end())

@@ -43,6 +43,7 @@ from tests.rigs import (
     strangers,
     takeovers,
     upgrade,
+    visibility,
 )
 from tests.rigs.children import ChildFailed, start_child
 from tests.rigs.report import Plan, Report
@@ -91,6 +92,9 @@ RIGS = {
     "flips": Rig(flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True),
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
+    "visibility": Rig(
+        visibility.run, "writers fail around an acknowledgement: seconds until readers see it", 20.0, cases=28
+    ),
     "rolling": Rig(rolling.run, "bookies are restarted in turns under load: no copy is missing", 60.0, cases=2),
     "roll": Rig(
         upgrade.run, "a roll from the released version to this one and back, under load", 60.0, cases=1, only_named=True

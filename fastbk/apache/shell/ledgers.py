@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,13 +118,17 @@ def _delete(context: Context, words: CommandLine) -> int:
     ledger_id = context.ledger_id(words.text("ledgerid"))
     shown = context.shown(ledger_id)
     if words.has("force") or context.confirmed(f"Are your sure to delete Ledger : {shown}?"):
-        with context.store() as store:
-            try:
-                store.delete_ledger(ledger_id)
-            except NoSuchLedger:
-                # Done, as with Apache's: who deletes again after a lost answer need not tell the two apart.
-                fail(f"there is no ledger {shown}")
+        try:
+            asyncio.run(_deleted(context, ledger_id))
+        except NoSuchLedger:
+            # Done, as with Apache's: who deletes again after a lost answer need not tell the two apart.
+            fail(f"there is no ledger {shown}")
     return 0
+
+
+async def _deleted(context: Context, ledger_id: LedgerId) -> None:
+    async with context.client() as client:
+        await client.delete_ledger(ledger_id)  # its writer is fenced first
 
 
 _LEDGER = Option(("l", "ledgerid"), "Ledger ID", "ID", is_required=True)

@@ -86,6 +86,8 @@ class AppendEngine:
         self._loss_timer: asyncio.TimerHandle | None = None
         self._loss_limit_s = context.client.config.append_timeout
         self.options = options
+        self._unsettled = context.client.unsettled
+        self._unsettled.add(self)
         self._name = context.name
         self._progressed = progressed
         self._loop = asyncio.get_running_loop()
@@ -232,6 +234,21 @@ class AppendEngine:
         error.outcome = "not_written"
         return error
 
+    @property
+    def label(self) -> str:
+        """What it writes to."""
+        return f"stream {self._name}"
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether records were taken that are neither acknowledged nor have failed."""
+        return self.queue.settled < self.queue.taken
+
+    @property
+    def trouble(self) -> str:
+        """Why records have failed; empty: none has."""
+        return "" if self.failure is None else str(self.failure)
+
     async def until_settled(self) -> None:
         """Return when all that was taken so far is acknowledged, or has failed; nothing of it lingers."""
         if self.queue.settled < self.queue.taken:
@@ -360,6 +377,7 @@ class AppendEngine:
 
     def stop(self) -> None:
         """Create and end no more segments."""
+        self._unsettled.discard(self)
         self._cancel_linger()
         self.rolling.stop()
         self.lifecycle.stop()

@@ -45,8 +45,8 @@ class StreamWriter:
 
     `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes. Leaving it by an
     exception aborts: readers see what was acknowledged (INV-S17), and nothing more is waited for. The first append
-    that fails ends the writer (INV-S5); open the stream again and go on behind `last_txid`. Cancelling the await of
-    an append's future withdraws nothing.
+    that fails ends the writer (INV-S5); open the stream again and go on behind `last_txid`. Cancelling the await of an
+    append's future withdraws nothing.
     """
 
     def __init__(self, context: ContextLike, options: WriterOptions) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -75,7 +76,8 @@ async def _watch_a_namespace(client: Client) -> None:
     ],
 )
 async def test_whoever_waits_is_told(wait: Callable[[Client], Awaitable[None]]) -> None:
-    async with fake_cluster(poll_interval=30.0) as (client, _, _):
+    async with fake_cluster(poll_interval=30.0) as (made, _, _):
+        client = cast("Client", made)
         async with client.namespace("").stream("s").writer(create=True) as writer:
             await writer.append(b"x")
         waiting = asyncio.ensure_future(wait(client))

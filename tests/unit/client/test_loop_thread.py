@@ -31,6 +31,9 @@ class Inner:
         self.has_begun = threading.Event()
         self.was_cancelled = False
 
+    async def settle(self, timeout_s: float) -> list[str]:
+        return []
+
     async def close(self, *, timeout: float | None = None) -> None:
         self.is_closed = True
 

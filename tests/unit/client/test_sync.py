@@ -141,6 +141,9 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "abandon",
         "block",
         "mark_forked",
+        "fence",  # for deletions
+        "settle",
+        "until_settled",
         "send_lac",  # for streams' writers, which are asyncio's
         "tool_io",
         "admit",

@@ -171,7 +171,7 @@ def test_a_fenced_writer_hears_that_its_ledger_was_deleted_too() -> None:
     harness.add(1)
     harness.refuse("b0", Status.FENCED)
     harness.answer(NoSuchLedger("deleted"))
-    assert isinstance(harness.writer.failure, LedgerFenced)
+    assert isinstance(harness.writer.failure, NoSuchLedger)
 
 
 def test_metadata_that_is_away_lets_a_writer_go_on_beside_one_bookie_that_says_fenced() -> None:

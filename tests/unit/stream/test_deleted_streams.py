@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -157,14 +157,15 @@ async def test_nobody_begins_to_use_a_stream_that_is_being_deleted() -> None:
     await write_segments(cluster.client(), 2)
     async with _condemned(cluster):
         context = context_of(cluster.client())
-        for begin in (
-            StreamReader(context).open,
-            StreamWriter(context, WriterOptions()).open,
-            Cursor(context, "c").open,
-            lambda: tail_position(context),
-        ):
+        begun: list[Awaitable[object]] = [
+            StreamReader(context).open(),
+            StreamWriter(context, WriterOptions()).open(),
+            Cursor(context, "c").open(),
+            tail_position(context),
+        ]
+        for one in begun:
             with pytest.raises(StreamNotFound, match="it was deleted"):
-                await begin()
+                await one
 
 
 async def test_open_ledgers_are_fenced_before_they_are_deleted() -> None:
