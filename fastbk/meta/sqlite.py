@@ -371,8 +371,8 @@ class SqliteStore:
         select = "SELECT ledger_id, version FROM ledgers WHERE ledger_id IN (SELECT value FROM json_each(?))"
         rows = self._file.rows(select, json.dumps(ledger_ids)) if ledger_ids else []
         known: dict[Subject, object] = dict.fromkeys(ledger_ids)
-        known |= {ledger_id: (version,) for ledger_id, version in rows}
-        known |= self.records.states_of([one for one in subjects if isinstance(one, str)])
+        known.update({ledger_id: (version,) for ledger_id, version in rows})
+        known.update(self.records.states_of([one for one in subjects if isinstance(one, str)]))
         return [self._state_of(one) if one is None else known[one] for one in subjects]
 
     # --- connection --------------------------------------------------------------------------------------------
