@@ -18,7 +18,7 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
-from fastbk.meta.subscriptions import WatchHandle
+from fastbk.meta.subscriptions import Subject, WatchHandle
 
 _BEHIND_ALL = "\x7f"
 """No name holds it, and it sorts behind every character that one may hold."""
@@ -98,7 +98,7 @@ class SqliteRecords:
             return self.children(path)
         return self._file.row("SELECT version FROM records WHERE path = ?", path)
 
-    def states_of(self, subjects: Sequence[str]) -> dict[str, object]:
+    def states_of(self, subjects: Sequence[str]) -> dict[Subject, object]:
         """Return the same of several subjects; of all records by one query."""
         paths = [one[1:] for one in subjects if one[0] != "/"]
         select = "SELECT path, version FROM records WHERE path IN (SELECT value FROM json_each(?))"
