@@ -110,7 +110,7 @@ def read_collection(path: Path) -> Collection:
         found = msgspec.msgpack.decode(raw[12:], type=Collection)
         _check(found)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path}: {error}: collect again with this version") from error
+        raise StorageError(f"{path}: {printable(str(error))}: collect again with this version") from error
     found.damage = _shortened(found.damage)
     return found
 

@@ -15,6 +15,7 @@ import re
 from typing import TypeAlias
 
 from fastbk.errors import ConfigError
+from fastbk.printable_text import printable
 
 LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
@@ -39,7 +40,7 @@ def check_bookie_id(bookie_id: BookieId) -> BookieId:
     """Return `bookie_id` if Apache's rules allow it; raise ConfigError otherwise."""
     if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id in _RESERVED_BOOKIE_IDS:
         raise ConfigError(
-            f"bookie id {bookie_id!r}: 1 to 255 letters, digits and the characters : - _ . are allowed,"
+            f"bookie id {printable(bookie_id, 300)!r}: 1 to 255 letters, digits and the characters : - _ . are allowed,"
             " and it may not be 'readonly'"
         )
     return bookie_id

@@ -106,6 +106,7 @@ def drafts_path(stream_id: str) -> str:
 
 NAME_BYTES_MAX = 255
 """Of a name as it is written in a path: UTF-8, with three characters for each byte that paths do not take."""
+SHOWN_MAX = 80
 _PLAIN = "@:+=~"  # beside letters, digits and _.-
 _FORBIDDEN = {"Cc", "Cs", "Zl", "Zp"}
 
@@ -115,16 +116,21 @@ def check_name(name: str) -> str:
     if not name:
         raise ConfigError("a name is empty: between slashes there has to be one")
     if name[0] in ".<":
-        raise ConfigError(f"{name!r}: a name does not begin with {name[0]!r}")
+        raise ConfigError(f"{_shown(name)}: a name does not begin with {name[0]!r}")
     if "/" in name:
-        raise ConfigError(f"{name!r}: slashes are for paths of namespaces, not for names")
+        raise ConfigError(f"{_shown(name)}: slashes are for paths of namespaces, not for names")
     if any(unicodedata.category(one) in _FORBIDDEN for one in name):
-        raise ConfigError(f"{name!r}: a name has no control characters and no line ends")
+        raise ConfigError(f"{_shown(name)}: a name has no control characters and no line ends")
     if len(encode(name)) > NAME_BYTES_MAX:
         raise ConfigError(
-            f"{name[:40]!r}…: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata"
+            f"{_shown(name)}: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata"
         )
     return name
+
+
+def _shown(name: str) -> str:
+    """Return a name for a message: it may be of any length."""
+    return repr(name) if len(name) <= SHOWN_MAX else f"{name[:SHOWN_MAX]!r}…"
 
 
 def encode(name: str) -> str:
@@ -146,5 +152,5 @@ def split_stream_path(path: str) -> tuple[str, str]:
     """Return namespace and name of a stream's path, such as tenant/app/orders. Raises ConfigError."""
     namespace, _, name = path.strip("/").rpartition("/")
     if not name:
-        raise ConfigError(f"{path!r} is no stream: write namespace and name, such as shop/orders")
+        raise ConfigError(f"{_shown(path)} is no stream: write namespace and name, such as shop/orders")
     return namespace, name

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from fastbk.errors import ConfigError
+from fastbk.printable_text import printable
 
 _LAYOUT = struct.Struct(">bqqq")
 VERSION = 1
@@ -50,10 +51,14 @@ class DLSN(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> DLSN:
         """Return what `str` wrote: three numbers with dots between them, such as 3.120.0. Raises ConfigError."""
-        parts = text.split(".")
-        if len(parts) != 3 or not all(_NUMBER.fullmatch(part) for part in parts):
-            raise ConfigError(f"{text!r} is no position: write segment.entry.slot, such as 3.120.0")
-        return cls(*map(int, parts))
+        parts = text.split(".", 3)
+        if len(parts) == 3 and all(_NUMBER.fullmatch(part) for part in parts):
+            numbers = [int(part) for part in parts]
+            if max(numbers) <= NUMBER_MAX:
+                return cls(*numbers)
+        raise ConfigError(
+            f"{printable(text, 80)!r} is no position: write segment.entry.slot, such as 3.120.0"
+        )
 
     def to_bytes(self) -> bytes:
         """Return 25 bytes that sort as positions do: a version, then three numbers of 8 bytes, big-endian."""

@@ -8,18 +8,29 @@ import shutil
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fastbk.admin.bookie_collection import Collection, collect, encode, read_collection
+from fastbk.admin.bookie_collection import (
+    MAGIC,
+    CollectedLedger,
+    Collection,
+    collect,
+    encode,
+    read_collection,
+)
+from fastbk.admin.metadata_rebuild import rebuild
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.inspect import journal_records
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.journal import read_journal
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.native.hashes import crc32c
 from fastbk.storage import last_metadata
 from fastbk.storage.last_metadata import read_last_metadata
 from tests.fixtures import hostile_files
 from tests.fixtures.bookie_image import Image, make_image
+from tests.fixtures.metadata import metadata
 from tests.unit.admin.test_bookie_collection import collection
 
 MESSAGE_MAX = 2000
@@ -88,6 +99,30 @@ def test_collected_files_that_were_changed_are_refused_or_read(tmp_path: Path, s
         except StorageError as error:
             refused = str(error)
         assert len(refused) < MESSAGE_MAX
+
+
+def test_a_store_is_rebuilt_of_odd_collections_or_they_are_refused(tmp_path: Path, seed: int) -> None:
+    """FUZZ=100000 makes it a long run. One odd ledger or directory ends no rebuild with a fault of ours."""
+    path = tmp_path / "collected"
+    ledgers = [CollectedLedger(one, seen=metadata(3).to_bytes(), version=1, is_here=True) for one in (1, 2)]
+    plain = msgspec.to_builtins(collection("a:1", "", *ledgers), builtin_types=(bytes,))
+    for number in range(int(os.environ.get("FUZZ", "300"))):
+        dice = random.Random(f"{seed} {number}")
+        found = hostile_files.odd(plain, dice)
+        if dice.random() < 0.3:
+            found = {**plain, "ledgers": [[1, 0, 5, 5, b"", 0, hostile_files.changed(ledgers[0].seen, dice), 1, True]]}
+        refused = ""
+        try:
+            body = msgspec.msgpack.encode(found)
+        except (ValueError, OverflowError):
+            continue  # what MessagePack cannot say
+        path.write_bytes(MAGIC + crc32c(body).to_bytes(4, "little") + body)
+        try:
+            done = rebuild(MemoryStore(f"odd {number}"), [read_collection(path)])
+            refused = " ".join(note for notes in done.notes.values() for note in notes)
+        except Error as error:
+            refused = str(error)
+        assert len(refused) < MESSAGE_MAX, number
 
 
 def test_a_link_to_another_directory_is_not_followed_and_nothing_is_written_there(
