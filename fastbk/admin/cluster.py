@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fastbk.client import Client, LedgerInfo
 from fastbk.client.bookie_queries import bookie_info, stored_of, stored_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
-from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
+from fastbk.meta.api import (
+    BadIdentity,
+    BookieIdentity,
+    BookieRegistration,
+    BookieService,
+    VersionedLedger,
+)
 from fastbk.model.health import accept_loss
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -55,13 +61,15 @@ class BookieState:
         return 1 - self.info.disk_free_bytes / self.info.disk_total_bytes
 
 
-async def bookie_states(client: Client, identities: list[BookieIdentity]) -> list[BookieState]:
+async def bookie_states(client: Client, identities: Sequence[BookieIdentity | BadIdentity]) -> list[BookieState]:
     """Return all bookies that are registered or have an identity, by id; each registered one is asked."""
     registered = await client.list_bookies()
     states = await asyncio.gather(*(_asked(client, one) for one in registered))
     alive = {one.bookie_id for one in states}
     down = [
         BookieState(one.bookie_id, "down", incarnation=one.incarnation)
+        if isinstance(one, BookieIdentity)
+        else BookieState(one.bookie_id, "down", reason=f"its identity cannot be read: {one.bad.reason}")
         for one in identities
         if one.bookie_id not in alive
     ]
@@ -160,7 +168,7 @@ async def marked(client: Client) -> AsyncGenerator[MissingCopies, None]:
             ids = [one.ledger_id for one in some]
             read = await client.call_store(lambda store: store.read_ledgers(ids))  # noqa: B023
             for mark, found in zip(some, read, strict=True):
-                if found is not None:
+                if isinstance(found, VersionedLedger):
                     info = LedgerInfo(mark.ledger_id, found.metadata, found.version)
                     for one in marked_copies(info, mark.missing):
                         yield one

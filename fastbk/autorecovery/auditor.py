@@ -30,7 +30,7 @@ from fastbk.autorecovery.verification import (
     Verification,
 )
 from fastbk.client import Client
-from fastbk.errors import Error, StorageError
+from fastbk.errors import Error
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.coordination import Check
 from fastbk.meta.last_backup import read_last_backup
@@ -190,12 +190,8 @@ class Auditor:
         self.counts.audit_ms.add((loop.time() - began_s) * 1000)
 
     async def _note_backup(self) -> None:
-        """See when metadata was backed up; a record that is damaged counts as none, and stops no pass."""
-        try:
-            self.counts.backup = await self._client.call_store(read_last_backup)
-        except StorageError as error:
-            self.counts.backup = None
-            _log.warning("autorecovery.backup_unknown", reason=str(error))
+        """See when metadata was backed up."""
+        self.counts.backup = await self._client.call_store(read_last_backup)
 
     def _note_holds(self, hold: HealingHold, maintenance: Maintenance) -> None:
         """Log which holds of operators began, were changed, or are over: of all bookies, and of single ones."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from fastbk.errors import StorageError
 from fastbk.model.ids import BookieId
 
 DELAY_DEFAULT_S = 600.0
@@ -190,10 +189,6 @@ def delay_of(stored_s: int | None) -> float:
     """Return the delay that a stored `lostBookieRecoveryDelay` stands for.
 
     Apache's auditor stores 0 at its first start, without anybody asking for it. So 0 means "never set on purpose", and
-    our default holds. Raises StorageError for a negative number.
+    our default holds.
     """
-    if stored_s is not None and stored_s < 0:
-        raise StorageError(
-            f"lostBookieRecoveryDelay is {stored_s}: set a number of seconds, 0 for the default"
-        )
-    return float(stored_s) if stored_s else DELAY_DEFAULT_S
+    return float(stored_s) if stored_s and stored_s > 0 else DELAY_DEFAULT_S

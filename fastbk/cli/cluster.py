@@ -90,13 +90,13 @@ def _states(
     """
     import fastbk
     from fastbk.admin.cluster import bookie_states
-    from fastbk.meta.format_level import read_record
+    from fastbk.meta.format_level import read_or_first
     from fastbk.meta.hold import read_hold
     from fastbk.overview.poller import OverviewPoller
 
     uri = metadata_uri(options)
     with opened_store(uri) as store:
-        identities, hold, level = store.list_identities(), read_hold(store), read_record(store).level
+        identities, hold, level = store.list_identities(), read_hold(store), read_or_first(store).level
 
     async def ask() -> tuple[list[BookieState], tuple[Reason, ...]]:
         async with fastbk.connect(uri) as client:

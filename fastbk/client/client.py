@@ -377,12 +377,15 @@ class Client:
                 yield page
 
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
-        """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""
+        """Yield all ledgers by id; those that come or go meanwhile may be in it or not.
+
+        One whose metadata cannot be read is logged and left out (INV-M17).
+        """
         after = -1
         while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
             found = await self._store.call(lambda store: store.read_ledgers(page))
             for ledger_id, read in zip(page, found, strict=True):
-                if read is not None:
+                if isinstance(read, VersionedLedger):
                     yield LedgerInfo(ledger_id, read.metadata, read.version)
             after = page[-1]
 

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from fastbk.errors import IdentityChanged, MetadataConflict
+from fastbk.errors import IdentityChanged, MetadataConflict, NoSuchLedger, StorageError
+from fastbk.meta.records import BadRecord, bad_record
 from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.printable_text import printable
 
 if TYPE_CHECKING:
     from fastbk.meta.coordination import Coordination
@@ -49,6 +51,8 @@ IDS_PAGE_COUNT_MAX = 64_000
 IDS_PAGE_QUICK_S = 0.25
 IDS_PAGE_SLOW_S = 1.0
 """Pages of ids grow where they come quicker than the first, and shrink where they take longer than the second."""
+PORT_MAX = 65_535
+HOST_CHARACTERS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,27 @@ class VersionedLedger:
 
     metadata: LedgerMetadata
     version: int
+
+
+LedgerRead = VersionedLedger | BadRecord | None
+"""What a ledger's id leads to; None: there is no such ledger."""
+
+
+def ledger_read(ledger_id: LedgerId, raw: bytes, version: int) -> VersionedLedger | BadRecord:
+    """Return what a ledger's record says, or what is wrong with it: it must not hide the others (INV-M17)."""
+    try:
+        return VersionedLedger(LedgerMetadata.from_bytes(raw), version)
+    except StorageError as error:
+        return bad_record(f"ledger {ledger_id}", error, version)
+
+
+def one_ledger(ledger_id: LedgerId, found: LedgerRead) -> VersionedLedger:
+    """Return what was found of a ledger. Raises NoSuchLedger, StorageError."""
+    if found is None:
+        raise NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+    if isinstance(found, BadRecord):
+        raise found.error(ledger_id)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,17 @@ class BookieService:
     def client_endpoint(self) -> Endpoint | None:
         """Return where clients reach it: in our protocol where it speaks that, else in Apache's."""
         return self.endpoint() or self.endpoint(APACHE_PROTOCOL)
+
+    def check(self) -> BookieService:
+        """Return it, if a bookie can have written it: anybody else may have. Raises StorageError."""
+        for one in self.endpoints:
+            if not 0 <= one.port <= PORT_MAX:
+                raise StorageError(f"port {one.port} is none")
+            if not (1 <= len(one.host) <= HOST_CHARACTERS_MAX and one.host.isprintable() and " " not in one.host):
+                raise StorageError(f"{printable(one.host, 100)!r} is no host")
+        if not 0 <= self.incarnation < 2**64:
+            raise StorageError(f"incarnation {self.incarnation} has more than 64 bits")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +167,14 @@ class BookieIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class BadIdentity:
+    """The identity of a bookie that is known, but nobody can read what is known (INV-M17)."""
+
+    bookie_id: BookieId
+    bad: BadRecord
+
+
+@dataclass(frozen=True, slots=True)
 class VersionedIdentity:
     """An identity as it was read, and the version that a change of it has to name."""
 
@@ -153,6 +197,17 @@ class IdentityVersion:
             f"bookie {self.bookie_id} was started again, or lost its data, since it was given copies: give it what it"
             " lacks, then try again"
         )
+
+
+def unreadable_service(bookie_id: BookieId, reason: object) -> BookieService:
+    """Return what stands for a registration that cannot be read: it must not hide the other bookies (INV-M17)."""
+    bad_record(f"registration of bookie {bookie_id}", f"{reason}; restart the bookie, which writes it anew")
+    return BookieService(bookie_id, 0, ())
+
+
+def unreadable_identity(bookie_id: BookieId, reason: object, version: int) -> BadIdentity:
+    """Return what stands for an identity that cannot be read."""
+    return BadIdentity(bookie_id, bad_record(f"identity of bookie {bookie_id}", reason, version))
 
 
 def deleted_before(ledger_id: LedgerId) -> MetadataConflict:
@@ -226,10 +281,12 @@ class MetadataStore(Protocol):
         """
 
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
-        """Return the ledger's metadata; NoSuchLedger if there is none."""
+        """Return the ledger's metadata; NoSuchLedger if there is none, StorageError if it cannot be read."""
 
-    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return the metadata of several ledgers, in their order; None for those that are not there.
+
+        One that cannot be read is a BadRecord: that ledger is there, and keeps what it has (INV-M17).
 
         For whoever needs many: a page of a listing takes about as long as a few single calls.
         """
@@ -271,13 +328,16 @@ class MetadataStore(Protocol):
         """
 
     def list_bookies(self) -> list[BookieRegistration]:
-        """Return the bookies that are alive, by id."""
+        """Return the bookies that are alive, by id.
+
+        One whose registration cannot be read has no endpoints: it is alive, and nobody can reach it (INV-M17).
+        """
 
     def watch_bookies(self, callback: Callable[[], None]) -> Watch:
         """Call `callback()` after bookies came, went or changed between writable and read-only."""
 
     def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
-        """Return what is known of that bookie's data, None if nothing."""
+        """Return what is known of that bookie's data, None if nothing. Raises StorageError if it cannot be read."""
 
     def write_identity(
         self, identity: BookieIdentity, version: int | None, *, replaced_cookie: bytes | None = None
@@ -293,8 +353,8 @@ class MetadataStore(Protocol):
     def delete_identity(self, bookie_id: BookieId, version: int) -> None:
         """Forget a bookie's identity if it still has `version`; MetadataConflict."""
 
-    def list_identities(self) -> list[BookieIdentity]:
-        """Return all identities, by bookie id."""
+    def list_identities(self) -> list[BookieIdentity | BadIdentity]:
+        """Return all identities, by bookie id; what cannot be read of a bookie is bad, and it is known all the same."""
 
     def close(self) -> None:
         """Release everything; leases that are still held run out. A second call does nothing."""
@@ -316,7 +376,9 @@ def all_ids(store: MetadataStore) -> Iterator[LedgerId]:
     return chain.from_iterable(_pages(store))
 
 
-def all_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, VersionedLedger]]:
+def all_ledgers(
+    store: MetadataStore,
+) -> Iterator[tuple[LedgerId, VersionedLedger | BadRecord]]:
     """Yield all ledgers with their metadata, by rising id, but for those deleted meanwhile. Raises Error."""
     for page in _pages(store):
         for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):

@@ -10,14 +10,32 @@ Calls block, are safe in any thread, and raise the store's errors (`fastbk.meta.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import ConfigError
+from fastbk.meta.records import bad_record
 from fastbk.model.ids import BookieId, LedgerId
 
 if TYPE_CHECKING:
     from fastbk.meta.api import Watch
+
+
+UNREADABLE = "unreadable"
+"""Stands for the name of whoever made a vote or lock that nobody can read."""
+_NUMBER = re.compile(rb"\d{1,18}")
+
+
+def stored_number(path: str, raw: bytes) -> int | None:
+    """Return the number in a switch or the time of a check; None: it is none, so what holds without it holds (INV-M17).
+
+    Without its delay a lost bookie waits as long as by default.
+    """
+    if _NUMBER.fullmatch(raw.strip()):
+        return int(raw)
+    bad_record(path, f"{raw[:100]!r} is no number; the default holds: setting it anew repairs it")
+    return None
 
 
 class Check(enum.Enum):

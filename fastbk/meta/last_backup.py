@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import MetadataConflict, StorageError
-from fastbk.meta.records import Change
+from fastbk.errors import MetadataConflict
+from fastbk.meta.records import Change, bad_record
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -32,9 +32,12 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_last_backup(store: MetadataStore) -> LastBackup | None:
-    """Return the newest backup that is known; None if none was ever taken. Raises MetadataUnavailable, StorageError."""
+    """Return the newest backup that is known; None if none was ever taken, or nobody can read it (INV-M17).
+
+    Raises MetadataUnavailable.
+    """
     (found,) = store.records.read([PATH])
-    return None if found is None else _decoded(found.value)
+    return None if found is None else decode(found.value)
 
 
 def backup_age_s(store: MetadataStore, now_ms: int) -> float:
@@ -47,7 +50,8 @@ def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     """Store that this backup was taken, unless a newer one was. Raises MetadataUnavailable, MetadataConflict."""
     for _ in range(TRIES_MAX):
         (found,) = store.records.read([PATH])
-        if found is not None and _began_ms(found.value) >= taken.began_ms:
+        before = None if found is None else decode(found.value)
+        if before is not None and before.began_ms >= taken.began_ms:
             return
         version = None if found is None else found.version
         try:
@@ -58,18 +62,10 @@ def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     raise MetadataConflict(f"record {PATH}: others change it again and again: try again")
 
 
-def _began_ms(value: bytes) -> int:
-    """Return when the backup that the record names began; a damaged record is replaced by any backup."""
-    try:
-        return _decoded(value).began_ms
-    except StorageError:
-        return -1
-
-
-def _decoded(value: bytes) -> LastBackup:
+def decode(value: bytes) -> LastBackup | None:
+    """Return what the record says; None: nobody can read it."""
     try:
         return msgspec.json.decode(value, type=LastBackup)
-    except ValueError as error:
-        raise StorageError(
-            f"the record {PATH} in metadata is damaged: {error}. The next `fastbk metadata backup` writes it anew"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        bad_record(PATH, f"{error}; the next backup writes it anew")
+        return None

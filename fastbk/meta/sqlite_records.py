@@ -15,6 +15,7 @@ from fastbk.meta.records import (
     children_subject,
     conflict,
     has_some_below,
+    record_names,
     record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
@@ -77,7 +78,7 @@ class SqliteRecords:
                 name, slash, _ = str(row[0])[len(below) :].partition("/")
                 names.add(name)
                 at = f"{below}{name}/{_BEHIND_ALL}" if slash else f"{below}{name}"
-        return sorted(names)
+        return record_names(path, names)
 
     def children_of(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names below several paths."""

@@ -17,11 +17,19 @@ from typing import NamedTuple
 
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import zookeeper_ids as ids
-from fastbk.meta.api import IdentityVersion, VersionedLedger, deleted_before
+from fastbk.meta.api import (
+    IdentityVersion,
+    LedgerRead,
+    VersionedLedger,
+    deleted_before,
+    ledger_read,
+    one_ledger,
+)
 from fastbk.meta.hold import raise_if_held
+from fastbk.meta.records import bad_record
 from fastbk.meta.rollback_mark import RESERVE_IDS
 from fastbk.meta.rollback_mark import decode as decode_mark
-from fastbk.meta.zookeeper_bytes import has_offset, with_offset
+from fastbk.meta.zookeeper_bytes import has_offset, is_bucket, with_offset
 from fastbk.meta.zookeeper_calls import (
     BadVersion,
     Call,
@@ -89,6 +97,11 @@ class Ledgers:
                 ids.move_above(call, self._paths, self._layout, floor)
                 continue
             self._highest_drawn = max(self._highest_drawn, drawn)
+            if bucket is not None and not is_bucket(bucket.data):
+                path = self._paths.deleted_bucket(drawn)
+                bad_record(path, "a list of deleted ledgers is damaged; ids behind it are drawn: no id is used twice")
+                ids.move_above(call, self._paths, self._layout, drawn | (DELETED_BUCKET_IDS - 1))
+                continue
             # Somebody may have chosen this number himself before.
             if taken is None and not _is_deleted(bucket, drawn):
                 return drawn
@@ -131,7 +144,8 @@ class Ledgers:
                 found = call.get(path)
                 if found is None:
                     continue
-                token = LedgerMetadata.from_bytes(found.data).creation_token
+                there = ledger_read(ledger_id, found.data, found.version)
+                token = there.metadata.creation_token if isinstance(there, VersionedLedger) else 0
                 if token == 0 or token != metadata.creation_token:
                     raise MetadataConflict(
                         f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id
@@ -143,9 +157,9 @@ class Ledgers:
     def read(self, call: Call, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata and version."""
         found = self._find(call, ledger_id)
-        return VersionedLedger(LedgerMetadata.from_bytes(found.data), found.version)
+        return one_ledger(ledger_id, ledger_read(ledger_id, found.data, found.version))
 
-    def read_all(self, call: Call, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_all(self, call: Call, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return several ledgers' metadata, in their order; None for those that are not there."""
         paths = [self.path(ledger_id) for ledger_id in ledger_ids]
         nodes: dict[str, Node | None] = {}
@@ -158,10 +172,8 @@ class Ledgers:
             call.sync(self._paths.root)
             nodes.update(zip(missing, call.get_all(missing), strict=True))
         return [
-            None
-            if node is None
-            else VersionedLedger(LedgerMetadata.from_bytes(node.data), node.version)
-            for node in (nodes[path] for path in paths)
+            None if node is None else ledger_read(ledger_id, node.data, node.version)
+            for ledger_id, node in zip(ledger_ids, (nodes[path] for path in paths), strict=True)
         ]
 
     def _find(self, call: Call, ledger_id: LedgerId) -> Node:

@@ -27,6 +27,7 @@ from fastbk.meta.records import (
     children_subject,
     conflict,
     has_some_below,
+    record_names,
     record_subject,
 )
 from fastbk.meta.subscriptions import WatchHandle
@@ -186,8 +187,8 @@ class ZooKeeperRecords:
             call.sync(self._root)
             listed = call.children_all(found)
         return [
-            self._not_empty(call, path, names or [])
-            for path, names in zip(found, listed, strict=True)
+            self._not_empty(call, path, record_names(folder, names or []))
+            for folder, path, names in zip(paths, found, listed, strict=True)
         ]
 
     @staticmethod
@@ -197,7 +198,7 @@ class ZooKeeperRecords:
             some = names[at : at + _READ_AT_ONCE]
             filled = call.are_filled(f"{path}/{name}" for name in some)
             there += [name for name, is_filled in zip(some, filled, strict=True) if is_filled]
-        return sorted(there)
+        return there
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Tell of changes of a record."""

@@ -39,7 +39,7 @@ class HealingReader:
             lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
         )
         marked = 0
-        async for page in self._client.marks.pages(skips_damaged=True):
+        async for page in self._client.marks.pages():
             marked += len(page)
             if marked >= MARKS_MAX:
                 break

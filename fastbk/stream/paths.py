@@ -9,12 +9,15 @@ name. Parents are made by the first record below them, and nobody lists more tha
 
 from __future__ import annotations
 
+import re
 import unicodedata
 import zlib
 from urllib.parse import quote, unquote
 
 from fastbk.errors import ConfigError
 
+NAMESPACES = "namespaces"
+USAGE = "usage"
 STREAMS = "streams"
 STORED = "stored"
 NAME_PARTS = 64
@@ -32,7 +35,7 @@ def _by_id(folder: str, one_id: str) -> str:
 
 def namespace_path(namespace_id: str) -> str:
     """Return where a namespace's record is; the parts of its names lie directly below."""
-    return _by_id("namespaces", namespace_id)
+    return _by_id(NAMESPACES, namespace_id)
 
 
 def entry_path(namespace_id: str, name: str) -> str:
@@ -48,7 +51,7 @@ def names_path(namespace_id: str, part: str) -> str:
 
 def usage_path(namespace_id: str) -> str:
     """Return where a namespace's counts are."""
-    return _by_id("usage", namespace_id)
+    return _by_id(USAGE, namespace_id)
 
 
 def stored_path(namespace_id: str) -> str:
@@ -102,6 +105,27 @@ def cursors_path(stream_id: str) -> str:
 def drafts_path(stream_id: str) -> str:
     """Return what the drafts lie below: ledgers that are to be attached to a stream."""
     return f"{stream_path(stream_id)}/drafts"
+
+
+_KINDS = {
+    re.compile(pattern): kind
+    for pattern, kind in (
+        (rf"{NAMESPACES}/[^/]+/[^/]+", "namespace"),
+        (rf"{NAMESPACES}/[^/]+/[^/]+/[^/]+/[^/]+", "entry"),
+        (rf"{USAGE}/[^/]+/[^/]+", "usage"),
+        (rf"{STORED}/[^/]+/[^/]+", "stored"),
+        (rf"{STREAMS}/[^/]+/[^/]+", "stream"),
+        (rf"{STREAMS}/[^/]+/[^/]+/chain", "chain"),
+        (rf"{STREAMS}/[^/]+/[^/]+/pages/[^/]+", "page"),
+        (rf"{STREAMS}/[^/]+/[^/]+/cursors/[^/]+", "cursor"),
+        (rf"{STREAMS}/[^/]+/[^/]+/drafts/[^/]+", "draft"),
+    )
+}
+
+
+def kind_at(path: str) -> str:
+    """Return what kind of record is at a path; "": none of a stream or namespace."""
+    return next((kind for pattern, kind in _KINDS.items() if pattern.fullmatch(path)), "")
 
 
 NAME_BYTES_MAX = 255

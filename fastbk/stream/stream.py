@@ -19,7 +19,7 @@ from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
-from fastbk.stream.namespace.tree_records import NO_PATCH
+from fastbk.stream.namespace.tree_records import NO_PATCH, StreamRecord
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.reader import search
@@ -282,14 +282,16 @@ class Stream:
 
         async def attempt() -> None:
             stream_id = (await self.context()).stream_id
-            record = await self._catalog.stream_record(stream_id, self.path)
+            # A record that nobody can read is written anew: where the stream is, the tree says.
+            instead = StreamRecord((await self._catalog.place(self.namespace)).here.id, self.name)
+            record = await self._catalog.stream_record(stream_id, self.path, instead)
             place = await self._catalog.place(self.namespace, record.value.name)
             found = place.entries.get(record.value.name)
             if found is None or found.value.id != stream_id:
                 raise StreamNotFound(f"stream {self.path} is not in its namespace any more")
             before = record.value.policy
             after = before.changed(patch or NO_PATCH).without(fields)
-            if after != before:
+            if after != before or record.value is instead:
                 effective([*patches(place), after])
                 await self._catalog.records.change(*stream_policy_set(place, found, record, after))
 

@@ -18,6 +18,7 @@ from fastbk.autorecovery.lost_bookies import HealingHold
 from fastbk.autorecovery.state import WORKER_SILENT_S, ClusterState, clock_ms
 from fastbk.client.bookie_views import LOCATION_PROPERTY
 from fastbk.errors import ConfigError, Error, MetadataUnavailable, StorageError
+from fastbk.meta.api import BookieIdentity
 from fastbk.meta.hold import read_hold
 from fastbk.placement.topology import valid_location
 from fastbk.placement.values import DEFAULT_LOCATION
@@ -77,7 +78,7 @@ class RollReport:
 async def read_bookies(client: Client) -> dict[BookieId, RollBookie]:
     """Return all bookies as they are now. Raises Error."""
     identities = await client.call_store(lambda store: store.list_identities())
-    starts = {one.bookie_id: one.starts for one in identities}
+    starts = {one.bookie_id: one.starts for one in identities if isinstance(one, BookieIdentity)}
     states = await bookie_states(client, identities)
     return {one.bookie_id: _roll_bookie(one, starts.get(one.bookie_id)) for one in states}
 

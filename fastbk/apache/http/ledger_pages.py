@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.errors import ConfigError, NoSuchLedger
-from fastbk.meta.api import all_ids
+from fastbk.meta.api import VersionedLedger, all_ids
 from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.observe import logs
 
@@ -93,7 +93,7 @@ def _described(store: MetadataStore, page: int, *, decode: bool) -> dict[str, An
     for at in range(0, len(chosen), PAGE_COUNT):
         ids = chosen[at : at + PAGE_COUNT]
         for ledger_id, found in zip(ids, store.read_ledgers(ids), strict=True):
-            if found is not None:
+            if isinstance(found, VersionedLedger):
                 metadata = found.metadata
                 raw = metadata.to_bytes().decode("utf-8", "replace")
                 described[str(ledger_id)] = shown(ledger_id, metadata) if decode else raw

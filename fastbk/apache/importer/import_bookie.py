@@ -23,6 +23,7 @@ from fastbk.apache.importer.ledger_table import LedgerTable
 from fastbk.errors import StorageError
 from fastbk.gc.limbo import shares_of
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.meta.records import BadRecord
 from fastbk.model import cookie as cookies
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
@@ -261,7 +262,7 @@ def _doubtful(
             if read is None:
                 continue  # deleted meanwhile
             opened = pairs[pair_of(ledger_id, shards)]
-            if not read.metadata.is_closed or not holds(
+            if isinstance(read, BadRecord) or not read.metadata.is_closed or not holds(
                 opened.store, ledger_id, shares_of(bookie_id, read.metadata)
             ):
                 found.append(ledger_id)

@@ -344,6 +344,7 @@ async def _show(client: Client, options: argparse.Namespace) -> int:
     # Apache's clients may leave out when they made it: then it was before, as far as anybody knows.
     known_ms = audit.known_whole_ms(info.ledger_id, info.metadata.created_ms or 0)
     found = facts(info) | {
+        "mark_fault": mark.fault,
         "missing_copies_on": sorted({str(one.bookie_id) for one in mark.missing}),
         # Of a ledger that is not closed nobody has checked what its last bookies hold.
         "known_whole_ms": (known_ms or None) if info.metadata.is_closed else None,

@@ -158,5 +158,5 @@ def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryvi
         raise StorageError("a cursor's state is damaged: its CRC is another")
     try:
         return decoder.decode(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"a cursor's state is damaged: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
-from fastbk.errors import ConfigError, StreamExists, StreamNotFound
+from fastbk.errors import ConfigError, StorageError, StreamExists, StreamNotFound
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.namespace.catalog import Catalog, Tries, label
@@ -24,7 +24,7 @@ from fastbk.stream.namespace.tree_records import (
     NO_PATCH,
     NamespaceRecord,
     StoredRecord,
-    get,
+    get_or,
     new_id,
 )
 from fastbk.stream.paths import check_name, namespace_path, split_path, stored_path
@@ -147,7 +147,8 @@ class Namespace:
     async def _was_renamed(self, namespace_id: str) -> bool:
         where = namespace_path(namespace_id)
         raw = await self._catalog.records.read(where)
-        return raw is not None and get(NamespaceRecord, raw.value, where).name != self._path[-1]
+        record = None if raw is None else get_or(NamespaceRecord, raw.value, where, None)
+        return record is not None and record.name != self._path[-1]
 
     async def delete(self, *, recursive: bool = False) -> None:
         """Delete the namespace. Raises NamespaceNotEmpty, unless `recursive`: then all in it goes first.
@@ -161,8 +162,11 @@ class Namespace:
     # --- policies -----------------------------------------------------------------------------------------------
 
     async def policy(self) -> PolicyPatch:
-        """Return what the namespace says itself; the rest it inherits."""
-        return (await self._catalog.place(self._path)).here.record.value.policy
+        """Return what the namespace says itself; the rest it inherits. Raises StorageError: it cannot be read."""
+        here = (await self._catalog.place(self._path)).here
+        if here.fault:
+            raise StorageError(f"the policy of {label(self._path)} is not known: {here.fault}")
+        return here.record.value.policy
 
     async def set_policy(
         self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()
@@ -177,7 +181,7 @@ class Namespace:
             place = await self._catalog.place(self._path)
             before = place.here.record.value.policy
             after = before.changed(patch or NO_PATCH).without(fields)
-            if after != before:
+            if after != before or place.here.fault:
                 await check_below(self._catalog, place, after)
                 await self._catalog.records.change(*namespace_policy_set(place, after))
 
@@ -321,7 +325,8 @@ class Namespace:
         raw = await self._catalog.records.read(where)
         if raw is None or not place.here.record.value.policy.bytes_max:
             return None
-        return get(StoredRecord, raw.value, where).size_bytes
+        stored = get_or(StoredRecord, raw.value, where, None)
+        return None if stored is None else stored.size_bytes
 
     def watch(self) -> AsyncGenerator[NamespaceEvent, None]:
         """Yield all that is directly in the namespace as "present", then what happens to it, until it is deleted.
