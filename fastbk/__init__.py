@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         WeakQuorumWarning,
         WriterFailed,
         WriterFenced,
+        WrongType,
     )
     from fastbk.meta.api import BookieRegistration
     from fastbk.model.ledger import LedgerMetadata
@@ -156,6 +157,7 @@ __all__ = [
     "WriterFailed",
     "WriterFenced",
     "WriterStats",
+    "WrongType",
     "__version__",
     "connect",
     "links_of",

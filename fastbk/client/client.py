@@ -48,11 +48,11 @@ from fastbk.meta.api import BookieRegistration, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import check_type, checked_timeout
+from fastbk.option_checks import checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, Replaced
@@ -158,7 +158,8 @@ class Client:
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
-        check_type("ledger_id", ledger_id, int | None)
+        if ledger_id is not None:
+            check_ledger_id(ledger_id)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = custom_of(metadata, wish, self.config.namespace)
@@ -301,6 +302,7 @@ class Client:
 
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
         """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none."""
+        check_ledger_id(ledger_id)
         if password is not None:
             check_password(ledger_id, (await self._store.read_ledger(ledger_id)).metadata, password)
         await self._store.call(lambda store: delete_ledger(store, ledger_id))
