@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         WeakQuorumWarning,
         WriterFailed,
         WriterFenced,
+        WrongType,
     )
     from fastbk.meta.api import BookieRegistration
     from fastbk.model.ledger import LedgerMetadata
@@ -157,6 +158,7 @@ __all__ = [
     "WriterFenced",
     "WriterOptions",
     "WriterStats",
+    "WrongType",
     "__version__",
     "connect",
     "links_of",

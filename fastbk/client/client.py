@@ -50,11 +50,11 @@ from fastbk.meta.api import BookieRegistration, LedgerIdPages, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import check_type, checked_timeout
+from fastbk.option_checks import checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, Replaced
@@ -186,7 +186,8 @@ class Client:
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
-        check_type("ledger_id", ledger_id, int | None)
+        if ledger_id is not None:
+            check_ledger_id(ledger_id)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = custom_of(metadata, wish, self.config.namespace)
@@ -337,6 +338,7 @@ class Client:
         An open one is fenced and closed first, so that its writer is told and no append is acknowledged behind the
         deletion. Where too few bookies answer, it is deleted all the same.
         """
+        check_ledger_id(ledger_id)
         try:
             metadata = (await self._store.read_ledger(ledger_id)).metadata
         except StorageError:

@@ -16,9 +16,9 @@ from fastbk.client.read_order import ReadOrder
 from fastbk.client.runner import LedgerIo, Runner, run
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch
-from fastbk.model.ids import EntryId, LedgerId
+from fastbk.model.ids import ID_MAX, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.replication.actions import Found
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
@@ -180,8 +180,7 @@ class LedgerReader:
 
     async def _last_readable(self, first: EntryId, last: EntryId | None) -> EntryId:
         self._check()
-        if first < 0 or (last is not None and last < first):
-            raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
+        check_range(first, first if last is None else last)
         known = self._lac
         if (last is None or last > known) and not self.metadata.is_closed:
             known = await self.last_add_confirmed()
@@ -204,8 +203,7 @@ class LedgerReader:
         What lies beyond the LAC may not be there later: a recovery may cut it off.
         """
         self._check()
-        if not 0 <= first <= last:
-            raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
+        check_range(first, last)
         entries: list[Entry] = []
         parts = self._found(first, last, timeout=timeout, is_unconfirmed=True)
         async with contextlib.aclosing(parts):
@@ -244,6 +242,7 @@ class LedgerReader:
     async def tailed_batches(self, first: EntryId) -> AsyncGenerator[list[Batch], None]:
         """Like `tail_batches`, all that has come at a time; for `fastbk.sync`."""
         self._check()
+        check_range(first, first)
         follower = LedgerFollower(partial(self._watch_ledger, self.ledger_id), self._read_metadata)
         try:
             async with contextlib.aclosing(self._tailed(first, follower)) as parts:
@@ -341,3 +340,11 @@ class LedgerReader:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def check_range(first: EntryId, last: EntryId) -> None:
+    """Raise ConfigError for what are no ids of entries, or do not ascend."""
+    checked_integer("first", first, 0, ID_MAX)
+    checked_integer("last", last, 0, ID_MAX)
+    if last < first:
+        raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")

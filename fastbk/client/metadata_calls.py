@@ -30,7 +30,7 @@ from fastbk.meta.api import (
     Watch,
 )
 from fastbk.meta.uri import given_store, is_gateway, is_zookeeper
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
 if TYPE_CHECKING:
@@ -234,6 +234,7 @@ class MetadataCalls:
 
     async def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata; NoSuchLedger."""
+        check_ledger_id(ledger_id)
         return await self.call(lambda store: store.read_ledger(ledger_id))
 
     async def update_ledger(
@@ -252,6 +253,7 @@ class MetadataCalls:
 
     async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
+        check_ledger_id(ledger_id)
         told = self._on_loop(callback)
         watch = await self._watch(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
         return self._kept(watch, callback)

@@ -20,6 +20,7 @@ from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.hold import NEXT_STEP, read_hold, when
 from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.records import BAD_RECORD_REMEDY, collected_bad_records
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.meta.unfinished_recoveries import unfinished_recoveries
 from fastbk.meta.zookeeper_security import VARIABLE
@@ -165,16 +166,14 @@ class Cluster:
 
     def _health_of_cluster(self, store: MetadataStore) -> Iterator[Finding]:
         """What metadata says at once of the cluster, in the words of `fastbk cluster status`."""
-        facts = ClusterFacts()
-        try:
-            facts = replace(facts, backup_age_s=backup_age_s(store, time.time_ns() // 1_000_000))
-        except StorageError as error:
-            yield warn(str(error), "fastbk metadata backup --to FILE")
-        try:
-            facts = replace(facts, ledgers=OpenLedgerFacts(unfinished=unfinished_recoveries(store)))
-        except StorageError as error:
-            yield warn(str(error), "fastbk autorecovery writes it: read its log")
+        with collected_bad_records() as bad:
+            facts = ClusterFacts(
+                backup_age_s=backup_age_s(store, time.time_ns() // 1_000_000),
+                ledgers=OpenLedgerFacts(unfinished=unfinished_recoveries(store)),
+            )
         yield from map(_judged, reasons_of_cluster(facts))
+        for one in bad:
+            yield warn(f"record {one.path} of metadata is damaged: {one.reason}", BAD_RECORD_REMEDY)
 
     def _age(self, store: MetadataStore) -> Finding:
         """Compare what the ledger directories store of metadata with what it is now (INV-M2)."""

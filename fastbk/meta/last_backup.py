@@ -41,7 +41,7 @@ def read_last_backup(store: MetadataStore) -> LastBackup | None:
 
 
 def backup_age_s(store: MetadataStore, now_ms: int) -> float:
-    """Return how old the newest backup is; infinite if none was taken. Raises MetadataUnavailable, StorageError."""
+    """Return how old the newest backup is; infinite if none is known. Raises MetadataUnavailable."""
     found = read_last_backup(store)
     return math.inf if found is None else found.age_s(now_ms)
 

@@ -7,18 +7,17 @@ before it had noted, and that are in recovery still, wait for somebody to close 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
-from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger, StorageError
-from fastbk.meta.records import Change
+from fastbk.errors import MetadataConflict
+from fastbk.meta.records import BadRecord, Change, bad_record
 from fastbk.model.ids import ID_MAX, LedgerId
 from fastbk.model.ledger import LedgerState
 
 if TYPE_CHECKING:
-    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.api import MetadataStore
 
 PATH = "autorecovery/recoveries"
 LISTED_MAX = 200
@@ -39,10 +38,10 @@ class Recoveries(msgspec.Struct, frozen=True, kw_only=True):
 def unfinished_recoveries(store: MetadataStore) -> list[LedgerId]:
     """Return the ledgers whose recovery does not end; those that were closed since the last check are left out.
 
-    Raises MetadataUnavailable, StorageError.
+    A record that nobody can read says nothing, and is named (INV-M17). Raises MetadataUnavailable.
     """
     (found,) = store.records.read([PATH])
-    return [] if found is None else _in_recovery(store, _decoded(found.value).unfinished)
+    return [] if found is None else _in_recovery(store, _recoveries(found.value).unfinished)
 
 
 def note_recoveries(store: MetadataStore, found: Iterable[LedgerId]) -> None:
@@ -53,8 +52,7 @@ def note_recoveries(store: MetadataStore, found: Iterable[LedgerId]) -> None:
         before, version = Recoveries(), None
         if stored is not None:
             version = stored.version
-            with suppress(StorageError):  # a damaged record is written anew
-                before = _decoded(stored.value)
+            before = _recoveries(stored.value)
         # An auditor that took over in the middle of a check has not found all: those noted before are read again.
         unfinished = _in_recovery(store, before.begun)
         begun = sorted({*unfinished, *listed})[:LISTED_MAX]
@@ -69,32 +67,19 @@ def note_recoveries(store: MetadataStore, found: Iterable[LedgerId]) -> None:
     raise MetadataConflict(f"record {PATH}: others change it again and again: try again")
 
 
-def _decoded(value: bytes) -> Recoveries:
+def _recoveries(value: bytes) -> Recoveries:
+    """Return what the record says; nothing where nobody can read it: the next check of all ledgers writes it anew."""
     try:
         return msgspec.json.decode(value, type=Recoveries)
-    except ValueError as error:
-        raise StorageError(
-            f"the record {PATH} in metadata is damaged: {error}. The next check of all ledgers writes it anew"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        bad_record(PATH, f"{error}; the next check of all ledgers writes it anew")
+        return Recoveries()
 
 
 def _in_recovery(store: MetadataStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
     """Return those that are in recovery now. One with damaged metadata is left out: the check of all logs it."""
-    if not ledger_ids:
-        return []
-    try:
-        read = store.read_ledgers(ledger_ids)
-    except (ConfigError, StorageError):
-        read = [_one(store, one) for one in ledger_ids]
     return [
         ledger_id
-        for ledger_id, one in zip(ledger_ids, read, strict=True)
-        if one is not None and one.metadata.state is LedgerState.IN_RECOVERY
+        for ledger_id, one in zip(ledger_ids, store.read_ledgers(ledger_ids), strict=True)
+        if one is not None and not isinstance(one, BadRecord) and one.metadata.state is LedgerState.IN_RECOVERY
     ]
-
-
-def _one(store: MetadataStore, ledger_id: LedgerId) -> VersionedLedger | None:
-    try:
-        return store.read_ledger(ledger_id)
-    except (ConfigError, NoSuchLedger, StorageError):
-        return None

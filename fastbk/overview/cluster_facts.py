@@ -73,7 +73,7 @@ class HealingReader:
 
 
 async def read_backup_age(client: Client) -> float:
-    """Return how old the newest backup of metadata is, in seconds. Raises MetadataUnavailable, StorageError."""
+    """Return how old the newest backup of metadata is, in seconds. Raises MetadataUnavailable."""
     return await client.call_store(lambda store: backup_age_s(store, time.time_ns() // 1_000_000))
 
 

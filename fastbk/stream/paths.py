@@ -14,7 +14,7 @@ import unicodedata
 import zlib
 from urllib.parse import quote, unquote
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, WrongType
 
 NAMESPACES = "namespaces"
 USAGE = "usage"
@@ -137,6 +137,8 @@ _FORBIDDEN = {"Cc", "Cs", "Zl", "Zp"}
 
 def check_name(name: str) -> str:
     """Return `name` if a namespace or stream may have it. Raises ConfigError with the rule that it breaks."""
+    if not isinstance(name, str):
+        raise WrongType(f"{name!r} is no name of a namespace or stream: a name is text")
     if not name:
         raise ConfigError("a name is empty: between slashes there has to be one")
     if name[0] in ".<":
@@ -169,6 +171,8 @@ def decode(part: str) -> str:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Return the names of a path of namespaces, such as tenant/app; none for the root, "". Raises ConfigError."""
+    if not isinstance(path, str):
+        raise WrongType(f"{path!r} is no path of namespaces: write text, such as tenant/app")
     return tuple(check_name(name) for name in path.split("/")) if path else ()
 
 

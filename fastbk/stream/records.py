@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, overload
 
-from fastbk.errors import ConfigError, ProtocolError
+from fastbk.errors import ConfigError, ProtocolError, WrongType
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import (
     CODEC_NONE,
@@ -28,6 +28,7 @@ from fastbk.native.stream_codec import (
     ROW_WORDS,
 )
 from fastbk.native.stream_columns import Source
+from fastbk.option_checks import owned_bytes
 from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.positions import DLSN, to_time
@@ -160,7 +161,10 @@ class Chunk(Sequence[Record]):
     @overload
     def __getitem__(self, index: slice) -> Chunk: ...
     def __getitem__(self, index: int | slice) -> Record | Chunk:
-        """Return a record, or a chunk of consecutive ones (of the same memory)."""
+        """Return a record, or a chunk of consecutive ones (of the same memory).
+
+        Raises ProtocolError for a record whose headers make no sense; it names the record's position.
+        """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
@@ -198,10 +202,21 @@ class Chunk(Sequence[Record]):
             None
             if key_bytes < 0
             else bytes(view[words[ROW_KEY_AT] : words[ROW_KEY_AT] + key_bytes]),
-            get_headers(view[words[ROW_HEADERS_AT] : words[ROW_HEADERS_AT] + header_bytes])
+            self._headers(row, view[words[ROW_HEADERS_AT] : words[ROW_HEADERS_AT] + header_bytes])
             if header_bytes
             else (),
         )
+
+    def _headers(self, row: int, raw: memoryview) -> Headers:
+        """Return a record's headers. Raises ProtocolError, which says where the record is, and what is behind it."""
+        try:
+            return get_headers(raw)
+        except ProtocolError as error:
+            at = row - self._first
+            raise ProtocolError(
+                f"record {self._dlsn_of_row(row)} cannot be read: {error}; behind it is"
+                f" {self[at : at + 1].next_dlsn}"
+            ) from error
 
     def _dlsn(self, place: int) -> DLSN:
         return DLSN(self.segment, self.first_entry_id + (place >> 32), place & _SLOT_MASK)
@@ -242,6 +257,17 @@ class Chunk(Sequence[Record]):
         records = self._heads[(place >> 32) * HEAD_WORDS + codec.HEAD_RECORDS]
         at_end = slot + 1 == records
         return DLSN(segment, entry + 1, 0) if at_end else DLSN(segment, entry, slot + 1)
+
+    @property
+    def last_txid(self) -> int:
+        """The transaction id of the last record."""
+        return self.base_txid + self._rows[(self._last - 1) * ROW_WORDS + ROW_TXID]
+
+    @property
+    def last_time_us(self) -> int:
+        """When the last record was appended."""
+        place = self._rows[(self._last - 1) * ROW_WORDS + ROW_PLACE]
+        return self._heads[(place >> 32) * HEAD_WORDS + HEAD_TIME_US]
 
     @property
     def nbytes(self) -> int:
@@ -380,20 +406,36 @@ def chunk_of_run(
 # They keep their order, and a name may occur more than once.
 
 Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+HeadersLike: TypeAlias = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
+"""As callers give them: pairs of a name and a value, or a mapping."""
 
+_HEADERS_ARE = "headers are pairs of a text and bytes, or a mapping from text to bytes"
 _NAME_SIZE = struct.Struct("<H")
 _VALUE_SIZE = struct.Struct("<I")
 NAME_BYTES_MAX = 0xFFFF
 
 
-def put_headers(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return the bytes of headers. Raises ConfigError for a name of more than 64 KiB."""
+def put_headers(headers: HeadersLike) -> bytes:
+    """Return the bytes of headers. Raises ConfigError for what is no header, or a name of more than 64 KiB."""
     parts: list[bytes] = []
-    for name, value in headers:
-        raw = name.encode()
+    given: object = headers
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise WrongType(f"headers={given!r}: {_HEADERS_ARE}")
+    pairs: Iterable[object] = given.items() if isinstance(given, Mapping) else given
+    for pair in pairs:
+        if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise WrongType(f"headers: {pair!r} is no header; {_HEADERS_ARE}")
+        name, value = pair
+        if not isinstance(name, str):
+            raise WrongType(f"headers: the name {name!r} is no text; {_HEADERS_ARE}")
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"headers: the name {name!r} cannot be written: {error}") from None
         if len(raw) > NAME_BYTES_MAX:
             raise ConfigError(f"a header's name has {len(raw)} bytes: at most {NAME_BYTES_MAX}")
-        parts += (_NAME_SIZE.pack(len(raw)), raw, _VALUE_SIZE.pack(len(value)), value)
+        data = owned_bytes(value, f"the value of header {name!r}")
+        parts += (_NAME_SIZE.pack(len(raw)), raw, _VALUE_SIZE.pack(len(data)), data)
     return b"".join(parts)
 
 

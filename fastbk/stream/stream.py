@@ -19,8 +19,8 @@ from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
-from fastbk.stream.namespace.tree_records import NO_PATCH, StreamRecord
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.namespace.tree_records import StreamRecord
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.reader import search
 from fastbk.stream.reader.options import (
@@ -230,6 +230,7 @@ class Stream:
     def cursor(self, name: str, start: Start = "earliest", **options: Any) -> Cursor[Gap]:
         """Return a durable cursor; `async with` makes it, or takes it over. Options: `Cursor`. Raises ConfigError."""
         from fastbk.stream.cursor.cursor import Cursor
+
         check_options(options, AnyCursorOptions)
         return Cursor(self._late(), name, start, **options)
 
@@ -278,7 +279,7 @@ class Stream:
 
         Raises PolicyInvalid, StreamNotFound.
         """
-        fields = list(inherit)
+        fields, known = list(inherit), checked_patch(patch)
 
         async def attempt() -> None:
             stream_id = (await self.context()).stream_id
@@ -290,7 +291,7 @@ class Stream:
             if found is None or found.value.id != stream_id:
                 raise StreamNotFound(f"stream {self.path} is not in its namespace any more")
             before = record.value.policy
-            after = before.changed(patch or NO_PATCH).without(fields)
+            after = before.changed(known).without(fields)
             if after != before or record.value is instead:
                 effective([*patches(place), after])
                 await self._catalog.records.change(*stream_policy_set(place, found, record, after))

@@ -21,6 +21,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     QuotaExceeded,
     StorageError,
+    WrongType,
 )
 from fastbk.meta.records import BadRecord, Change, decoded
 from fastbk.model.ledger import CURSOR_KEY
@@ -84,7 +85,9 @@ class CursorInfo:
 
 def path_of(stream_id: str, name: str) -> str:
     """Return where a cursor is. Raises ConfigError for what is no name."""
-    if not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
+    if not isinstance(name, str):
+        raise WrongType(f"{name!r} is no name of a cursor: it is text")
+    if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"{name!r} is no name of a cursor: 1 to {NAME_BYTES_MAX} bytes of text")
     # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
     quoted = quote(name, safe="@:+=~-_.")

@@ -28,7 +28,7 @@ from fastbk.stream.namespace.tree_records import (
     new_id,
 )
 from fastbk.stream.paths import check_name, namespace_path, split_path, stored_path
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
 from fastbk.stream.stream import Stream
 
 STREAMS_AT_ONCE = 100
@@ -83,7 +83,7 @@ class Namespace:
         """
         for depth in range(1, len(self._path)):
             await self._create(self._path[:depth], NO_PATCH, exist_ok=True)
-        await self._create(self._path, policy or NO_PATCH, exist_ok=exist_ok)
+        await self._create(self._path, checked_patch(policy), exist_ok=exist_ok)
 
     async def _create(self, path: tuple[str, ...], policy: PolicyPatch, *, exist_ok: bool) -> None:
         tried: set[str] = (
@@ -101,8 +101,8 @@ class Namespace:
                 effective([*patches(place), policy])
                 namespace_id = new_id()
                 tried.add(namespace_id)
-                await self._catalog.records.change(*
-                    namespace_created(place, path[-1], namespace_id, policy, clock_us())
+                await self._catalog.records.change(
+                    *namespace_created(place, path[-1], namespace_id, policy, clock_us())
                 )
             elif found.value.kind == "stream" or (found.value.id not in tried and not exist_ok):
                 raise StreamExists(f"there is a {found.value.kind} {label(path)} already")
@@ -175,12 +175,12 @@ class Namespace:
 
         Raises PolicyInvalid, also where a stream or namespace below would have one that cannot be.
         """
-        fields = list(inherit)
+        fields, known = list(inherit), checked_patch(patch)
 
         async def attempt() -> None:
             place = await self._catalog.place(self._path)
             before = place.here.record.value.policy
-            after = before.changed(patch or NO_PATCH).without(fields)
+            after = before.changed(known).without(fields)
             if after != before or place.here.fault:
                 await check_below(self._catalog, place, after)
                 await self._catalog.records.change(*namespace_policy_set(place, after))
@@ -217,7 +217,7 @@ class Namespace:
         every = list(dict.fromkeys(map(check_name, names)))
         for at in range(0, len(every), STREAMS_AT_ONCE):
             some = every[at : at + STREAMS_AT_ONCE]
-            await self._create_some(some, policy or NO_PATCH, exist_ok=exist_ok)
+            await self._create_some(some, checked_patch(policy), exist_ok=exist_ok)
         return [self.stream(name) for name in names]
 
     async def _create_some(
@@ -239,7 +239,9 @@ class Namespace:
                     raise StreamExists(
                         f"there is a {entry.kind} {label((*self._path, name))} already"
                     )
-            missing = {name: given.get(name) or new_id() for name in names if name not in place.entries}
+            missing = {
+                name: given.get(name) or new_id() for name in names if name not in place.entries
+            }
             if missing:
                 tried.update(missing.values())
                 effective([*patches(place), policy])

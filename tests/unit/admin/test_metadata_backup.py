@@ -41,7 +41,7 @@ from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
 from fastbk.meta.last_backup import PATH as LAST_BACKUP_PATH
 from fastbk.meta.last_backup import LastBackup, backup_age_s, note_backup, read_last_backup
-from fastbk.meta.records import Change
+from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.native.hashes import crc32c
@@ -480,7 +480,8 @@ def test_a_damaged_record_of_the_last_backup_is_named_and_the_next_backup_writes
     for damaged in (b"{", b"[]", b'{"began_ms": "x"}', b"\xff"):
         (found,) = store.records.read([LAST_BACKUP_PATH])
         store.records.change([Change(LAST_BACKUP_PATH, damaged, None if found is None else found.version)])
-        with pytest.raises(StorageError, match="writes it anew"):
-            read_last_backup(store)
+        with collected_bad_records() as bad:
+            assert read_last_backup(store) is None
+        assert [(one.path, "writes it anew" in one.reason) for one in bad] == [(LAST_BACKUP_PATH, True)]
         note_backup(store, LastBackup(began_ms=4000, backup_id="a"))
         assert backup_age_s(store, 9000) == 5.0

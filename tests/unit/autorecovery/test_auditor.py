@@ -24,7 +24,6 @@ from fastbk.autorecovery.state import (
     clock_ms,
 )
 from fastbk.client import Client
-from fastbk.errors import StorageError
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
@@ -185,8 +184,7 @@ async def test_the_record_of_recoveries_is_bounded_and_a_damaged_one_is_written_
             (found,) = store.records.read([RECOVERIES])
             assert found is not None
             store.records.change([Change(RECOVERIES, damaged, found.version)])
-            with pytest.raises(StorageError, match="writes it anew"):
-                unfinished_recoveries(store)
+            assert unfinished_recoveries(store) == []
             note_recoveries(store, [100])
             assert unfinished_recoveries(store) == []
 
