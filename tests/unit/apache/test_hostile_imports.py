@@ -33,7 +33,7 @@ def bookie_of(folder: Path, storage: str) -> Import:
 @pytest.mark.timeout(600)
 def test_changed_files_are_imported_or_refused(tmp_path: Path, seed: int) -> None:
     """FUZZ=100000 makes it a long run; RocksDB's own files are changed, too."""
-    for number in range(int(os.environ.get("FUZZ", "30"))):
+    for number in range(int(os.environ.get("FUZZ", "15"))):
         dice = random.Random(f"{seed} {number}")
         made = bookie_of(tmp_path / f"{number}", dice.choice(apache_disk.STORAGES))
         files = sorted(path for path in (made.folder / "apache").rglob("*") if path.is_file())
