@@ -20,6 +20,7 @@ from tests.fixtures.apache_disk import entry, record
 from tests.fixtures.apache_imports import Import, closed
 
 MESSAGE_MAX = 2000
+CASES = int(os.environ.get("FUZZ", "15"))
 
 
 def bookie_of(folder: Path, storage: str) -> Import:
@@ -30,10 +31,10 @@ def bookie_of(folder: Path, storage: str) -> Import:
     return made
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 2 * CASES)
 def test_changed_files_are_imported_or_refused(tmp_path: Path, seed: int) -> None:
     """FUZZ=100000 makes it a long run; RocksDB's own files are changed, too."""
-    for number in range(int(os.environ.get("FUZZ", "30"))):
+    for number in range(CASES):
         dice = random.Random(f"{seed} {number}")
         made = bookie_of(tmp_path / f"{number}", dice.choice(apache_disk.STORAGES))
         files = sorted(path for path in (made.folder / "apache").rglob("*") if path.is_file())

@@ -378,7 +378,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_changed_files_with_right_checksums(image: Image, tmp_path: Path, pattern: str, seed: int) -> None:
     """FUZZ=100000 makes it a long run. Whatever is said is said in items; nothing else is raised."""
     paths = [one for one in image.files(pattern) if one.name != "audit.log"]
-    for number in range(int(os.environ.get("FUZZ", "60"))):
+    for number in range(int(os.environ.get("FUZZ", "40"))):
         dice = random.Random(f"{seed} {number}")
         path = dice.choice(paths)
         bad = tmp_path / path.name
