@@ -25,7 +25,7 @@ from contextlib import suppress
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import Watch
-from fastbk.meta.coordination import Check, JoinedWatch, trigger_audit
+from fastbk.meta.coordination import Check, JoinedWatch, check_delay, trigger_audit
 from fastbk.meta.zookeeper_calls import (
     Call,
     Node,
@@ -189,7 +189,8 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
             raise StorageError(f"{path} holds no number: {node.data[:100]!r}") from error
 
     def set_lost_bookie_delay(self, seconds: int) -> None:
-        """Set that delay."""
+        """Set that delay. Raises ConfigError."""
+        check_delay(seconds)
         call = self._call("set the delay of lost bookies")
         self._prepare(call)
         self._put(call, self._paths.lost_bookie_delay, str(seconds).encode())
