@@ -228,7 +228,8 @@ def _write_switches(store: MetadataStore, summary: Summary) -> None:
     if not head.is_enabled:
         coordination.disable()
     if head.lost_bookie_delay_s is not None:
-        coordination.set_lost_bookie_delay(head.lost_bookie_delay_s)
+        # One that is none was stored before writes were checked.
+        coordination.set_lost_bookie_delay(max(head.lost_bookie_delay_s, 0))
 
 
 def _write_bookies(store: MetadataStore, items: list[Bookie], out: Restored) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from fastbk.errors import ConfigError
 from fastbk.meta.records import bad_record
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.option_checks import checked_integer
 
 if TYPE_CHECKING:
     from fastbk.meta.api import Watch
@@ -142,10 +143,22 @@ class JoinedWatch:
             one.close()
 
 
+DELAY_S_MAX = 2**31 - 1
+"""Of lost bookies: what Apache's auditor reads."""
+
+
+def check_delay(seconds: object) -> int:
+    """Return a delay of lost bookies that can be stored. Raises ConfigError: every way in comes here.
+
+    Apache's auditor takes no other; a negative one would end each of its passes, and ours.
+    """
+    return checked_integer("lostBookieRecoveryDelay", seconds, 0, DELAY_S_MAX)
+
+
 def trigger_audit(coordination: Coordination) -> None:
     """Do what `Coordination.trigger_audit` says: the auditor listens to writes of the delay; the number stays."""
     if not coordination.is_enabled():
         raise ConfigError("Autorecovery is disabled. So giving up!")
     if coordination.auditor() is None:
         raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
-    coordination.set_lost_bookie_delay(coordination.lost_bookie_delay_s() or 0)
+    coordination.set_lost_bookie_delay(max(coordination.lost_bookie_delay_s() or 0, 0))

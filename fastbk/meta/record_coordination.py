@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import Watch
-from fastbk.meta.coordination import Check, JoinedWatch, stored_number, trigger_audit
+from fastbk.meta.coordination import Check, JoinedWatch, check_delay, stored_number, trigger_audit
 from fastbk.meta.record_sessions import BASE, Claim, OwnSession, RecordSessions, claim_bytes
 from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record
 from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
@@ -128,7 +128,7 @@ class RecordCoordination:
 
     def set_lost_bookie_delay(self, seconds: int) -> None:
         """Set that delay."""
-        self._put(_DELAY, str(seconds).encode())
+        self._put(_DELAY, str(check_delay(seconds)).encode())
 
     def trigger_audit(self) -> None:
         """Have the auditor check for lost bookies now."""

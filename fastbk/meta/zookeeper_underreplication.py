@@ -25,7 +25,14 @@ from contextlib import suppress
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import Watch
-from fastbk.meta.coordination import UNREADABLE, Check, JoinedWatch, stored_number, trigger_audit
+from fastbk.meta.coordination import (
+    UNREADABLE,
+    Check,
+    JoinedWatch,
+    check_delay,
+    stored_number,
+    trigger_audit,
+)
 from fastbk.meta.records import bad_record
 from fastbk.meta.zookeeper_calls import (
     Call,
@@ -186,7 +193,8 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         return stored_number(self._paths.lost_bookie_delay, node.data)
 
     def set_lost_bookie_delay(self, seconds: int) -> None:
-        """Set that delay."""
+        """Set that delay. Raises ConfigError."""
+        check_delay(seconds)
         call = self._call("set the delay of lost bookies")
         self._prepare(call)
         self._put(call, self._paths.lost_bookie_delay, str(seconds).encode())

@@ -80,7 +80,7 @@ class ClientPages:
     async def _read(self, request: Request) -> Response:
         if request.method != "GET" or "ledger_id" not in request.query:
             return text(404, "Not found method. Should be GET method, with ledger_id provided")
-        ledger_id = integer(request, "ledger_id", 0)
+        ledger_id = integer(request, "ledger_id", 0, low=0)
         first, last = integer(request, "start_entry_id", 0), integer(request, "end_entry_id", -1)
         page = integer(request, "page", -1)
         said: dict[str, str] = {}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -254,3 +258,23 @@ def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(
     assert got == list(range(50))
     assert interrupts.count > 3
     thread.close(10.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGUSR1", "alarm", "async"])
+def test_a_process_that_signals_interrupt_reads_and_appends_all(
+    how: str, rng: random.Random
+) -> None:
+    """Ctrl-C, a handler of SIGTERM, Celery's soft limit, pytest-timeout's alarm, and PyThreadState_SetAsyncExc."""
+    command = [sys.executable, "-m", "tests.fixtures.interrupted_reader", how, str(rng.randrange(9999))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        number = getattr(signal, how) if how.startswith("SIG") else None
+        while number is not None and process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(rng.uniform(0.001, 0.01))
+            process.send_signal(number)
+        reads, appends = map(int, process.stdout.readline().split())
+    assert process.returncode == 0
+    assert reads + appends > 5
