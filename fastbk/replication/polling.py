@@ -135,6 +135,8 @@ class PollLac(Procedure[LacNews]):
         if self._carrier is None or self._carrier not in ensemble:
             self._carrier = self._choose_carrier()
             self._has_carried = False
+        if any(one not in self._replicas.said for one in ensemble):
+            self._stop_failing()
         for bookie_id in (self._carrier,) if self._spread_s is None else ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
@@ -180,6 +182,9 @@ class PollLac(Procedure[LacNews]):
         self._replicas.forget([bookie_id])
         if had_failed:
             self._pauses.pop(bookie_id, None)
+        self._stop_failing()
+
+    def _stop_failing(self) -> None:
         if self._failing is not None:
             self._withdraw(self._failing)
             self._failing = None

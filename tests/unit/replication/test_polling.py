@@ -267,6 +267,19 @@ def test_the_loss_of_all_members_is_known_long_before_the_end_of_a_long_wait() -
         poll.value()
 
 
+def test_a_new_member_is_not_given_up_for_what_the_former_ones_did() -> None:
+    harness = world_of(5, spare=1)
+    client, poll = poll_of(harness, 9, **LONG)
+    for name in ("b0", "b1", "b2"):
+        client.complete(at(client, name), NotEnoughBookies("lost"))
+    giving_up = sleeping(client, PACING.give_up_s)
+    harness.edit(fragments=(*harness.metadata.fragments, Fragment(7, ("b0", "b1", "s0"))))
+    poll.metadata_changed(harness.metadata, client.now_s)
+    client.take()
+    assert giving_up.tag not in client.pending
+    assert at(client, "s0").request.wait_s > 25  # type: ignore[union-attr]
+
+
 def test_a_member_that_failed_waits_shortly_until_it_has_answered_well() -> None:
     """A request that waits says nothing of the bookie: two that went and came one after the other are not gone."""
     client, poll = poll_of(world_of(5), 4, **LONG)
