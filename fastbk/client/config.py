@@ -72,7 +72,7 @@ class ClientConfig:
     backoff_min: float = 0.02
     backoff_max: float = 1.0
     """Between tries to reach a bookie; doubled each time, with jitter."""
-    poll_interval: float = 30.0
+    poll_interval: float = 40.0
     """How long a tailing reader's request waits at a bookie, a minute at most: an idle tail costs one request of each
     bookie in that time, or in up to half as much again."""
     probe_timeout: float = 2.0

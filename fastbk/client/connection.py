@@ -41,9 +41,12 @@ GATHERED_BYTES_MAX = 64 * 1024
 GATHERED_BYTES_EACH = 16 * 1024
 # A tail may wait for half a minute without a byte: by probes of the kernel's a host that is gone is found in this time
 # and three more intervals, and nothing between forgets the connection.
-KEEPALIVE_IDLE_S = 10
-KEEPALIVE_INTERVAL_S = 5
-KEEPALIVE_PROBES = 3
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 3
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": KEEPALIVE_IDLE_S,
+    "TCP_KEEPINTVL": KEEPALIVE_INTERVAL_S,
+    "TCP_KEEPCNT": KEEPALIVE_PROBES,
+}
 # Received at once, where it is translated.
 RECEIVE_BYTES = 256 * 1024
 
@@ -91,9 +94,9 @@ def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
 def _keep_alive(sock: socket.socket | None) -> None:
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):  # not on all systems that clients run on
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def late(timeout_s: float) -> QuorumTimeout:

@@ -254,6 +254,7 @@ class LedgerReader:
     async def _tailed(
         self, position: EntryId, follower: LedgerFollower
     ) -> AsyncGenerator[list[Batch], None]:
+        is_quiet = False
         while True:
             if self._lac >= position:
                 async with contextlib.aclosing(self.found_batches(position, self._lac)) as parts:
@@ -263,7 +264,8 @@ class LedgerReader:
                 continue
             if self.metadata.is_closed:
                 return
-            heard = await self._poll(position, follower)
+            heard = await self._poll(position, follower, is_quiet=is_quiet)
+            is_quiet = heard.lac < position
             self._lac = max(self._lac, heard.lac)
             if heard.slow is not None:
                 self._prefer.were_slow([heard.slow])
@@ -272,14 +274,16 @@ class LedgerReader:
                 position += 1
                 yield [Batch(self.ledger_id, [entry])]
 
-    async def _poll(self, position: EntryId, follower: LedgerFollower) -> LacNews:
+    async def _poll(
+        self, position: EntryId, follower: LedgerFollower, *, is_quiet: bool
+    ) -> LacNews:
         """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval` and a bit."""
         self._check()
         if follower.failure is not None:
             raise follower.failure
         # Readers that were opened together do not ask together for ever.
         wait_s = min(POLL_S_MAX, self._config.poll_interval * random.uniform(1.0, POLL_SPREAD))
-        options = PollOptions(wait_s=wait_s, pacing=pacing_of(self._config))
+        options = PollOptions(wait_s=wait_s, is_quiet=is_quiet, pacing=pacing_of(self._config))
         order = self._prefer.at(self._loop.time())
         poll = PollLac(self.ledger_id, self.metadata, position, options, order)
         done: asyncio.Future[None] = self._loop.create_future()

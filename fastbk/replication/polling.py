@@ -38,6 +38,10 @@ from fastbk.wire.statuses import Status
 __all__ = ["LacNews", "Order", "PollLac", "PollOptions", "unordered"]
 
 
+LATE_S = 0.1
+"""An answer at the end of a wait may come so late without a timer's waking up for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LacNews:
     """What a poll brought.
@@ -108,9 +112,12 @@ class PollLac(Procedure[LacNews]):
         """Ask the carrier, unless there is nothing to wait for."""
         options = self._options
         self._end_s = now_s + options.wait_s
-        alone_s = min(options.grace_s, options.wait_s)
-        self._alone = self._sleep(alone_s, self._spread)
+        if not options.is_quiet:
+            alone_s = min(options.grace_s, options.wait_s)
+            self._alone = self._sleep(alone_s, self._spread)
         self._check_metadata(now_s)
+        if options.is_quiet and not self.is_finished:
+            self._spread(now_s)
 
     def metadata_changed(self, metadata: LedgerMetadata, now_s: float) -> None:
         """Take newer metadata; then take the actions."""
@@ -135,6 +142,8 @@ class PollLac(Procedure[LacNews]):
         if self._carrier is None or self._carrier not in ensemble:
             self._carrier = self._choose_carrier()
             self._has_carried = False
+        if any(one not in self._replicas.said for one in ensemble):
+            self._stop_failing()
         for bookie_id in (self._carrier,) if self._spread_s is None else ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
@@ -146,9 +155,10 @@ class PollLac(Procedure[LacNews]):
         self._spread_s = now_s
         if self._alone is not None:
             self._withdraw(self._alone)
-        # Only now can there be any talk of its end: that of a poll which the carrier ends is never near.
+        # Only now can there be any talk of its end: that of a poll which the carrier ends is never near. Members that
+        # wait end it by their answers, so this is for those that are silent.
         left_s = max(0.0, self._end_s - now_s)
-        self._sleep(left_s, self._time_is_over)
+        self._sleep(left_s + LATE_S, self._time_is_over)
         for bookie_id in self._metadata.fragments[-1].ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
@@ -180,6 +190,9 @@ class PollLac(Procedure[LacNews]):
         self._replicas.forget([bookie_id])
         if had_failed:
             self._pauses.pop(bookie_id, None)
+        self._stop_failing()
+
+    def _stop_failing(self) -> None:
         if self._failing is not None:
             self._withdraw(self._failing)
             self._failing = None
