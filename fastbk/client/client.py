@@ -15,6 +15,7 @@ from typing import Protocol, Self, TypeVar, Unpack
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.coalescer import Coalescer
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
+from fastbk.client.connection import Answer
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.entries import LedgerInfo
@@ -57,16 +58,19 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
-from fastbk.replication.actions import Choose, Replaced
+from fastbk.replication.actions import Choose, ReadEntry, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.under_replication import owed_by
 from fastbk.replication.writer_machine import WriterMachine
+from fastbk.wire.statuses import Status
 
 T = TypeVar("T")
+FENCED_TOO = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
+"""Answers to a read that fences: it has fenced, whether the entry is there or not."""
 FENCE_S = 2.0
-"""How long a deletion waits for the fence of an open ledger."""
+"""How long a deletion waits for bookies to fence an open ledger."""
 _log = LibraryLog("fastbk.client")
 # Clients that are open in this process: a fork makes them useless in the child.
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -335,34 +339,68 @@ class Client:
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
         """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none.
 
-        An open one is fenced and closed first, so that its writer is told and no append is acknowledged behind the
-        deletion. Where too few bookies answer, it is deleted all the same.
+        Behind the deletion of an open one bookies are fenced, as far as they answer: when this returns no append is
+        acknowledged any more, and its writer's next one raises NoSuchLedger. A deletion that is refused fences nobody.
         """
         check_ledger_id(ledger_id)
+        io: LedgerIo | None = None
         try:
-            metadata = (await self._store.read_ledger(ledger_id)).metadata
+            known = await self._store.read_ledger(ledger_id)
         except StorageError:
             if password is not None:
                 raise
             # Nobody can append to, or fence, what nobody can read.
         else:
             if password is not None:
-                check_password(ledger_id, metadata, password)
-            if not metadata.is_closed:
-                await self.fence(ledger_id, password or b"")
+                check_password(ledger_id, known.metadata, password)
+            if not known.metadata.is_closed:
+                with contextlib.suppress(Error):
+                    io = await self._io_of(ledger_id, known.metadata, password)
         await self._store.call(lambda store: delete_ledger(store, ledger_id))
+        if io is not None:
+            await self._fence_deleted(known.metadata, io)
 
-    async def fence(self, ledger_id: LedgerId, password: bytes = b"") -> bool:
-        """Fence and close a ledger that is about to be deleted. False: too few bookies answered within two seconds."""
+    async def _io_of(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes | None
+    ) -> LedgerIo:
+        password = password or metadata.password or b""
+        digest_type = check_open(ledger_id, metadata, None, password)
+        requests = LedgerRequests(ledger_id, digest_type, password, 0, metadata.creation_token)
+        return await self._io(requests, metadata)
+
+    async def _fence_deleted(self, metadata: LedgerMetadata, io: LedgerIo) -> None:
+        """Fence a ledger that metadata has no more, at so many bookies that none has an ack quorum, if they answer."""
+        ensemble = metadata.fragments[-1].ensemble
+        unfenced_max, fenced, answers = metadata.ack_quorum - 1, 0, 0
+        is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: Answer | Error) -> None:
+            nonlocal fenced, answers
+            answers += 1
+            fenced += not isinstance(outcome, Error) and outcome.status in FENCED_TOO
+            if max(fenced + unfenced_max, answers) >= len(ensemble) and not is_over.done():
+                is_over.set_result(None)
+
+        fence = ReadEntry(0, fence=True)
+        asked = [
+            self.pool.peer(bookie_id).send_request(
+                lambda request_id: io.requests.frame(fence, request_id), FENCE_S, told, io.requests.tag
+            )
+            for bookie_id in ensemble
+        ]
+        await asyncio.wait([is_over], timeout=FENCE_S)
+        for one in asked:
+            one.cancel()
+        if fenced + unfenced_max < len(ensemble):
+            _log.warning("client.deleted_unfenced", ledger_id=io.ledger_id, reason="too few bookies answered")
+
+    async def fence(self, ledger_id: LedgerId, password: bytes | None = None) -> bool:
+        """Fence and close a stream's ledger that is about to be deleted. False: too few bookies answered in time."""
         try:
             async with asyncio.timeout(FENCE_S):
                 known = await self._store.read_ledger(ledger_id)
-                metadata = known.metadata
-                if not metadata.is_closed:
-                    password = password or metadata.password or b""
-                    digest_type = check_open(ledger_id, metadata, None, password)
-                    requests = LedgerRequests(ledger_id, digest_type, password, 0, metadata.creation_token)
-                    await self._recovered(known, await self._io(requests, metadata))
+                if not known.metadata.is_closed:
+                    await self._recovered(known, await self._io_of(ledger_id, known.metadata, password))
         except NoSuchLedger:
             return True
         except (Error, TimeoutError) as error:

@@ -10,8 +10,17 @@ import pytest
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.live.torture import Torture
-from tests.rigs import mounts, outage, shutdown, spark_kills, strangers, takeovers, upgrade
-from tests.rigs.report import Plan
+from tests.rigs import (
+    mounts,
+    outage,
+    shutdown,
+    spark_kills,
+    strangers,
+    takeovers,
+    upgrade,
+    visibility,
+)
+from tests.rigs.report import Plan, Report
 from tests.rigs.rolling import judge, roll
 from tests.rigs.rolling_writers import Round
 from tests.rigs.takeovers import CONNECTED, OPENED, payload_of
@@ -47,6 +56,29 @@ async def test_kills_and_partitions_lose_and_alter_nothing(tmp_path: Path, seed:
     assert report.counts["added"] > 100
     assert report.counts["opened"] > 0
     assert report.counts["read"] >= report.counts["added"]
+
+
+@pytest.mark.timeout(300)
+def test_readers_see_what_writers_left_that_failed(tmp_path: Path, rng: random.Random) -> None:
+    """The rig `visibility`: INV-S17, INV-S18."""
+    manners = len(visibility.MANNERS)
+    report = visibility.run(Plan(rng.getrandbits(30), manners, 120.0, tmp_path))
+    assert report.losses == []
+    assert report.cases >= manners and report.counts["acknowledged"] >= manners - 1
+    assert report.counts["failed"] == 0
+
+
+def test_the_judge_of_visibility_finds_what_is_lost_or_late() -> None:
+    second = 10**9
+    for arrivals, is_good in (
+        ([second], True),
+        ([], False),
+        ([62 * second], False),
+    ):
+        report = Report("visibility")
+        case = visibility.Case(0, "exit", 0.0)
+        visibility.judge([visibility.Seen(case, [second], 0, arrivals)], report)
+        assert report.is_good is is_good
 
 
 def test_writers_that_are_killed_lose_and_repeat_nothing(

@@ -32,11 +32,11 @@ from fastbk.testing import LocalCluster
 from tests.rigs.report import Plan, Report
 
 NAMESPACE = "visibility"
-AT_ONCE = 12
+AT_ONCE = 24
 AFTER_S_MAX = 0.004
 """A process is ended so long after the first acknowledgement, at most: mostly within one of the next appends."""
 APPENDS_MAX = 200
-BLOCKED_S = 5.0
+BLOCKED_S = 3.0
 SEEN_S_MAX = 60.0
 LIVING_S_MAX = 1.0
 PATIENCE_S = 90.0

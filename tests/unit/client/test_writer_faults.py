@@ -12,10 +12,12 @@ from fastbk.client.request_ids import SEQUENCE_MAX
 from fastbk.errors import (
     Error,
     LedgerFenced,
+    MetadataOnHold,
     NoSuchLedger,
     QuorumTimeout,
     ReplicationConflict,
 )
+from fastbk.meta.hold import new_hold, place_hold
 from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.native.ledger_codec import LedgerCodec
@@ -254,7 +256,7 @@ async def test_a_bookie_that_stays_silent_meanwhile_is_found_all_the_same() -> N
 
 
 async def test_the_writer_of_a_deleted_ledger_is_told_by_its_next_append() -> None:
-    """INV-S19: the deletion fences first."""
+    """INV-S19: the deletion fences."""
     async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
@@ -306,3 +308,15 @@ async def test_one_bookie_that_says_deleted_is_replaced_while_metadata_says_othe
         )
         await writer.append(b"z")
         await writer.close()
+
+
+async def test_a_deletion_that_is_refused_fences_nobody() -> None:
+    """INV-S19"""
+    async with fake_cluster() as (client, fakes, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        place_hold(store, new_hold("rolled back"))
+        with pytest.raises(MetadataOnHold):
+            await client.delete_ledger(writer.ledger_id)
+        assert not any(fake.ledgers[writer.ledger_id].fenced for fake in fakes)
+        assert await writer.append(b"y") == 1
