@@ -190,11 +190,12 @@ async def test_a_roll_that_waits_for_copies_says_so_where_nobody_makes_them(tmp_
     async with LocalCluster(3) as cluster:
         cli = Cli(cluster.metadata_uri)
         async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(3, 3, 2)
-            await writer.close()
+            async with await client.create_ledger(3, 3, 2) as writer:
+                await writer.append(b"x")
             missing = MissingReplica(BookieId("bookie-2"), 0, 0)
             await client.call_store(lambda store: store.marks.update(writer.ledger_id, add=[missing]))
-        words = ("cluster", "roll", "--restart", "true {bookie}", "--check", "marks", "--whole-timeout", "1s")
+        words = ("cluster", "roll", "--restart", "true {bookie}", "--check", "marks", "--whole-timeout", "1s",
+                 "--ready-timeout", "2s")
         code, done, _ = await cli.answer_async(*words)
         assert (code, done["restarted"]) == (FAILED, [])
         assert "copies are missing" in done["stopped"] and "no `fastbk autorecovery` runs" in done["stopped"]
