@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 
 from fastbk.admin.cluster import uncloseable
 from fastbk.autorecovery.state import ClusterState
@@ -82,11 +83,12 @@ async def read_open_ledgers(client: Client) -> OpenLedgerFacts:
     unfinished = await client.call_store(unfinished_recoveries)
     waiting: list[LedgerId] = []
     away: set[BookieId] = set()
-    async for one in uncloseable(client):
-        away.update(one.away)
-        waiting.append(one.ledger_id)
-        if len(waiting) >= UNCLOSEABLE_MAX:
-            break
+    async with aclosing(uncloseable(client)) as found:
+        async for one in found:
+            away.update(one.away)
+            waiting.append(one.ledger_id)
+            if len(waiting) >= UNCLOSEABLE_MAX:
+                break
     return OpenLedgerFacts(unfinished=tuple(unfinished), uncloseable=tuple(waiting), away=tuple(sorted(away)))
 
 
