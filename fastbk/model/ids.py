@@ -33,7 +33,7 @@ _RESERVED_BOOKIE_IDS = frozenset({"readonly"})
 def check_ledger_id(ledger_id: LedgerId) -> LedgerId:
     """Return `ledger_id` if it is one; raise ConfigError otherwise."""
     if type(ledger_id) is not int:  # the common case is checked in one step
-        return checked_integer("ledger id", ledger_id, 0, ID_MAX)
+        return checked_integer("ledger_id", ledger_id, 0, ID_MAX)
     if not 0 <= ledger_id <= ID_MAX:
         raise ConfigError(f"ledger id {ledger_id} is not in 0..2^63-1")
     return ledger_id
