@@ -27,6 +27,7 @@ from fastbk.autorecovery.auditor import Auditor
 from fastbk.autorecovery.marked_ledgers import MarkedLedgers
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.state import ClusterState, WorkerReport
+from fastbk.console.app import PAGES
 from fastbk.errors import ConfigError, MetadataOnHold
 from fastbk.formats import LEVEL_MAX
 from fastbk.gc.dead_ledgers import Cluster, DeadLedgers
@@ -55,6 +56,7 @@ from fastbk.stream.client import Client
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.tree_records import ROOT_ID
 from fastbk.stream.paths import entry_path, namespace_path, stored_path, stream_path, usage_path
+from tests.fixtures.console import console_of
 from tests.fixtures.gateway_store import behind_gateway, principal
 from tests.fixtures.metadata import metadata
 from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -520,3 +522,24 @@ async def test_what_can_be_read_is_not_removed(tmp_path: Path, request: pytest.F
             with pytest.raises(ConfigError, match="cannot be read"):
                 remove_bad_record(world.store, name)
         assert len(world.store.list_ledgers()) == LEDGERS
+
+
+async def test_pages_of_the_console_go_on(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Pages of many show the others; the page of a bad one says what is wrong with it."""
+    async with world_in("sqlite", request, tmp_path) as (world, _):
+        for kind in KINDS.values():
+            if "sqlite" in kind.stores and kind.loses.isdisjoint(INSIDE):
+                kind.plant(world)
+        world.put(path_of(1), b"{")
+        async with console_of(world.uri, tmp_path) as (_, visitor):
+            for path in PAGES:
+                if "{" not in path and path != "/series":
+                    page = await visitor.get(path)
+                    assert page.status == 200, (path, page.text)
+            listed = (await visitor.get("/ledgers")).text
+            assert 'href="/ledger/1"' in listed and f"ledger {BAD}: ledger metadata" in listed
+            assert "the mark of ledger 1 is damaged" in (await visitor.get("/ledger/1")).text
+            for path, name in ((f"/ledger/{BAD}", f"ledger {BAD}"), ("/namespace/bad", world.ids["bad"])):
+                page = await visitor.get(path)
+                assert page.status == 503 and name in page.text
+            assert (await visitor.get("/stream/shop/good")).status == 200
