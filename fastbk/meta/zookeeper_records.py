@@ -214,11 +214,11 @@ class _Counters:
         self._folder = folder
         self._call = call
         self._versions: dict[str, int | None] = {}
-        """None: it was never made."""
+        """Of the folder, too. None: it was never made."""
 
     def read(self, paths: Sequence[str]) -> list[Node | None]:
         """Return several nodes."""
-        new = sorted(set(map(self._counter, paths)) - self._versions.keys())
+        new = sorted({self._folder, *map(self._counter, paths)} - self._versions.keys())
         nodes = _nodes(self._call, [*new, *paths])  # a server answers in the order of the requests
         for counter, node in zip(new, nodes, strict=False):
             self._versions[counter] = None if node is None else node.version
@@ -228,7 +228,10 @@ class _Counters:
         """Return what has a transaction fail if a node was deleted since it was read, and counts its own deletions."""
         deleted = {self._counter(op.path) for op in ops if op.kind == "delete"}
         found: list[Op] = []
-        for one in sorted(deleted | {self._counter(op.path) for op in ops if op.kind == "set"}):
+        used = sorted(deleted | {self._counter(op.path) for op in ops if op.kind == "set"})
+        if used and self._versions[self._folder] is None:
+            found.append(Op.create(self._folder))
+        for one in used:
             version = self._versions[one]
             if version is None:
                 found.append(Op.create(one))  # fails if somebody was first
