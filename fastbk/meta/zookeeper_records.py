@@ -105,14 +105,13 @@ class ZooKeeperRecords:
                 # The connection was lost, and things are neither as before nor as they would be: who knows.
                 error.outcome = "unknown" if is_unknown else "not_written"
                 raise
-            if not counters.are_there(ops):
-                continue
             try:
                 call.multi([*counters.ops(ops), *_parents_first(ops)])
             except NoNode:
                 made = {path for change, path in zip(changes, paths, strict=True) if change.value}
                 for parent in sorted({path.rpartition("/")[0] for path in made} - made):
                     call.ensure(parent)
+                call.ensure(self._deletions)
             except (NodeExists, BadVersion, NotEmpty):
                 call.sync(self._root)
             except ResultUnknown:
@@ -216,42 +215,33 @@ class _Counters:
         self._folder = folder
         self._call = call
         self._versions: dict[str, int | None] = {}
-        """None: it was never made."""
+        """Of the folder, too. None: it was never made."""
 
     def read(self, paths: Sequence[str]) -> list[Node | None]:
         """Return several nodes."""
-        new = sorted(set(map(self._counter, paths)) - self._versions.keys())
+        new = sorted({self._folder, *map(self._counter, paths)} - self._versions.keys())
         nodes = _nodes(self._call, [*new, *paths])  # a server answers in the order of the requests
         for counter, node in zip(new, nodes, strict=False):
             self._versions[counter] = None if node is None else node.version
         return nodes[len(new) :]
 
-    def are_there(self, ops: Sequence[Op]) -> bool:
-        """Return whether all that a transaction needs are there; if not, make them: it has to be decided anew."""
-        missing = [one for one in self._used(ops, "set", "delete") if self._versions[one] is None]
-        for one in missing:
-            self._call.ensure(one)
-        return not missing
-
     def ops(self, ops: Sequence[Op]) -> list[Op]:
         """Return what has a transaction fail if a node was deleted since it was read, and counts its own deletions."""
-        deleted = self._used(ops, "delete")
-        checked = [one for one in self._used(ops, "set") if one not in deleted]
-        return [
-            *(Op.set(one, b"", self._version(one)) for one in deleted),
-            *(Op.check(one, self._version(one)) for one in checked),
-        ]
-
-    def _used(self, ops: Sequence[Op], *kinds: str) -> list[str]:
-        return sorted({self._counter(op.path) for op in ops if op.kind in kinds})
+        deleted = {self._counter(op.path) for op in ops if op.kind == "delete"}
+        found: list[Op] = []
+        used = sorted(deleted | {self._counter(op.path) for op in ops if op.kind == "set"})
+        if used and self._versions[self._folder] is None:
+            found.append(Op.create(self._folder))
+        for one in used:
+            version = self._versions[one]
+            if version is None:
+                found.append(Op.create(one))  # fails if somebody was first
+            else:
+                found.append(Op.set(one, b"", version) if one in deleted else Op.check(one, version))
+        return found
 
     def _counter(self, path: str) -> str:
         return f"{self._folder}/{zlib.crc32(path.encode()) % _COUNTERS:02x}"
-
-    def _version(self, counter: str) -> int:
-        version = self._versions[counter]
-        assert version is not None, "`are_there` has said so"
-        return version
 
 
 def _nodes(call: Call, paths: Sequence[str]) -> list[Node | None]:
