@@ -171,11 +171,21 @@ async def test_what_a_dead_writer_left_above_its_lac_is_soon_seen() -> None:
 
 
 @pytest.mark.parametrize("seen", [0, 1])
-async def test_a_lac_has_to_stand_still_for_a_while(seen: int) -> None:
-    """INV-S18"""
+async def test_a_lac_that_stands_still_is_found_by_the_second_look(seen: int) -> None:
+    """INV-S18: also where none was ever sent."""
     cluster = Cluster()
     await new_stream(cluster)
     await left_by_a_dead_writer(cluster, seen)
+    left = LeftSegments(as_client(cluster.client()), 25.0)
+    chain = await chain_of(cluster)
+    assert [await left.close_left(chain, now_s) for now_s in (0.0, 24.0, 25.0)] == [0, 0, 1]
+
+
+async def test_a_lac_has_to_stand_still_for_a_while() -> None:
+    """INV-S18"""
+    cluster = Cluster()
+    await new_stream(cluster)
+    await left_by_a_dead_writer(cluster)
     ledger = next(iter(cluster.ledgers.values()))
     left = LeftSegments(as_client(cluster.client()), 25.0)
     chain = await chain_of(cluster)
