@@ -109,7 +109,7 @@ async def _asyncio_case(uri: str, case: Case) -> None:
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel()
-                await asyncio.sleep(60)
+                await asyncio.get_running_loop().create_future()
             if case.manner == "exit":
                 os._exit(0)
             if case.manner == "unsent":
@@ -119,7 +119,7 @@ async def _asyncio_case(uri: str, case: Case) -> None:
             if case.manner == "blocked":
                 stand_still()
             else:
-                await asyncio.sleep(BLOCKED_S)
+                await asyncio.to_thread(stand_still)
 
 
 def _sync_case(uri: str, case: Case) -> None:
