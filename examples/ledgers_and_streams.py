@@ -15,10 +15,7 @@ import sys
 from dataclasses import dataclass, field
 
 import fastbk
-from fastbk.stream.client import Client
-from fastbk.stream.positions import AtSeq
-from fastbk.stream.records import Record
-from fastbk.stream.stream import Stream
+from fastbk import AtSeq, Client, Record, Stream
 
 SNAPSHOT = b"snapshot"
 CHANGES_A_SNAPSHOT = 100
@@ -73,12 +70,12 @@ async def start(client: Client, stream: Stream) -> Accounts:
     async with stream.reader(AtSeq(at), tail=False) as reader:
         async for record in reader:
             if isinstance(record, Record) and record.key == SNAPSHOT:
-                accounts = await read_snapshot(client, int(bytes(record.payload)))
+                accounts = await read_snapshot(client, int(record.value))
                 behind = record.seq + 1
     async with stream.reader(AtSeq(behind), tail=False) as reader:
         async for record in reader:
             if isinstance(record, Record) and record.key != SNAPSHOT:
-                accounts.apply(json.loads(bytes(record.payload)))
+                accounts.apply(json.loads(record.value))
                 accounts.replayed += 1
     return accounts
 

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable
 
 import fastbk
-from fastbk.stream.records import Record
-from fastbk.stream.stream import Stream
+from fastbk import Record, Stream
 
 Handle = Callable[[dict[str, object]], None]
 
@@ -31,7 +30,7 @@ async def publish(stream: Stream, orders: list[dict[str, object]]) -> None:
         for order in orders:
             number = int(str(order["number"]))
             if number > writer.last_txid:
-                writer.append(json.dumps(order).encode(), txid=number)
+                writer.append_nowait(json.dumps(order).encode(), txid=number)
                 await writer.ready()
         await writer.publish()
 
@@ -41,7 +40,7 @@ async def subscribe(stream: Stream, name: str, handle: Handle, *, until: int) ->
     async with stream.cursor(name) as cursor:
         async for record in cursor:
             assert isinstance(record, Record)
-            handle(json.loads(bytes(record.payload)))
+            handle(json.loads(record.value))
             cursor.ack(record)
             if record.txid >= until:
                 return

@@ -107,7 +107,7 @@ def run(spark: SparkSession, uri: str, checkpoint: str) -> str:
 
             def sell(shop: str, cents: int, at: datetime) -> None:
                 sale = {"shop": shop, "cents": cents, "at": at.isoformat()}
-                writer.append(json.dumps(sale).encode(), key=shop.encode()).result()
+                writer.append_nowait(json.dumps(sale).encode(), key=shop.encode()).result()
 
             for hour in range(ROUNDS):
                 for minute in range(LATE_SALES if hour else 0):
@@ -125,7 +125,7 @@ def run(spark: SparkSession, uri: str, checkpoint: str) -> str:
         stream = namespace.stream(SUMS)
         with stream.reader() as reader:
             for record in islice(reader, stream.info().records):
-                row = json.loads(bytes(record.payload))
+                row = json.loads(record.value)
                 key = (row["start"], row["shop"])
                 found[key] += 1
                 assert due[key] == (row["sales"], row["cents"]), f"{row}, and {due[key]} is right"

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import fastbk
-from fastbk.stream.writer.stream_writer import StreamWriter
+from fastbk import StreamWriter
 from fastbk.testing import Fault, LocalCluster
 
 PATIENCE_S = 2.0
@@ -53,7 +53,7 @@ async def order_desk(cluster: LocalCluster) -> AsyncIterator[OrderDesk]:
             desk = OrderDesk(writer)
             yield desk
         async with orders.reader(tail=False) as reader:
-            kept = [bytes(record.payload).decode() async for record in reader]
+            kept = [record.value.decode() async for record in reader]
         assert len(kept) == len(set(kept))
         assert set(desk.confirmed) <= set(kept) <= {*desk.confirmed, *desk.unknown}
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         WeakQuorumWarning,
         WriterFailed,
         WriterFenced,
+        WrongType,
     )
     from fastbk.meta.api import BookieRegistration
     from fastbk.model.ledger import LedgerMetadata
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from fastbk.stream.reader.stream_reader import Lag, StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
     from fastbk.stream.stream import Stream
-    from fastbk.stream.writer.options import StreamWriterOptions
+    from fastbk.stream.writer.options import StreamWriterOptions, WriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
     from fastbk.tls.options import TlsOptions
 
@@ -155,7 +156,9 @@ __all__ = [
     "WeakQuorumWarning",
     "WriterFailed",
     "WriterFenced",
+    "WriterOptions",
     "WriterStats",
+    "WrongType",
     "__version__",
     "connect",
     "links_of",
@@ -183,7 +186,7 @@ _HOMES = {
     "stream.reader.stream_reader": "Lag StreamReader",
     "stream.records": "Chunk Gap Record",
     "stream.stream": "Stream",
-    "stream.writer.options": "StreamWriterOptions",
+    "stream.writer.options": "StreamWriterOptions WriterOptions",
     "stream.writer.stream_writer": "StreamWriter",
     "auth.credentials": "Credentials",
     "observe.tracing": "Tracing links_of",

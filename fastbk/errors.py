@@ -102,6 +102,12 @@ class ConfigError(Error, ValueError):
     code = -14
 
 
+class WrongType(ConfigError, TypeError):
+    """An argument is of a type that the call does not take. Nothing was done with it."""
+
+    code = -1028
+
+
 class BufferFull(Error):
     """The writer's buffer has no room; nothing was sent. Await `ready()` and try again, or use `append`."""
 

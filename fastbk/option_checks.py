@@ -1,8 +1,12 @@
-"""Checks options by their names and types: a wrong one is a ConfigError that names the option and what it must be."""
+"""Checks what callers give: options by their names and types, and the values that calls take.
+
+A wrong one is a ConfigError that names the option or argument and what it must be. Bytes, whole numbers and seconds of
+every call, with and without `await`, are taken here and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -10,7 +14,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, overload
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, WrongType
 
 _NAMES: dict[object, str] = {
     float: "a number",
@@ -50,7 +54,8 @@ def check_fields(options: object) -> None:
 def check_type(name: str, value: object, hint: object) -> None:
     """Check that an option's value is of the type that its annotation says. Raises ConfigError."""
     if not _is_of(value, hint):
-        actual = "" if get_origin(hint) is Literal else f", not {type(value).__name__}"
+        is_of_type = get_origin(hint) is Literal or value != value  # and so is NaN, which is a float
+        actual = "" if is_of_type else f", not {type(value).__name__}"
         raise ConfigError(f"{name}={value!r}: must be {_named(hint)}{actual}")
 
 
@@ -73,8 +78,54 @@ def checked_timeout(timeout: float | None, default: float | None = None) -> floa
     return timeout
 
 
+def owned_bytes(data: object, name: str = "data") -> bytes:
+    """Return the bytes of a buffer as a copy that nobody changes. Raises WrongType for what is no buffer.
+
+    A number, a list and a text have no bytes: `bytes(5)` would be five zeros.
+    """
+    if type(data) is bytes:
+        return data
+    try:
+        return memoryview(data).tobytes()  # type: ignore[arg-type]
+    except (TypeError, BufferError):
+        advice = "; write text.encode()" if isinstance(data, str) else ""
+        kind = type(data).__name__
+        raise WrongType(
+            f"{name} must be bytes or another buffer (bytearray, memoryview, array), not {kind}{advice}"
+        ) from None
+
+
+def owned_list(datas: object, name: str) -> list[bytes]:
+    """Return the bytes of several buffers. Raises WrongType for what is none, and for one buffer in their place."""
+    if isinstance(datas, bytes | bytearray | memoryview | str):
+        raise WrongType(f"{name} must be a list of buffers, not {type(datas).__name__}")
+    if not isinstance(datas, Iterable):
+        raise WrongType(f"{name} must be a list of buffers, not {type(datas).__name__}")
+    return [
+        one if type(one) is bytes else owned_bytes(one, f"{name}[{at}]")
+        for at, one in enumerate(datas)
+    ]
+
+
+def integer(name: str, value: object) -> int:
+    """Return a whole number, of any type that is one. Raises WrongType."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise WrongType(f"{name}={value!r}: must be an integer, not {type(value).__name__}")
+    return int(value)
+
+
+def checked_integer(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number. Raises WrongType for what is none, ConfigError for one out of its range."""
+    number = integer(name, value)
+    if not low <= number <= high:
+        raise ConfigError(f"{name}={number}: must be from {low} to {high}")
+    return number
+
+
 def _is_of(value: object, hint: Any) -> bool:  # noqa: ANN401 -- whatever an annotation may be
     origin = get_origin(hint)
+    if isinstance(value, float) and value != value:
+        return False  # nan is less than no bound, and above none
     if hint is float or hint is int:
         # True is 1 to Python, and a mistake here.
         return isinstance(value, Real if hint is float else Integral) and not isinstance(

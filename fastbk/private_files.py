@@ -1,12 +1,13 @@
 """Files and directories that only their owner reads: data, metadata (with ledgers' passwords), logs.
 
 The rights do not depend on the umask. No symbolic link is followed at the end of a path: who may write to a directory
-could have us write to any other file.
+could have us write to any other file. Files that somebody else has put into a directory are read by `open_found`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -21,6 +22,39 @@ READ_BYTES_MAX = 1 << 20
 def opener(path: str, flags: int) -> int:
     """Open a file, for `open(..., opener=opener)`. Raises OSError, for a symbolic link too."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+
+
+def open_found(path: str | os.PathLike[str]) -> int:
+    """Open a file that lies in a directory of others, for reading. Raises OSError, which says what it is instead.
+
+    A pipe would be waited for without end, a device may do something when it is opened, and a link may lead anywhere
+    (INV-D4).
+    """
+    name = os.fspath(path)
+    _check_is_file(os.lstat(name).st_mode, name)
+    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _check_is_file(os.fstat(file).st_mode, name)  # somebody may have changed it meanwhile
+        os.set_blocking(file, True)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def read_found(path: str | os.PathLike[str], bytes_max: int) -> bytes:
+    """Return the content of such a file, `bytes_max` at most. Raises OSError as `open_found`."""
+    with open(open_found(path), "rb") as file:
+        return file.read(bytes_max)
+
+
+def _check_is_file(mode: int, name: str) -> None:
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "is a symbolic link, which is not followed: put the file itself there", name)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a directory", name)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EMEDIUMTYPE, "is a device, a pipe or a socket, and no file", name)
 
 
 def make_directory(path: Path) -> None:
@@ -54,12 +88,12 @@ def is_open_to_others(path: str | os.PathLike[str]) -> bool:
 
 def read_secret(path: str) -> bytes:
     """Return the content of a file that others than owner and group must not be able to read. Raises ConfigError."""
-    return _read(path, OTHERS, f"others can read {path}: run `chmod o= {path}`")
+    return _read(path, OTHERS, f"others can read {path}. If it is the right file, run `chmod o= {path}`")
 
 
 def read_public(path: str) -> bytes:
     """Return the content of a file that others must not be able to change. Raises ConfigError."""
-    return _read(path, stat.S_IWOTH, f"others can change {path}: run `chmod o-w {path}`")
+    return _read(path, stat.S_IWOTH, f"others can change {path}. If it is the right file, run `chmod o-w {path}`")
 
 
 def _read(path: str, forbidden_mode: int, problem: str) -> bytes:

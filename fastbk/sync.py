@@ -16,7 +16,7 @@ from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
-from fastbk.client.loop_thread import LoopThread, blocking, blocking_as
+from fastbk.client.loop_thread import LoopThread, blocking, blocking_opening
 from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader
 from fastbk.client.sync_writer import LedgerWriter, live_or_last
@@ -65,8 +65,12 @@ class Client:
 
     def __init__(self, uri: str | MetadataStore, config: ClientConfig | None = None) -> None:
         given_store(uri)  # refuses what is neither
+        self._place = uri if isinstance(uri, str) else "a metadata store"
         known = self.config = ClientConfig() if config is None else config
         self._thread = LoopThread(lambda: AsyncClient(uri, known), known.close_timeout)
+
+    def __repr__(self) -> str:
+        return f"<fastbk.sync.Client of {self._place}{'' if self._thread.is_closed is None else ', closed'}>"
 
     def _inner(self) -> AsyncClient:
         """Return the asyncio client. Only on the loop."""
@@ -75,10 +79,19 @@ class Client:
     def _call(self, act: Callable[[AsyncClient], Awaitable[T]]) -> T:
         return self._thread.call(lambda: act(self._inner()))
 
+    def _opening(
+        self, act: Callable[[AsyncClient], Awaitable[T]], undo: Callable[[T], Awaitable[object]]
+    ) -> T:
+        return self._thread.call(lambda: act(self._inner()), undo)
+
     # --- ledgers ----------------------------------------
 
-    create_ledger = blocking_as(AsyncClient.create_ledger, _writer)
-    open_ledger = blocking_as(AsyncClient.open_ledger, _reader)
+    create_ledger = blocking_opening(
+        AsyncClient.create_ledger, _writer, lambda writer: writer._inner.close()
+    )
+    open_ledger = blocking_opening(
+        AsyncClient.open_ledger, _reader, lambda reader: reader._inner.close()
+    )
     check_bookies = blocking(AsyncClient.check_bookies)
     close_accepting_loss = blocking(AsyncClient.close_accepting_loss)
     delete_ledger = blocking(AsyncClient.delete_ledger)
@@ -119,7 +132,9 @@ class Client:
 
     def stats(self) -> dict[str, object]:
         """Return figures of the writers that are open."""
-        return live_or_last(self._thread, lambda: self._inner().stats(), lambda: self._inner().stats())
+        return live_or_last(
+            self._thread, lambda: self._inner().stats(), lambda: self._inner().stats()
+        )
 
     def mark_forked(self) -> None:
         """Make this client refuse everything: it lives in a forked child."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -119,6 +120,8 @@ class LocalCluster:
         self._cluster: DevCluster | None = None
         self._faults: ClusterFaults | None = None
         self._temporary: Path | None = None
+        self._pid = 0
+        """The process that started it."""
 
     @property
     def metadata_uri(self) -> str:
@@ -143,7 +146,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start all bookies; `with` does it."""
-        folder = self._given
+        folder, self._pid = self._given, os.getpid()
         if folder is None:
             folder = self._temporary = Path(tempfile.mkdtemp(prefix="fastbk-"))
         self._tls = DevTls(folder / "tls") if self._has_tls else None
@@ -172,8 +175,8 @@ class LocalCluster:
 
         Raises StorageError if a bookie did not end cleanly.
         """
-        if self._cluster is None:
-            return
+        if self._cluster is None or os.getpid() != self._pid:
+            return  # in a forked child it is the parent's
         try:
             if self._faults is not None:
                 self._faults.end()

@@ -86,8 +86,13 @@ def format_age_s(age_s: float) -> str:
     return f"{age_s / 86_400:.1f} d"
 
 
+_YEAR_10000_MS = 253_402_300_800_000
+
+
 def format_utc_ms(time_ms: int) -> str:
-    """Return a moment, in ms since 1970, as in `2026-11-27 19:05:00 UTC`."""
+    """Return a moment, in ms since 1970, as in `2026-11-27 19:05:00 UTC`; what no calendar has as a number."""
+    if not 0 <= time_ms < _YEAR_10000_MS:
+        return f"{time_ms} ms since 1970"
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_ms / 1000))
 
 

@@ -1,6 +1,9 @@
 """What one stopped bookie's directories say about ledgers, in a file that is taken to where metadata is rebuilt.
 
 Begin at `collect`. Nothing is written to the directories. They are locked, so that no bookie changes them meanwhile.
+
+What lies there, and a file that `collect` has written, may be from anybody. What cannot be is named as damage, and the
+rest counts. No link is followed out of a directory.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import ConfigError, StorageError, os_errors_as
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.journal import read_journal
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, digest, master_key
@@ -21,17 +24,24 @@ from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
+from fastbk.native.shard import PAIRS_MAX
 from fastbk.native.store import Store, StoreOptions
+from fastbk.printable_text import printable
+from fastbk.private_files import read_found
 from fastbk.server.directories import lock_all
 from fastbk.storage.cookie_file import read_cookie
 from fastbk.storage.directories import JOURNALS
-from fastbk.storage.identity import Identity, read_identity
-from fastbk.storage.last_metadata import read_last_metadata
+from fastbk.storage.identity import NAME as IDENTITY_NAME
+from fastbk.storage.identity import ROLES, Identity
+from fastbk.storage.identity import decode as decode_identity
+from fastbk.storage.last_metadata import BODY_BYTES_MAX, read_last_metadata
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.metadata_mark import MetadataMark, read_newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fastbk.inspect.items import Item
 
 FORMAT = 1
 EMPTY_KEY = master_key(b"")
@@ -39,6 +49,10 @@ ENTRY_ID_MAX = 2**63 - 1
 MAGIC = b"FBKCOLL1"
 FILE_BYTES_MAX = 4 << 30
 """Some 300 bytes a ledger, of 10 million."""
+IDENTITY_BYTES_MAX = 1 << 20
+DAMAGE_MAX, DAMAGE_CHARACTERS_MAX = 1000, 500
+DIRECTORIES_MAX, TEXT_MAX = 4096, 255
+"""Of a bookie; of an id of a directory or of a cluster."""
 
 
 class CollectedLedger(msgspec.Struct, array_like=True):
@@ -85,7 +99,7 @@ def read_collection(path: Path) -> Collection:
             raise StorageError(
                 f"{path} has {size_bytes:,} bytes: `fastbk metadata collect` writes {FILE_BYTES_MAX:,} at most"
             )
-        raw = path.read_bytes()
+        raw = read_found(path.resolve(), FILE_BYTES_MAX)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
     if raw[:8] != MAGIC or crc32c(raw[12:]) != int.from_bytes(raw[8:12], "little"):
@@ -96,8 +110,15 @@ def read_collection(path: Path) -> Collection:
         found = msgspec.msgpack.decode(raw[12:], type=Collection)
         _check(found)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path}: {error}: collect again with this version") from error
+        raise StorageError(f"{path}: {printable(str(error))}: collect again with this version") from error
+    found.damage = _shortened(found.damage)
     return found
+
+
+def _shortened(damage: Sequence[str]) -> list[str]:
+    """Return the first lines, each of a bounded length, and how many more there are."""
+    kept = [printable(one, DAMAGE_CHARACTERS_MAX) for one in damage[:DAMAGE_MAX]]
+    return [*kept, f"and {len(damage) - DAMAGE_MAX} more"] if len(damage) > DAMAGE_MAX else kept
 
 
 def _check(found: Collection) -> None:
@@ -113,14 +134,23 @@ def _check(found: Collection) -> None:
         last_id = one.ledger_id
         if one.digest:
             DigestType(one.digest)
+        if len(one.seen) > BODY_BYTES_MAX or len(one.master_key) > TEXT_MAX:
+            raise ConfigError(f"ledger {one.ledger_id} has more metadata than a ledger has")
         if min(one.highest_entry_id, one.lac) < -1 or max(one.highest_entry_id, one.lac) > ENTRY_ID_MAX:
             raise ConfigError(f"ledger {one.ledger_id} has entries that no ledger has")
     for first, last in found.deleted:
         if not 0 <= first <= last <= ID_MAX:
             raise ConfigError(f"{first}-{last} is no range of ledger ids")
+    if len(found.instance_id) > TEXT_MAX or not found.instance_id.isprintable():
+        raise ConfigError("its cluster's id is none")
+    if len(found.directories) > DIRECTORIES_MAX:
+        raise ConfigError(f"it has {len(found.directories)} directories")
+    for one_id, role, pair in found.directories:
+        if len(one_id) > TEXT_MAX or role not in ROLES or not 0 <= pair < PAIRS_MAX:
+            raise ConfigError("it has a directory that no bookie has")
     mark = found.mark
     numbers = (mark.age, mark.highest_id, mark.starts, found.starts)
-    if min(numbers) < -1 or max(numbers) > ID_MAX or found.incarnation < 0:
+    if min(numbers) < -1 or max(numbers) > ID_MAX or not 0 <= found.incarnation < 1 << 64:
         raise ConfigError("its identity or mark has numbers that none has")
 
 
@@ -143,29 +173,32 @@ def collect(data: Sequence[Path]) -> Collection:
                 )
         for lock in lock_all([path for _, path, _ in found]):
             stack.callback(lock.close)
-        cookie = read_cookie(*found[0][:2])
         stores = [(disk, path) for disk, path, one in found if one.role == "ledger"]
         work = _Work()
+        instance_id = next(filter(None, (work.instance_id_in(disk, path) for disk, path, _ in found)), "")
         for disk, path, identity in found:
             if identity.role == "ledger":
-                work.take_stored(disk, path, identity, stack)
+                with os_errors_as(StorageError, path):
+                    work.take_stored(disk, path, identity, stack)
         for _, path, identity in found:
             if identity.role == "journal":
                 work.take_journal(path)
         for _, path in stores:
             work.take_last_metadata(path)
         mark = work.mark_of(stores)
-        return Collection(
+        made = Collection(
             bookie_id=first.bookie_id,
             incarnation=first.incarnation_number,
-            instance_id="" if cookie is None else cookie.instance_id,
+            instance_id=instance_id,
             starts=_starts([one for _, _, one in found], mark),
             directories=[(one.directory_id, one.role, one.pair) for _, _, one in found],
             mark=mark,
             ledgers=[work.ledgers[one] for one in sorted(work.ledgers)],
             deleted=list(work.deleted),
-            damage=work.damage,
+            damage=work.all_damage(),
         )
+    _check(made)  # what a rebuild would refuse is told where it can be looked at
+    return made
 
 
 def _starts(found: Sequence[Identity], mark: MetadataMark) -> int:
@@ -183,14 +216,34 @@ def _directories(data: Sequence[Path], stack: ExitStack) -> list[tuple[Disk, str
     for given in data:
         if not given.is_dir():
             raise ConfigError(f"{given} is no directory")
-        for path in (given, *sorted(one for one in given.iterdir() if one.is_dir())):
+        with os_errors_as(StorageError, given):
+            inside = sorted(one for one in given.iterdir() if one.is_dir())
+        for path in (given, *inside):
+            identity = _identity_in(path)
+            if identity is None:
+                continue
+            if path is not given and path.is_symlink():
+                raise ConfigError(
+                    f"{path} is a symbolic link to {path.resolve()}, which is not followed: if that is a directory of"
+                    " this bookie, name it by another --data"
+                )
             disk = stack.enter_context(Disk(path, "plain"))
-            identity = read_identity(disk, str(path))
-            if identity is not None:
-                found.append((disk, str(path), identity))
+            found.append((disk, str(path), identity))
     if not found:
         raise ConfigError(f"{', '.join(map(str, data))}: no directory of a bookie is there")
     return sorted(found, key=lambda one: (one[2].role, one[2].pair))
+
+
+def _identity_in(path: Path) -> Identity | None:
+    """Return what a directory's `identity.json` says, None where it has none. Nothing is written there."""
+    name = str(path / IDENTITY_NAME)
+    try:
+        raw = read_found(name, IDENTITY_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{name}: {error.strerror}") from error
+    return decode_identity(raw, name)
 
 
 class _Work:
@@ -198,6 +251,20 @@ class _Work:
         self.ledgers: dict[int, CollectedLedger] = {}
         self.deleted = IdRanges()
         self.damage: list[str] = []
+        self.damage_count = 0
+
+    def instance_id_in(self, disk: Disk, path: str) -> str:
+        """Return the cluster's id that a directory's cookie names; empty where none does."""
+        try:
+            cookie = read_cookie(disk, path)
+        except (StorageError, OSError) as error:
+            self.note(f"{path}: {error}")
+            return ""
+        instance_id = "" if cookie is None else cookie.instance_id
+        if len(instance_id) <= TEXT_MAX and instance_id.isprintable():
+            return instance_id
+        self.note(f"{path}: its cookie names a cluster by an id that none has")
+        return ""
 
     def take_stored(self, disk: Disk, path: str, identity: Identity, stack: ExitStack) -> None:
         """Take what the manifest names."""
@@ -209,14 +276,16 @@ class _Work:
         states: dict[int, LedgerState] = {}
         for entry in manifest.locations:  # of equal ledgers the newest file's counts
             if store.add(entry.file_id):
-                self.damage.append(f"{path}: locations file {entry.file_id} is damaged")
+                self.note(f"{path}: locations file {entry.file_id} is damaged")
                 continue
             states.update((one.ledger_id, one) for one in store.states(entry.file_id))
-        store.set_logs(log.log_id for log in manifest.logs)
+        store.set_logs(sorted({log.log_id for log in manifest.logs}))
         for ledger_id, state in states.items():
             if state.flags & DELETED:
                 continue
-            one = self._ledger(ledger_id)
+            one = self._ledger(ledger_id, path)
+            if one is None:
+                continue
             one.is_here = True
             one.flags |= state.flags & (FENCED | LIMBO | HAS_KEY)
             one.highest_entry_id = max(one.highest_entry_id, state.highest_entry_id)
@@ -232,28 +301,37 @@ class _Work:
         for file in sorted(Path(path).iterdir()):
             if JOURNALS.id_of(file.name) is None:
                 continue
-            with FileReader(str(file)) as source:
-                for item in read_journal(source):
-                    if item.is_damage:
-                        self.damage.append(f"{file}: {item.facts.get('reason')}")
-                    elif item.what == "fence":
-                        self._ledger(item.number("ledger_id")).flags |= FENCED
-                    elif item.entry is not None:
-                        one = self._ledger(item.number("ledger_id"))
-                        one.is_here = True
-                        one.highest_entry_id = max(one.highest_entry_id, item.number("entry_id"))
-                        self._take_entry(one, item.entry)
+            try:
+                with FileReader(str(file)) as source:
+                    for item in read_journal(source):
+                        self._take_item(item, str(file))
+            except StorageError as error:
+                self.note(str(error))
+
+    def _take_item(self, item: Item, file: str) -> None:
+        if item.is_damage:
+            self.note(f"{file} at {item.offset_bytes}: {item.facts.get('reason')}")
+        elif item.what == "fence":
+            if (fenced := self._ledger(item.number("ledger_id"), file)) is not None:
+                fenced.flags |= FENCED
+        elif item.entry is not None and item.number("entry_id") >= 0:
+            one = self._ledger(item.number("ledger_id"), file)
+            if one is not None:
+                one.is_here = True
+                one.highest_entry_id = max(one.highest_entry_id, item.number("entry_id"))
+                self._take_entry(one, item.entry)
 
     def take_last_metadata(self, path: str) -> None:
         """Take `metadata.last`."""
         try:
             seen, deleted = read_last_metadata(path)
-        except StorageError as error:
-            self.damage.append(str(error))
+        except (StorageError, OSError) as error:
+            self.note(f"{path}: {error}")
             return
         for ledger_id, (version, raw) in seen.items():
-            one = self._ledger(ledger_id)
-            one.seen, one.version = raw, version
+            one = self._ledger(ledger_id, path)
+            if one is not None:
+                one.seen, one.version = raw, version
         for first, last in deleted:
             self.deleted.add(first, last)
 
@@ -261,11 +339,26 @@ class _Work:
         """Return what was stored of metadata; nothing where that is damaged, for ids of ledgers are known otherwise."""
         try:
             return read_newest(stores) or MetadataMark()
-        except CorruptDataError as error:
-            self.damage.append(str(error))
+        except (CorruptDataError, OSError) as error:
+            self.note(str(error))
             return MetadataMark()
 
-    def _ledger(self, ledger_id: int) -> CollectedLedger:
+    def note(self, text: str) -> None:
+        """Keep it for people; of many the first ones."""
+        self.damage_count += 1
+        if len(self.damage) < DAMAGE_MAX:
+            self.damage.append(printable(text, DAMAGE_CHARACTERS_MAX))
+
+    def all_damage(self) -> list[str]:
+        """Return what was noted, and how much more there is."""
+        more = self.damage_count - len(self.damage)
+        return [*self.damage, f"and {more} more"] if more else self.damage
+
+    def _ledger(self, ledger_id: int, where: str) -> CollectedLedger | None:
+        """Return what is known of a ledger so far; None for an id that none has, which is noted."""
+        if not 0 <= ledger_id <= ID_MAX:
+            self.note(f"{where}: ledger {ledger_id}, an id that no ledger has")
+            return None
         return self.ledgers.setdefault(ledger_id, CollectedLedger(ledger_id))
 
     @staticmethod

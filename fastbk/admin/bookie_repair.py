@@ -12,8 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from fastbk.admin.cluster import Uncloseable, uncloseable_of
 from fastbk.admin.ledger_locks import LedgerLocks
-from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
+from fastbk.admin.ledger_progress import (
+    FAILURES_LISTED_MAX,
+    Attempt,
+    Patience,
+    Progress,
+    run_on_ledgers,
+)
 from fastbk.admin.ledger_references import remove_outdated_marks
 from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
@@ -55,10 +62,13 @@ class RepairProgress(Progress):
     Attributes:
         open: ledgers of which the fragment that is being written was not looked at.
         entries_checked: that the bookie showed with a good digest.
+        uncloseable: ledgers on it that too few registered bookies let be closed (the first 1,000), and how many.
     """
 
     open: int = 0
     entries_checked: int = 0
+    uncloseable: list[Uncloseable] = field(default_factory=list)
+    uncloseable_count: int = 0
 
 
 class BookieRepair:
@@ -81,8 +91,10 @@ class BookieRepair:
         self._locks = LedgerLocks(client, self._plan.repair.patience_s)
 
     async def find(self) -> list[tuple[LedgerId, int]]:
-        """Return (id, estimated bytes) of the ledgers to look at, by rising id."""
-        plan = self._plan
+        """Return (id, estimated bytes) of the ledgers to look at, by rising id; note which cannot be closed."""
+        plan, progress = self._plan, self.progress
+        registered = {one.service.bookie_id for one in await self._client.list_bookies()}
+        progress.uncloseable, progress.uncloseable_count = [], 0
         found = []
         async for info in self._client.list_ledgers():
             if info.ledger_id <= plan.after:
@@ -92,6 +104,11 @@ class BookieRepair:
             if fragments_naming(info.metadata, self._bookie_id):
                 size_bytes = share_bytes(info.metadata, self._bookie_id)
                 found.append((info.ledger_id, 0 if plan.ranges is not None else size_bytes))
+                waits = uncloseable_of(info.ledger_id, info.metadata, registered)
+                if waits is not None:
+                    progress.uncloseable_count += 1
+                    if len(progress.uncloseable) < FAILURES_LISTED_MAX:
+                        progress.uncloseable.append(waits)
         return sorted(found)
 
     async def run(self) -> RepairProgress:

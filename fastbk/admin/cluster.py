@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fastbk.client import Client, LedgerInfo
 from fastbk.client.bookie_queries import bookie_info, stored_of, stored_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
-from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
+from fastbk.meta.api import (
+    BadIdentity,
+    BookieIdentity,
+    BookieRegistration,
+    BookieService,
+    VersionedLedger,
+)
+from fastbk.model.health import accept_loss
 from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.model.quorum import lac_is_covered
 from fastbk.replication.copying import share_of
@@ -53,13 +61,15 @@ class BookieState:
         return 1 - self.info.disk_free_bytes / self.info.disk_total_bytes
 
 
-async def bookie_states(client: Client, identities: list[BookieIdentity]) -> list[BookieState]:
+async def bookie_states(client: Client, identities: Sequence[BookieIdentity | BadIdentity]) -> list[BookieState]:
     """Return all bookies that are registered or have an identity, by id; each registered one is asked."""
     registered = await client.list_bookies()
     states = await asyncio.gather(*(_asked(client, one) for one in registered))
     alive = {one.bookie_id for one in states}
     down = [
         BookieState(one.bookie_id, "down", incarnation=one.incarnation)
+        if isinstance(one, BookieIdentity)
+        else BookieState(one.bookie_id, "down", reason=f"its identity cannot be read: {one.bad.reason}")
         for one in identities
         if one.bookie_id not in alive
     ]
@@ -102,6 +112,54 @@ class MissingCopies:
     ids: tuple[EntryId, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Uncloseable:
+    """A ledger that cannot be closed while bookies are away. `first_entry_id`: of its last fragment."""
+
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    away: tuple[BookieId, ...]
+
+    def copies(self) -> Iterator[MissingCopies]:
+        """Yield it as what its bookies lack."""
+        reason = f"the bookie is not registered; {_keeps_from_closing(self.ledger_id)}"
+        for one in self.away:
+            yield MissingCopies(self.ledger_id, self.first_entry_id, one, reason)
+
+
+def _keeps_from_closing(ledger_id: LedgerId) -> str:
+    return f"the ledger is open, and too few bookies answer to close it: {accept_loss(ledger_id)}"
+
+
+def uncloseable_of(
+    ledger_id: LedgerId, metadata: LedgerMetadata, registered: Collection[BookieId]
+) -> Uncloseable | None:
+    """Return why a ledger cannot be closed, by the bookies that are registered; None: it can be, or it is closed."""
+    if metadata.is_closed:
+        return None
+    fragment = metadata.fragments[-1]
+    there = {at for at, one in enumerate(fragment.ensemble) if one in registered}
+    if lac_is_covered(there, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+        return None
+    away = tuple(sorted({one for one in fragment.ensemble if one not in registered}))
+    return Uncloseable(ledger_id, fragment.first_entry_id, away)
+
+
+async def uncloseable(client: Client) -> AsyncGenerator[Uncloseable, None]:
+    """Yield the ledgers that cannot be closed since bookies are away.
+
+    Metadata is all that it reads: of all ledgers while a bookie is away, else only who is registered.
+    """
+    registered = {one.service.bookie_id for one in await client.list_bookies()}
+    known = await client.call_store(lambda store: {one.bookie_id for one in store.list_identities()})
+    if known <= registered:
+        return
+    async for info in client.list_ledgers():
+        found = uncloseable_of(info.ledger_id, info.metadata, registered)
+        if found is not None:
+            yield found
+
+
 async def marked(client: Client) -> AsyncGenerator[MissingCopies, None]:
     """Yield what marks say: what writers left, and what AutoRecovery has found. No bookie is asked."""
     async for page in client.marks.pages():
@@ -110,7 +168,7 @@ async def marked(client: Client) -> AsyncGenerator[MissingCopies, None]:
             ids = [one.ledger_id for one in some]
             read = await client.call_store(lambda store: store.read_ledgers(ids))  # noqa: B023
             for mark, found in zip(some, read, strict=True):
-                if found is not None:
+                if isinstance(found, VersionedLedger):
                     info = LedgerInfo(mark.ledger_id, found.metadata, found.version)
                     for one in marked_copies(info, mark.missing):
                         yield one
@@ -206,14 +264,9 @@ class _Holdings:
                 reasons[bookie_id] = str(error)
         if lac_is_covered(answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
             return []
-        step = f"`fastbk ledger close {info.ledger_id} --accept-loss --dry-run` says what can be kept"
+        keeps = _keeps_from_closing(info.ledger_id)
         return [
-            MissingCopies(
-                info.ledger_id,
-                fragment.first_entry_id,
-                bookie_id,
-                f"{reason}; the ledger is open, and too few bookies answer to close it: {step}",
-            )
+            MissingCopies(info.ledger_id, fragment.first_entry_id, bookie_id, f"{reason}; {keeps}")
             for bookie_id, reason in reasons.items()
         ]
 

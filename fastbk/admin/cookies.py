@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.meta.api import BookieIdentity
 from fastbk.meta.hold import check_not_held
 from fastbk.server.identity import LEDGERS_NAMED, ledgers_of
 from fastbk.units import format_names
@@ -22,7 +23,7 @@ class KnownBookie:
 
     Attributes:
         incarnation: hex. starts: of that incarnation.
-        directories: role, pair and id of each.
+        directories: role, pair and id of each; nothing of all this where it cannot be read.
         is_registered: it is alive, or was a moment ago.
     """
 
@@ -36,16 +37,15 @@ class KnownBookie:
 def known_bookies(store: MetadataStore) -> list[KnownBookie]:
     """Return every bookie that ever started and was not forgotten, by id. Raises MetadataUnavailable."""
     alive = {one.service.bookie_id for one in store.list_bookies()}
-    return [
-        KnownBookie(
-            one.bookie_id,
-            f"{one.incarnation:016x}",
-            one.starts,
-            tuple(f"{each.role} {each.pair}: {each.directory_id}" for each in one.directories),
-            one.bookie_id in alive,
-        )
-        for one in store.list_identities()
-    ]
+    found = []
+    for one in store.list_identities():
+        is_alive = one.bookie_id in alive
+        if isinstance(one, BookieIdentity):
+            places = tuple(f"{each.role} {each.pair}: {each.directory_id}" for each in one.directories)
+            found.append(KnownBookie(one.bookie_id, f"{one.incarnation:016x}", one.starts, places, is_alive))
+        else:
+            found.append(KnownBookie(one.bookie_id, "unreadable", 0, (), is_alive))
+    return found
 
 
 def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = False) -> None:

@@ -29,6 +29,7 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.hashes import crc32c
 
 FORMAT = 1
+LEFT_OUT_MAX = 1000
 MAGIC = b"FBKMETA1"
 FRAME_BYTES_MAX = 16 << 20
 PAGE_BYTES = 1 << 20
@@ -127,6 +128,8 @@ class End(msgspec.Struct, tag="end", kw_only=True):
     ledgers: int
     bookies: int
     changes: int
+    left_out: list[str] = []
+    """What could not be read, or not be restored, with the reasons; `LEFT_OUT_MAX` of it."""
 
 
 Page: TypeAlias = Records | Ledgers | Bookies | Changes
@@ -264,6 +267,19 @@ def _frames(path: Path, size_bytes: int | None = None) -> Iterator[tuple[Frame, 
         raise _damaged(path, "it is empty")
 
 
+def check_storable(one: Record | Ledger | Bookie) -> None:
+    """Raise ConfigError or StorageError for an item that no restore could write."""
+    if isinstance(one, Record):
+        RecordChange(one.path, one.value).check()
+    elif isinstance(one, Ledger):
+        check_ledger_id(one.ledger_id)
+        LedgerMetadata.from_bytes(one.metadata)
+    else:
+        check_bookie_id(BookieId(one.bookie_id))
+        if not 0 <= one.starts <= ID_MAX or one.incarnation < 0 or len(one.directories) > DIRECTORIES_MAX:
+            raise StorageError(f"the identity of bookie {one.bookie_id} has numbers that none has")
+
+
 class _Rules:
     """What holds for the items of every backup: each can be stored, is there once, and comes in order."""
 
@@ -285,7 +301,7 @@ class _Rules:
                 raise StorageError(f"{one.name[:40]!r} is no ledger's id")
 
     def _check_record(self, one: Record) -> None:
-        RecordChange(one.path, one.value).check()
+        check_storable(one)
         names = tuple(one.path.split("/"))
         if names[0] in PASSING and one.path not in KEPT:
             raise StorageError(f"the record {one.path} is none that a backup holds")
@@ -294,18 +310,15 @@ class _Rules:
         self._last_path = names
 
     def _check_ledger(self, one: Ledger) -> None:
-        check_ledger_id(one.ledger_id)
-        LedgerMetadata.from_bytes(one.metadata)
+        check_storable(one)
         if one.ledger_id <= self._last_ledger_id:
             raise StorageError(f"ledger {one.ledger_id} is there twice, or out of order")
         self._last_ledger_id = one.ledger_id
 
     def _check_bookie(self, one: Bookie) -> None:
-        check_bookie_id(BookieId(one.bookie_id))
+        check_storable(one)
         if one.bookie_id <= self._last_bookie:
             raise StorageError(f"bookie {one.bookie_id} is there twice, or out of order")
-        if not 0 <= one.starts <= ID_MAX or one.incarnation < 0 or len(one.directories) > DIRECTORIES_MAX:
-            raise StorageError(f"the identity of bookie {one.bookie_id} has numbers that none has")
         self._last_bookie = one.bookie_id
 
 

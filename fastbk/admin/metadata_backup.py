@@ -4,7 +4,8 @@ The order is that of dependence. Records (namespaces, streams and their chains, 
 chain names ledgers that are there already. What changed meanwhile is found last, by comparing the archive with the
 store, so that deletions are noticed of everything that was read before.
 
-INV-M11: a backup holds every ledger that one of its records names, but for those deleted meanwhile, which it lists.
+INV-M11: a backup holds every ledger that one of its records names, but for those deleted meanwhile, which it lists, and
+those whose metadata nobody can read, which it names (INV-M17).
 
 What passes is not in a backup: registrations, locks, elections, marks of missing copies (the auditor makes them anew)
 and AutoRecovery's positions.
@@ -13,7 +14,7 @@ and AutoRecovery's positions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import fastbk
 from fastbk.admin.metadata_archive import (
     KEPT,
+    LEFT_OUT_MAX,
     PASSING,
     ArchiveWriter,
     Bookie,
@@ -33,17 +35,20 @@ from fastbk.admin.metadata_archive import (
     Record,
     Records,
     check_archive,
+    check_storable,
     items_of,
 )
 from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.durable_files import replaced
-from fastbk.meta.api import all_ledgers
+from fastbk.errors import ConfigError, StorageError
+from fastbk.meta.api import BadIdentity, VersionedLedger, all_ledgers
+from fastbk.meta.records import bad_record
 from fastbk.meta.rollback_mark import read_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 
 if TYPE_CHECKING:
     from fastbk.admin.metadata_archive import Summary
-    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.api import BookieIdentity, MetadataStore
     from fastbk.meta.records import RecordStore
 
 READ_AT_ONCE = 500
@@ -60,19 +65,36 @@ def backup(store: MetadataStore, path: Path) -> Summary:
         with draft.open("wb") as file:
             writer = ArchiveWriter(file)
             writer.write(_head(store))
-            for record in backed_up_records(store.records):
+            left_out = _LeftOut()
+            for record in left_out.without(backed_up_records(store.records)):
                 writer.add(record, len(record.value) + len(record.path))
-            for ledger in _ledgers(store):
+            for ledger in left_out.without(_ledgers(store)):
                 writer.add(ledger, len(ledger.metadata))
-            for bookie in _bookies(store):
+            for bookie in left_out.without(_bookies(store)):
                 writer.add(bookie, 100)
             writer.end_page()
             file.flush()
             for change in differences(draft, store, file.tell()):
                 writer.add(change, len(change.name))
             writer.end_page()
-            writer.write(_end(store, writer))
+            writer.write(_end(store, writer, left_out.names))
         return check_archive(draft)
+
+
+class _LeftOut:
+    """What a backup cannot have, since nobody can read it, or no restore could write it: it stops nothing else."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def without(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the other items, and note these."""
+        for one in items:
+            reason = _reason_against(one)
+            if not reason:
+                yield one
+            elif len(self.names) < LEFT_OUT_MAX:
+                self.names.append(str(bad_record(_full_name(one), reason)))
 
 
 def differences(path: Path, store: MetadataStore, size_bytes: int | None = None) -> Iterator[Change]:
@@ -86,9 +108,9 @@ def differences(path: Path, store: MetadataStore, size_bytes: int | None = None)
         items_of(path, Bookies, Bookie, size_bytes),
     )
     now = backed_up_records(store.records)
-    yield from _compared("record", records, now, lambda one: tuple(one.path.split("/")))
-    yield from _compared("ledger", ledgers, _ledgers(store), lambda one: one.ledger_id)
-    yield from _compared("bookie", bookies, _bookies(store), lambda one: one.bookie_id)
+    yield from _compared(records, now, lambda one: tuple(one.path.split("/")))
+    yield from _compared(ledgers, _ledgers(store), lambda one: one.ledger_id)
+    yield from _compared(bookies, _bookies(store), lambda one: one.bookie_id)
 
 
 def backed_up_records(records: RecordStore) -> Iterator[Record]:
@@ -130,7 +152,7 @@ def _head(store: MetadataStore) -> Head:
     )
 
 
-def _end(store: MetadataStore, writer: ArchiveWriter) -> End:
+def _end(store: MetadataStore, writer: ArchiveWriter, left_out: list[str]) -> End:
     counts = writer.counts
     return End(
         ended_ms=time.time_ns() // 1_000_000,
@@ -139,25 +161,20 @@ def _end(store: MetadataStore, writer: ArchiveWriter) -> End:
         ledgers=counts[Ledger],
         bookies=counts[Bookie],
         changes=counts[Change],
+        left_out=left_out,
     )
 
 
 def _ledgers(store: MetadataStore) -> Iterator[Ledger]:
+    """Yield all; one that cannot be read has no metadata: it was not deleted."""
     for ledger_id, read in all_ledgers(store):
-        yield Ledger(ledger_id, read.metadata.to_bytes(), read.version)
+        raw = read.metadata.to_bytes() if isinstance(read, VersionedLedger) else b""
+        yield Ledger(ledger_id, raw, read.version)
 
 
 def _bookies(store: MetadataStore) -> Iterator[Bookie]:
-    """Yield fastbk's and, in ZooKeeper, Apache's."""
-    found = {
-        one.bookie_id: Bookie(
-            one.bookie_id,
-            one.incarnation,
-            one.starts,
-            [(each.directory_id, each.role, each.pair) for each in one.directories],
-        )
-        for one in store.list_identities()
-    }
+    """Yield fastbk's and, in ZooKeeper, Apache's; one whose identity cannot be read has numbers that none has."""
+    found = {one.bookie_id: _bookie(one) for one in store.list_identities()}
     if is_zookeeper(store.uri):
         from fastbk.meta.zookeeper_cookies import Cookies
 
@@ -170,23 +187,53 @@ def _bookies(store: MetadataStore) -> Iterator[Bookie]:
         yield found[name]
 
 
+def _bookie(one: BookieIdentity | BadIdentity) -> Bookie:
+    if isinstance(one, BadIdentity):
+        return Bookie(one.bookie_id, -1)
+    places = [(each.directory_id, each.role, each.pair) for each in one.directories]
+    return Bookie(one.bookie_id, one.incarnation, one.starts, places)
+
+
 def _compared(
-    kind: str, old: Iterator[T], new: Iterator[T], key: Callable[[T], object]
+    old: Iterator[T], new: Iterator[T], key: Callable[[T], object]
 ) -> Iterator[Change]:
     """Yield how two sequences in the same order differ. What is the same but for its version has not changed."""
     before, after = next(old, None), next(new, None)
     while before is not None or after is not None:
         if after is None or (before is not None and key(before) < key(after)):  # type: ignore[operator]
             assert before is not None
-            yield Change(kind, _name(before), "deleted")
+            yield Change(_kind(before), _name(before), "deleted")
             before = next(old, None)
         elif before is None or key(before) > key(after):  # type: ignore[operator]
-            yield Change(kind, _name(after), "added")
+            if not _reason_against(after):  # else it is left out of the archive
+                yield Change(_kind(after), _name(after), "added")
             after = next(new, None)
         else:
             if _content(before) != _content(after):
-                yield Change(kind, _name(after), "changed")
+                yield Change(_kind(after), _name(after), "changed")
             before, after = next(old, None), next(new, None)
+
+
+def _reason_against(item: Record | Ledger | Bookie) -> str:
+    """Return why an archive cannot have an item; "": it can."""
+    if item == Bookie(_name(item), -1) or (isinstance(item, Ledger) and not item.metadata):
+        return "nobody can read it"
+    try:
+        check_storable(item)
+    except (StorageError, ConfigError) as error:
+        return str(error)
+    return ""
+
+
+def _full_name(item: Record | Ledger | Bookie) -> str:
+    """Return how a bad one is named by whoever meets it."""
+    if isinstance(item, Record):
+        return item.path
+    return f"ledger {item.ledger_id}" if isinstance(item, Ledger) else f"identity of bookie {item.bookie_id}"
+
+
+def _kind(item: Record | Ledger | Bookie) -> str:
+    return type(item).__name__.lower()
 
 
 def _name(item: Record | Ledger | Bookie) -> str:

@@ -17,7 +17,7 @@ from fastbk.admin.metadata_archive import Ledger, Ledgers, items_of
 from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.admin.unlisted_segments import unlisted_segments
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ids
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity, VersionedLedger, all_ids
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_record
 from fastbk.meta.rollback_mark import COUNTED_ID_END, RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
@@ -193,7 +193,8 @@ def _write_ledgers(
         try:
             held = {name: held_of(one) for name, one in by_ledger[ledger_id].items()}
             known = max(versions.of(ledger_id), -1 if stored is None else stored.version)
-            there = None if stored is None else (stored.metadata, known)
+            # One that nobody can read is written anew by what bookies have seen.
+            there = (stored.metadata, known) if isinstance(stored, VersionedLedger) else None
             merged = merge_ledger(held, there)
         except (StorageError, ConfigError) as error:
             out.notes[ledger_id] = (f"not rebuilt: {error}",)

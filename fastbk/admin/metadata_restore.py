@@ -32,7 +32,7 @@ from fastbk.admin.metadata_archive import (
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, GroupingStore
 from fastbk.meta.hold import new_hold, place_hold
-from fastbk.meta.records import Change
+from fastbk.meta.records import BadRecord, Change
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, is_counted, raise_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 from fastbk.model.ids import BookieId, LedgerId
@@ -93,7 +93,7 @@ def restore(store: MetadataStore, path: Path) -> Restored:
     empty), MetadataUnavailable.
     """
     summary = check_archive(path)
-    out = Restored(summary.archive_id)
+    out = Restored(summary.archive_id, left_out=list(summary.end.left_out))
     if summary.head.instance_id != store.instance_id():
         raise ConfigError(
             f"the backup is of the cluster {summary.head.instance_id}, the store is of {store.instance_id()}: restore"
@@ -137,7 +137,7 @@ def _restore_record(store: MetadataStore) -> tuple[RestoreRecord, int] | None:
         return None
     try:
         return msgspec.json.decode(found.value, type=RestoreRecord), found.version
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"the record {RESTORE_PATH} in metadata is damaged: {error}") from error
 
 
@@ -194,7 +194,7 @@ def _write_ledgers(
             out.deleted += 1
         elif found is None:
             due.append(one)
-        elif found.metadata.to_bytes() != one.metadata:
+        elif isinstance(found, BadRecord) or found.metadata.to_bytes() != one.metadata:
             raise _is_other(f"ledger {one.ledger_id}")
 
     def create(one: Ledger) -> None:
@@ -228,7 +228,8 @@ def _write_switches(store: MetadataStore, summary: Summary) -> None:
     if not head.is_enabled:
         coordination.disable()
     if head.lost_bookie_delay_s is not None:
-        coordination.set_lost_bookie_delay(head.lost_bookie_delay_s)
+        # One that is none was stored before writes were checked.
+        coordination.set_lost_bookie_delay(max(head.lost_bookie_delay_s, 0))
 
 
 def _write_bookies(store: MetadataStore, items: list[Bookie], out: Restored) -> None:

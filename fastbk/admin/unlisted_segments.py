@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from fastbk.errors import ConfigError, StorageError, StreamExists
 from fastbk.meta.api import all_ledgers
+from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import CURSOR_KEY, NAME_KEY, SEGMENT_KEY, STREAM_KEY
 from fastbk.stream.chain.attach import LEDGERS_MAX
 from fastbk.stream.chain.chain import Chain, get_chain, get_page
@@ -112,6 +113,8 @@ def unlisted_segments(store: MetadataStore) -> UnlistedSegments:
     segments: dict[str, list[LostSegment]] = {}
     newest: dict[str, LedgerMetadata] = {}
     for ledger_id, read in all_ledgers(store):
+        if isinstance(read, BadRecord):
+            continue
         custom = read.metadata.custom
         owner = custom.get(STREAM_KEY, b"").decode("utf-8", "replace")
         if CURSOR_KEY in custom or not _STREAM_ID.fullmatch(owner):

@@ -33,18 +33,22 @@ class WrittenFile:
 
 def check_suffix(path: Path) -> None:
     """Raise ConfigError unless the name says which format it is."""
+    path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ConfigError(
             f"{path}: the end of the name says what it is: .parquet, or .arrow for Arrow's IPC file"
         )
 
 
-def write_file(reader: Reader, path: Path, on_progress: OnProgress = lambda _, __: None) -> WrittenFile:
+def write_file(
+    reader: Reader, path: Path | str, on_progress: OnProgress = lambda _, __: None
+) -> WrittenFile:
     """Write all that a reader gives; no more than a row group (64 MiB, or 131,072 rows) is in memory.
 
     The file gets its name when all of it is on the disk, and takes the place of one that has it; after an error there
     is nothing new. Raises ConfigError for a name or place that cannot be, and what the reader raises.
     """
+    path = Path(path)
     check_suffix(path)
     rows = size_bytes = 0
     with ExitStack() as stack:

@@ -114,7 +114,7 @@ class MarkCounts:
     ledgers: int = 0
 
     def add(self, copies: int | None, ack_quorum: int, write_quorum: int, age_s: float) -> None:
-        """Count one ledger; `copies`: None for one that is gone, whose mark is to be dropped."""
+        """Count one ledger; `copies`: None for one that is gone, whose mark is to be dropped, or unreadable."""
         self.ledgers += 1
         self.late += age_s > LATE_MARK_S
         self.by_age = [count + (age_s <= most) for count, most in zip(self.by_age, MARK_AGES_S, strict=True)]

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from fastbk.errors import StorageError
 from fastbk.model.ids import BookieId
 
 DELAY_DEFAULT_S = 600.0
@@ -190,10 +189,16 @@ def delay_of(stored_s: int | None) -> float:
     """Return the delay that a stored `lostBookieRecoveryDelay` stands for.
 
     Apache's auditor stores 0 at its first start, without anybody asking for it. So 0 means "never set on purpose", and
-    our default holds. Raises StorageError for a negative number.
+    our default holds; as it does for a negative number, which somebody else's tool has stored: `wrong_delay`.
     """
-    if stored_s is not None and stored_s < 0:
-        raise StorageError(
-            f"lostBookieRecoveryDelay is {stored_s}: set a number of seconds, 0 for the default"
-        )
-    return float(stored_s) if stored_s else DELAY_DEFAULT_S
+    return float(stored_s) if stored_s and stored_s > 0 else DELAY_DEFAULT_S
+
+
+def wrong_delay(stored_s: int | None) -> str:
+    """Return what is wrong with a stored delay, or nothing. It must not stop healing: the default holds."""
+    if stored_s is None or stored_s >= 0:
+        return ""
+    return (
+        f"lostBookieRecoveryDelay is {stored_s}, which is no delay: the default of {DELAY_DEFAULT_S:g} s holds;"
+        " set a number of seconds, 0 for the default"
+    )

@@ -6,10 +6,10 @@ import random
 from collections.abc import Collection, Sequence
 
 from fastbk.autorecovery.figures import MarkCounts
-from fastbk.autorecovery.ledger_pages import readable
 from fastbk.autorecovery.repair_order import LEDGERS_MAX, live_copies
 from fastbk.autorecovery.state import clock_ms
 from fastbk.client import Client
+from fastbk.meta.records import BadRecord
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
@@ -49,7 +49,7 @@ class MarkedLedgers:
         foreign: dict[LedgerId, LedgerMark] = {}
         bytes_left, is_cut = 0, False
         counts = MarkCounts()
-        async for page in self._client.marks.pages(self._turn, skips_damaged=True):
+        async for page in self._client.marks.pages(self._turn):
             if len(copies) + len(page) > LEDGERS_MAX and copies:
                 is_cut = True
                 break
@@ -71,11 +71,13 @@ class MarkedLedgers:
         """Note the live copies of these; return the bytes that they miss."""
         bytes_left, now_ms = 0, clock_ms()
         ids = [one.ledger_id for one in marks]
-        found = await self._client.call_store(lambda store: readable(store, ids))
+        found = await self._client.call_store(lambda store: store.read_ledgers(ids))
         for mark, read in zip(marks, found, strict=True):
             marked_ms = min((one.marked_ms for one in mark.missing if one.marked_ms), default=now_ms)
             age_s = (now_ms - marked_ms) / 1000
-            if read is None:
+            if isinstance(read, BadRecord):
+                counts.add(None, 0, 0, age_s)  # it stays marked, and waits until somebody can read it
+            elif read is None:
                 copies[mark.ledger_id] = 0
                 counts.add(None, 0, 0, age_s)
             else:

@@ -5,6 +5,7 @@ autorecovery/hold              until when no lost bookie becomes due: an operato
 autorecovery/maintenance       bookies that may be away for a while: `fastbk bookie maintenance` writes it
 autorecovery/lost_bookies      lost bookies with their times of loss: the auditor writes it, and an operator's `resume`
 autorecovery/audit             where the auditor's passes are, and when they ended: the auditor writes it
+autorecovery/recoveries        ledgers in recovery (`fastbk.meta.unfinished_recoveries`): the auditor writes it
 autorecovery/leases            how the copy rate is divided: the auditor writes it
 autorecovery/workers/<name>    what a worker is doing: that worker writes it
 """
@@ -22,9 +23,9 @@ import msgspec
 from fastbk.autorecovery.lost_bookies import HealingHold, LostBookies
 from fastbk.autorecovery.rate_leases import BYTES_PER_S_DEFAULT, Lease
 from fastbk.client.record_calls import RecordCalls
-from fastbk.errors import MetadataConflict, StorageError
+from fastbk.errors import MetadataConflict
 from fastbk.formats import LEVEL_FIRST
-from fastbk.meta.records import Change
+from fastbk.meta.records import Change, bad_record
 from fastbk.model.ids import BookieId, LedgerId
 
 T = TypeVar("T")
@@ -181,7 +182,11 @@ class WorkerReport:
 
 
 class StoredValue(Generic[T]):
-    """One record as a value; without the record it is `default`."""
+    """One record as a value; without the record it is `default`, and where nobody can read it (INV-M17).
+
+    Defaults hurry nothing: no bookie is due by them, no ledger known as whole, no lease granted. The next change writes
+    the record anew.
+    """
 
     def __init__(self, records: RecordCalls, name: str, default: T) -> None:
         self.path = f"{FOLDER}/{name}"
@@ -190,7 +195,7 @@ class StoredValue(Generic[T]):
         self._decoder = msgspec.json.Decoder(type(default))
 
     async def read(self) -> T:
-        """Return the value. Raises StorageError if it is damaged."""
+        """Return the value."""
         return (await self._read())[0]
 
     async def change(self, decide: Callable[[T], T]) -> T:
@@ -223,11 +228,12 @@ class StoredValue(Generic[T]):
         return self.parse(found.value), found.version
 
     def parse(self, raw: bytes) -> T:
-        """Return what a record's bytes hold. Raises StorageError."""
+        """Return what a record's bytes hold."""
         try:
             return self._decoder.decode(raw)
-        except ValueError as error:
-            raise StorageError(f"the record {self.path} is damaged: {error}") from error
+        except (ValueError, RecursionError) as error:
+            bad_record(self.path, f"{error}; the default holds until it is written anew")
+            return self._default
 
 
 class ClusterState:

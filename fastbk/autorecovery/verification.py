@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from fastbk.autorecovery.figures import VerificationCounts
 from fastbk.autorecovery.ledger_pages import page_after, read_page
@@ -18,7 +19,9 @@ from fastbk.autorecovery.state import SUSPECTS_MAX, ClusterState, Cycle, clock_m
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import NoSuchLedger, StorageError
 from fastbk.meta.api import BookieService
+from fastbk.meta.unfinished_recoveries import LISTED_MAX, note_recoveries
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerState
 from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
@@ -82,6 +85,8 @@ class Verification:
         self._confirm_after_s = confirm_after_s
         self._doubts: dict[LedgerId, _Doubt] = {}
         self._silent: set[BookieId] = set()
+        self._recoveries: list[LedgerId] = []
+        """Ledgers that the cycle under way found in recovery, as far as this process has read it."""
         self.named: set[BookieId] = set()
         self.named_last: frozenset[BookieId] | None = None
         self.named_last_ms = 0
@@ -103,6 +108,7 @@ class Verification:
                 return
             cycle = Cycle(began_ms=now_ms)
             self.named, self._is_read_wholly = set(), True
+            self._recoveries = []
         loop = asyncio.get_running_loop()
         end_s = loop.time() + RUN_S
         if loop.time() - self._suspects_s >= SUSPECTS_INTERVAL_S:
@@ -129,9 +135,12 @@ class Verification:
                 found = await asyncio.gather(*(self._first_check(one, services, due()) for one in some))
                 suspects += [one.ledger_id for one, is_whole in zip(some, found, strict=True) if not is_whole]
                 await asyncio.sleep(self._pace.take(len(some)))
+            recoveries = [one.ledger_id for one in page if one.metadata.state is LedgerState.IN_RECOVERY]
+            self._recoveries = [*self._recoveries, *recoveries][:LISTED_MAX]
             cycle = self._moved(cycle, page, before, suspects)
             await self._save(cycle)
             if cycle.ended_ms:
+                await self._client.call_store(partial(note_recoveries, found=tuple(self._recoveries)))
                 return
 
     def _moved(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -52,6 +53,7 @@ COMMANDS = {
 """Each is a module of `fastbk.cli`, or `command.py` in a folder of it, with `add_arguments(parser)` and
 `run(options) -> int`."""
 
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _WRONG_VERB = re.compile(r"argument [^-]\S*: invalid choice: '([^']*)'")
 
 
@@ -145,31 +147,61 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
         print(f"fastbk: {deadline.reason or 'interrupted'}", file=sys.stderr)
         return exit_codes.UNREACHABLE if deadline.reason else exit_codes.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough; the interpreter must not complain at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough.
+        _drop_output()
+        return exit_codes.FAILED
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        _drop_output()
+        print(f"fastbk: the output cannot be written: {error.strerror}", file=sys.stderr)
         return exit_codes.FAILED
     finally:
         terminal.configure()  # --quiet was for this command
     return code
 
 
+def _drop_output() -> None:
+    """What is in stdout's buffer goes nowhere: the interpreter must not complain at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class CommandParser(argparse.ArgumentParser):
     """`argparse.ArgumentParser` that names the nearest verb or option. Its subparsers are of this class, too."""
 
+    _is_mixing = False
+
     # argparse calls it for the parser of a verb, too, and hands unknown words up to a parser without its options.
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Do the same, but refuse words that are not known; exits with code 2."""
-        found, unknown = super().parse_known_args(args, namespace)
+        """Do the same, but refuse words that are not known; exits with code 2.
+
+        Words of which there may be several, or none, may also stand behind an option: argparse takes those before it
+        for all.
+        """
+        if self._is_mixing:
+            return super().parse_known_args(args, namespace)
+        if self._may_mix():
+            self._is_mixing = True
+            try:
+                found, unknown = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._is_mixing = False
+        else:
+            found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [one for one in self._option_string_actions if one.startswith("--")]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists the options"
             self.error(f"unrecognized arguments: {' '.join(unknown)}: {hint}")
         return found, unknown
+
+    def _may_mix(self) -> bool:
+        counts = [action.nargs for action in self._get_positional_actions()]
+        return any(one in ("?", "*", "+") for one in counts) and not any(
+            one in (argparse.PARSER, argparse.REMAINDER) for one in counts
+        )
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end with code 2."""

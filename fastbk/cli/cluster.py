@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli import under_replicated
-from fastbk.cli.bookie.maintenance import maintenance_lines, read_maintenance
+from fastbk.cli.bookie.maintenance import end_with_bookie, maintenance_lines, read_maintenance
 from fastbk.cli.cluster_events import add_event_arguments, events
 from fastbk.cli.cluster_heal import add_heal_arguments, heal
 from fastbk.cli.cluster_upgrade import (
@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 
 run = run_verb
 STATES = ("up", "read-only", "frozen", "silent", "down")
-SETTLE_S = 3.0
-"""`status` waits so long for what metadata says of healing."""
+OPEN_LEDGERS_S = 10.0
+"""`status` looks so long for ledgers that cannot be closed: while a bookie is away all ledgers' metadata is read."""
+SETTLE_S = OPEN_LEDGERS_S + 2.0
+"""`status` waits so long for metadata: reads that take longer give up by themselves, and are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,19 +90,21 @@ def _states(
     """
     import fastbk
     from fastbk.admin.cluster import bookie_states
-    from fastbk.meta.format_level import read_record
+    from fastbk.meta.format_level import read_or_first
     from fastbk.meta.hold import read_hold
     from fastbk.overview.poller import OverviewPoller
 
     uri = metadata_uri(options)
     with opened_store(uri) as store:
-        identities, hold, level = store.list_identities(), read_hold(store), read_record(store).level
+        identities, hold, level = store.list_identities(), read_hold(store), read_or_first(store).level
 
     async def ask() -> tuple[list[BookieState], tuple[Reason, ...]]:
         async with fastbk.connect(uri) as client:
             if not is_status:
                 return await bookie_states(client, identities), ()
-            async with OverviewPoller(client, uri, cursors_max=0) as poller:
+            async with OverviewPoller(
+                client, uri, cursors_max=0, open_ledgers_timeout_s=OPEN_LEDGERS_S
+            ) as poller:
                 states, _ = await asyncio.gather(
                     bookie_states(client, identities), poller.settled(SETTLE_S)
                 )
@@ -208,6 +212,7 @@ def _cookies(options: argparse.Namespace) -> int:
             if (code := exit_without_consent(options, action)) is not None:
                 return code
             forget(store, BookieId(options.forget), even_if_named=options.even_if_named)
+            asyncio.run(end_with_bookie(metadata_uri(options), BookieId(options.forget)))
             note(f"bookie {options.forget} is forgotten; its directories start no bookie any more")
             return 0
         found = known_bookies(store)

@@ -126,7 +126,7 @@ def _large(options: argparse.Namespace) -> int:
 def _files(options: argparse.Namespace) -> list[str]:
     """Return the files at the path, in the order of their ids. Raises StorageError if there is none."""
     if not os.path.isdir(options.path):
-        return [options.path]
+        return [os.path.realpath(options.path)]  # a link that was named is meant
     _, pattern, folders = LARGE[options.kind]
     for folder in folders:
         directory = os.path.join(options.path, folder)

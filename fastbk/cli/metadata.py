@@ -65,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     acl_id.add_argument("--user", help="with --password-file")
     acl_id.add_argument("--password-file", metavar="FILE")
     acl_id.add_argument("--certificate-file", metavar="FILE", help="instead: a client's certificate, for an x509 id")
+    text = "list what nobody can read in metadata (exit code 1: something), and remove one of it"
+    bad = add_verb(verbs, "bad-records", _bad_records, text)
+    bad.add_argument("--remove", metavar="RECORD", help="as it is listed; a ledger goes with what bookies hold of it")
+    add_confirmation(bad)
     metadata_backup.add_verbs(verbs)
     metadata_rebuild.add_verbs(verbs)
     add_common(verbs)
@@ -231,6 +235,22 @@ def _confirm(options: argparse.Namespace) -> int:
                 "the hold has changed meanwhile: read it by `fastbk metadata status`, then confirm again"
             )
     return _print(options, None, code=DONE)
+
+
+def _bad_records(options: argparse.Namespace) -> int:
+    from fastbk.admin.bad_records import find_bad_records, remove_bad_record
+
+    with opened_store(metadata_uri(options)) as store:
+        if options.remove:
+            code = exit_without_consent(options, f"remove {options.remove} from metadata")
+            if code is not None:
+                return code
+            remove_bad_record(store, options.remove)
+            return print_answer(options, {"removed": options.remove}, f"{options.remove} is removed")
+        found = find_bad_records(store)
+    facts = {"bad_records": [{"record": one.path, "reason": one.reason} for one in found]}
+    print_answer(options, facts, *(map(str, found) if found else ["all of metadata can be read"]))
+    return FAILED if found else DONE
 
 
 def _print(options: argparse.Namespace, hold: Hold | None, *, code: int) -> int:

@@ -73,6 +73,7 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
         "ledgers": end.ledgers,
         "records": end.records,
         "bookies": end.bookies,
+        "left_out": end.left_out,
         "changes": end.changes,
         "changed": [{"kind": one.kind, "name": one.name, "change": one.change} for one in summary.changes],
     }
@@ -84,6 +85,7 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
         f"records       {end.records} of namespaces, streams, cursors and settings",
         f"bookies       {end.bookies}",
     ]
+    lines += [f"NOT IN IT     {one}" for one in end.left_out]
     if end.changes:
         lines.append(f"{format_count(end.changes, 'change')} while it was taken:")
         lines += [f"  {one}" for one in summary.changes[:NAMED_MAX]]

@@ -22,6 +22,7 @@ from fastbk.cli.stream.options import (
     add_inherit,
     add_policy,
     add_verb_of_one,
+    origins_of,
     policy_facts,
     policy_lines,
     policy_of,
@@ -109,7 +110,8 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
         lines.append(f"bytes      {size_bytes:,} of {own['bytes_max']:,}, as the janitor counted last")
     facts = {"namespace": options.namespace, "streams": streams, "bytes": size_bytes}
     facts |= {"policy": own, "effective": effective}
-    return print_answer(options, facts, *lines, *policy_lines(effective, own))
+    origins = await origins_of(client, options.namespace.strip("/"))
+    return print_answer(options, facts, *lines, *policy_lines(effective, own, origins))
 
 
 async def _set(client: Client, options: argparse.Namespace) -> int:

@@ -25,8 +25,10 @@ _COLOURS = {
     GREEN: ("ok", "up", "writable", "on", "whole"),
 }  # fmt: skip
 _COLOUR_OF = {word: colour for colour, words in _COLOURS.items() for word in words}
-_ESCAPES = re.compile(r"\x1b\[\d*m")
-_OURS = re.compile(r"(\x1b\[(?:0|31|32|33)m|[\n\t])")
+_MARK = f"\x1b{os.urandom(8).hex()}"
+"""What `painted` puts where the terminal is to receive ESC. Text of others cannot have it, so it brings no colours."""
+_COLOUR = re.compile(rf"{_MARK}\[\d+m")
+_OURS = re.compile(rf"({_MARK}\[\d+m|[\n\t])")
 """What is printed as it is: line ends and the colours of `painted`."""
 
 _has_colours = False
@@ -70,7 +72,10 @@ def shown(text: str) -> str:
     if text.isprintable():
         return text
     parts = _OURS.split(text)
-    return "".join(one if at % 2 or one.isprintable() else printable(one, len(one)) for at, one in enumerate(parts))
+    return "".join(
+        one.replace(_MARK, "\x1b") if at % 2 else one if one.isprintable() else printable(one, len(one))
+        for at, one in enumerate(parts)
+    )
 
 
 def control(text: str, stream: TextIO) -> None:
@@ -96,12 +101,12 @@ def is_quiet() -> bool:
 def painted(text: str, state: str | None = None) -> str:
     """Return `text` in the colour of a state (default: of itself); as it is for other states, and without colours."""
     colour = _COLOUR_OF.get((text if state is None else state).strip().lower().replace("_", "-"))
-    return f"\x1b[{colour}m{text}\x1b[0m" if _has_colours and colour else text
+    return f"{_MARK}[{colour}m{text}{_MARK}[0m" if _has_colours and colour else text
 
 
 def plain(text: str) -> str:
     """Return `text` without colours."""
-    return _ESCAPES.sub("", text)
+    return _COLOUR.sub("", text)
 
 
 def padded(text: str, width: int, align: str) -> str:

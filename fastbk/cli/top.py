@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import sys
 from dataclasses import asdict
@@ -80,6 +81,8 @@ async def _once(options: argparse.Namespace, uri: str) -> int:
         facts = asdict(overview)
         for one in facts["bookies"]:
             del one["facts"]  # `reasons` says what follows from them
+        if facts["backup_age_s"] == math.inf:  # JSON has no such number
+            facts["backup_age_s"] = None
         print_json(facts | {"verdict": overview.verdict.text, "reasons": reasons})
     else:
         width = shutil.get_terminal_size((120, 24)).columns

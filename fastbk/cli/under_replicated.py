@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.cluster import marked, under_replicated
+    from fastbk.admin.cluster import under_replicated
 
     async with fastbk.connect(metadata_uri(options)) as client:
         if options.verify:
@@ -60,12 +60,23 @@ async def _run(options: argparse.Namespace) -> int:
                 )
             print_answer(options, {"missing": missing}, *(() if missing else ["nothing misses copies"]))
             return 1 if missing else 0
-        missing = await _print(options, marked(client))
+        missing = await _print(options, _known(client))
         facts, lines, is_sure = await _age(client)
         if not missing and is_sure:
             lines.insert(0, "nothing misses copies")
         print_answer(options, {"missing": missing, "known": facts}, *lines)
         return 1 if missing or not is_sure else 0
+
+
+async def _known(client: Client) -> AsyncIterator[MissingCopies]:
+    """Yield what marks say, and the ledgers that cannot be closed now, which need no mark for that."""
+    from fastbk.admin.cluster import marked, uncloseable
+
+    async for one in marked(client):
+        yield one
+    async for waiting in uncloseable(client):
+        for one in waiting.copies():
+            yield one
 
 
 async def _print(

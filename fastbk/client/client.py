@@ -47,15 +47,15 @@ from fastbk.errors import (
     StorageError,
 )
 from fastbk.meta import MetadataStore
-from fastbk.meta.api import BookieRegistration, VersionedLedger
+from fastbk.meta.api import BookieRegistration, LedgerIdPages, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import check_type, checked_timeout
+from fastbk.option_checks import checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, ReadEntry, Replaced
@@ -119,6 +119,9 @@ class Client:
         self._refreshing = Coalescer(self._tell_writers)
         self.repairs = CopyRepairs(self)
         _open_clients.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._store.place}{'' if self._store.closed is None else ', closed'}>"
 
     # --- bookies -----------------------------------------------------------------------------------------------
 
@@ -187,7 +190,8 @@ class Client:
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
-        check_type("ledger_id", ledger_id, int | None)
+        if ledger_id is not None:
+            check_ledger_id(ledger_id)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = custom_of(metadata, wish, self.config.namespace)
@@ -338,6 +342,7 @@ class Client:
         Behind the deletion of an open one bookies are fenced, as far as they answer: when this returns no append is
         acknowledged any more, and its writer's next one raises NoSuchLedger. A deletion that is refused fences nobody.
         """
+        check_ledger_id(ledger_id)
         io: LedgerIo | None = None
         try:
             known = await self._store.read_ledger(ledger_id)
@@ -406,18 +411,21 @@ class Client:
 
     async def list_ledger_ids(self) -> AsyncGenerator[list[LedgerId], None]:
         """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
-        after = -1
-        while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
-            yield page
-            after = page[-1]
+        pages = LedgerIdPages()
+        while pages.is_more:
+            if page := await self._store.call(pages.read):
+                yield page
 
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
-        """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""
+        """Yield all ledgers by id; those that come or go meanwhile may be in it or not.
+
+        One whose metadata cannot be read is logged and left out (INV-M17).
+        """
         after = -1
         while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
             found = await self._store.call(lambda store: store.read_ledgers(page))
             for ledger_id, read in zip(page, found, strict=True):
-                if read is not None:
+                if isinstance(read, VersionedLedger):
                     yield LedgerInfo(ledger_id, read.metadata, read.version)
             after = page[-1]
 

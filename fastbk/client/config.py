@@ -72,8 +72,9 @@ class ClientConfig:
     backoff_min: float = 0.02
     backoff_max: float = 1.0
     """Between tries to reach a bookie; doubled each time, with jitter."""
-    poll_interval: float = 1.0
-    """How long a tailing reader waits at one bookie before it asks another and looks at the metadata."""
+    poll_interval: float = 40.0
+    """How long a tailing reader's request waits at a bookie, a minute at most: an idle tail costs one request of each
+    bookie in that time, or in up to half as much again."""
     probe_timeout: float = 2.0
     """Reaching a bookie that is to take another's place in an ensemble."""
     replace_after: float = 10.0

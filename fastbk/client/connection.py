@@ -8,6 +8,7 @@ requests have ids of slot 0, counted for the whole client.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
@@ -38,6 +39,14 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 # What is written in one turn of the loop leaves together up to this; larger pieces are not copied for it.
 GATHERED_BYTES_MAX = 64 * 1024
 GATHERED_BYTES_EACH = 16 * 1024
+# A tail may wait for half a minute without a byte: by probes of the kernel's a host that is gone is found in this time
+# and three more intervals, and nothing between forgets the connection.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 3
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": KEEPALIVE_IDLE_S,
+    "TCP_KEEPINTVL": KEEPALIVE_INTERVAL_S,
+    "TCP_KEEPCNT": KEEPALIVE_PROBES,
+}
 # Received at once, where it is translated.
 RECEIVE_BYTES = 256 * 1024
 
@@ -80,6 +89,14 @@ def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
         frame=answers.content(words[at + 7]) if kind in _COLD else b"",
         add_wait_us=head >> 33,
     )
+
+
+def _keep_alive(sock: socket.socket | None) -> None:
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):  # not on all systems that clients run on
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def late(timeout_s: float) -> QuorumTimeout:
@@ -148,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        _keep_alive(self._transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to receive into."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fastbk.client.bookie_views import reads_only_reason, view_of
 from fastbk.client.config import ClientConfig
 from fastbk.client.network_locations import BookieLocations
-from fastbk.meta.api import BookieIdentity, BookieRegistration, Endpoint
+from fastbk.meta.api import BadIdentity, BookieIdentity, BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView
 from fastbk.wire.statuses import Status, status_name
@@ -162,7 +162,7 @@ class KnownBookies:
             if one.service.client_endpoint() is not None
         ]
 
-    def away_views(self, identities: Sequence[BookieIdentity]) -> list[BookieView]:
+    def away_views(self, identities: Sequence[BookieIdentity | BadIdentity]) -> list[BookieView]:
         """Return what placement has to know of bookies that are not registered and were once.
 
         Those that this client saw registered come first: they are the likeliest to return.
@@ -175,11 +175,12 @@ class KnownBookies:
             views.append(BookieView(bookie_id, location=location or DEFAULT_LOCATION))
         return [replace(one, writable=True) for one in views]
 
-    def expect(self, identities: Sequence[BookieIdentity]) -> None:
+    def expect(self, identities: Sequence[BookieIdentity | BadIdentity]) -> None:
         """Have writers count on the data that these bookies have now.
 
         One that comes back without its data is then replaced before an add is sent to it: the ledger is in limbo
         there, and a normal add would be refused as if the ledger was fenced (INV-X4).
         """
         for one in identities:
-            self._incarnations.setdefault(one.bookie_id, one.incarnation)
+            if isinstance(one, BookieIdentity):
+                self._incarnations.setdefault(one.bookie_id, one.incarnation)

@@ -16,6 +16,9 @@ AGAIN_S_MAX = 5.0
 class LedgerFollower:
     """Begins a watch at the first `follow`, reads the metadata, and reads it again at each change and each `check`.
 
+    Nothing else: the store's watch looks again by itself after its connection was lost (`fastbk.meta.api`). So an idle
+    tail makes no calls.
+
     While the metadata store is away the tail goes on with the metadata it has (S13), and the follower tries again.
 
     Attributes:
@@ -47,7 +50,7 @@ class LedgerFollower:
         self._listener = None
 
     def check(self) -> None:
-        """Read the metadata now: a watch may have been lost with its session."""
+        """Read the metadata now: a bookie knows more than was read."""
         self._changed.set()
 
     async def _run(self) -> None:

@@ -16,13 +16,18 @@ from fastbk.client.read_order import ReadOrder
 from fastbk.client.runner import LedgerIo, Runner, run
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch
-from fastbk.model.ids import EntryId, LedgerId
+from fastbk.model.ids import ID_MAX, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.replication.actions import Found
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.reading import ReadRange
+
+POLL_SPREAD = 1.5
+"""A poll is longer than it has to be by up to this factor."""
+POLL_S_MAX = 60.0
+"""No bookie lets a request wait longer."""
 
 
 class LedgerReader:
@@ -52,6 +57,10 @@ class LedgerReader:
         )
         self._replicas_skipped = 0
         self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<LedgerReader of ledger {self.ledger_id}, {state}, entries to {self._lac} known>"
 
     # --- LAC ---------------------------------------------------------------------------------------------------
 
@@ -171,8 +180,7 @@ class LedgerReader:
 
     async def _last_readable(self, first: EntryId, last: EntryId | None) -> EntryId:
         self._check()
-        if first < 0 or (last is not None and last < first):
-            raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
+        check_range(first, first if last is None else last)
         known = self._lac
         if (last is None or last > known) and not self.metadata.is_closed:
             known = await self.last_add_confirmed()
@@ -195,8 +203,7 @@ class LedgerReader:
         What lies beyond the LAC may not be there later: a recovery may cut it off.
         """
         self._check()
-        if not 0 <= first <= last:
-            raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
+        check_range(first, last)
         entries: list[Entry] = []
         parts = self._found(first, last, timeout=timeout, is_unconfirmed=True)
         async with contextlib.aclosing(parts):
@@ -235,6 +242,7 @@ class LedgerReader:
     async def tailed_batches(self, first: EntryId) -> AsyncGenerator[list[Batch], None]:
         """Like `tail_batches`, all that has come at a time; for `fastbk.sync`."""
         self._check()
+        check_range(first, first)
         follower = LedgerFollower(partial(self._watch_ledger, self.ledger_id), self._read_metadata)
         try:
             async with contextlib.aclosing(self._tailed(first, follower)) as parts:
@@ -246,6 +254,7 @@ class LedgerReader:
     async def _tailed(
         self, position: EntryId, follower: LedgerFollower
     ) -> AsyncGenerator[list[Batch], None]:
+        is_quiet = False
         while True:
             if self._lac >= position:
                 async with contextlib.aclosing(self.found_batches(position, self._lac)) as parts:
@@ -255,7 +264,8 @@ class LedgerReader:
                 continue
             if self.metadata.is_closed:
                 return
-            heard = await self._poll(position, follower)
+            heard = await self._poll(position, follower, is_quiet=is_quiet)
+            is_quiet = heard.lac < position
             self._lac = max(self._lac, heard.lac)
             if heard.slow is not None:
                 self._prefer.were_slow([heard.slow])
@@ -264,12 +274,16 @@ class LedgerReader:
                 position += 1
                 yield [Batch(self.ledger_id, [entry])]
 
-    async def _poll(self, position: EntryId, follower: LedgerFollower) -> LacNews:
-        """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval`."""
+    async def _poll(
+        self, position: EntryId, follower: LedgerFollower, *, is_quiet: bool
+    ) -> LacNews:
+        """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval` and a bit."""
         self._check()
         if follower.failure is not None:
             raise follower.failure
-        options = PollOptions(wait_s=self._config.poll_interval, pacing=pacing_of(self._config))
+        # Readers that were opened together do not ask together for ever.
+        wait_s = min(POLL_S_MAX, self._config.poll_interval * random.uniform(1.0, POLL_SPREAD))
+        options = PollOptions(wait_s=wait_s, is_quiet=is_quiet, pacing=pacing_of(self._config))
         order = self._prefer.at(self._loop.time())
         poll = PollLac(self.ledger_id, self.metadata, position, options, order)
         done: asyncio.Future[None] = self._loop.create_future()
@@ -294,7 +308,7 @@ class LedgerReader:
             follower.pause()
             runner.stop()
         heard = runner.value()
-        if heard.lac < position and not self.metadata.is_closed:
+        if heard.fenced and heard.lac < position and not self.metadata.is_closed:
             follower.check()
         return heard
 
@@ -330,3 +344,11 @@ class LedgerReader:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def check_range(first: EntryId, last: EntryId) -> None:
+    """Raise ConfigError for what are no ids of entries, or do not ascend."""
+    checked_integer("first", first, 0, ID_MAX)
+    checked_integer("last", last, 0, ID_MAX)
+    if last < first:
+        raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")

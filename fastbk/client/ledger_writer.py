@@ -29,7 +29,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
@@ -91,6 +91,11 @@ class LedgerWriter:
 
     # --- appending ---------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        pipe = self._pipe
+        state = f"next entry {pipe.next_entry_id}, {pipe.entries_in_flight} not acknowledged"
+        return f"<LedgerWriter of ledger {self.ledger_id}: {state if self._blocked is None else self._blocked}>"
+
     def append_nowait(
         self, data: Data, *, entry_id: EntryId | None = None
     ) -> asyncio.Future[EntryId]:
@@ -100,7 +105,7 @@ class LedgerWriter:
         `append`.
         """
         if type(data) is not bytes:
-            data = bytes(data)
+            data = owned_bytes(data)
         if self._blocked is not None:
             raise self._blocked.copy()
         if self._held is not None or entry_id is not None:
@@ -131,7 +136,7 @@ class LedgerWriter:
             if self._held is not None or entry_id is not None or self._blocked is not None:
                 return await self.append_nowait(data, entry_id=entry_id)
             if type(data) is not bytes:
-                data = bytes(data)
+                data = owned_bytes(data)
             size = len(data)
             if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
                 return await self._append_in_turn(data)
@@ -208,7 +213,7 @@ class LedgerWriter:
                     return await self.append_many(datas)
             except TimeoutError:
                 raise self._too_late(timeout) from None
-        owned = [data if type(data) is bytes else bytes(data) for data in datas]
+        owned = owned_list(datas, "datas")
         if not owned:
             raise ConfigError("append_many needs at least one entry")
         if self._held is not None:

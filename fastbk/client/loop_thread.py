@@ -3,6 +3,19 @@
 There is one loop in one thread for all clients of a process. The first call of a client starts it,
 and it ends with the last client. gevent runs that thread as a greenlet, and asyncio permits one
 running loop in each native thread.
+
+A signal's handler, `PyThreadState_SetAsyncExc` or gevent can raise an exception in a caller at almost
+any moment, also when the loop has just finished the call. INV-C3: what a call has produced has an
+owner at every moment. Three rules keep it:
+
+- Records, entries and items of listings are put where the next call of the same object finds them
+  (`Hand`). The caller's mark moves past an item in the last step before the caller has the item.
+- Any other result is the call's until the last step of `call`. The result of a call that is given up
+  goes to its `undo`, which closes what was opened.
+- What callers append is appended in one step, with all that is counted of it (`sync_pending.py`).
+
+CPython raises such exceptions when a function begins, behind a call of a C function, and when a loop
+jumps back. Between other instructions, and when Python functions return, it raises none.
 """
 
 from __future__ import annotations
@@ -17,11 +30,19 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from fastbk.errors import ClientClosed
+from fastbk.errors import ClientClosed, Error
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,12 +73,12 @@ C = TypeVar("C", bound=Closing)
 
 
 class _Shared:
-    """The loop of this process and its thread. The module's lock guards `clients`, its count."""
+    """The loop of this process and its thread. The module's lock guards `clients`, who use it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(_owned_task)
-        self.clients = 0
+        self.clients: set[_Part[Any]] = set()
         self.ident: int | None = None
         self.has_ended = False
         self.thread = threading.Thread(target=self._run, name="fastbk", daemon=True)
@@ -79,26 +100,33 @@ _ending: threading.Thread | None = None
 _open_threads: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
 
 
-def _join() -> _Shared:
-    """Return the loop, started where there was none, for one client more."""
+def _join(part: _Part[Any]) -> _Shared:
+    """Return the loop, started where there was none, for one client more; again after an interrupt."""
     global _shared, _ending
     with _lock:
         if _shared is None:
             if _ending is not None:
                 _ending.join()
                 _ending = None
-            _shared = _Shared()
-            _shared.thread.start()
-        _shared.clients += 1
+            started = _Shared()
+            try:
+                started.thread.start()
+            except BaseException:
+                started.loop.call_soon_threadsafe(started.loop.stop)
+                raise
+            _shared = started
+        # In this order: who is let go before it is counted leaves the loop all the same.
+        part.shared = _shared
+        _shared.clients.add(part)
         return _shared
 
 
-def _leave(shared: _Shared) -> None:
-    """Count one client less; the last one ends the thread. Only on the loop."""
+def _leave(part: _Part[Any], shared: _Shared) -> None:
+    """Have one client less; the last one ends the thread. Only on the loop."""
     global _shared, _ending
     with _lock:
-        shared.clients -= 1
-        if shared.clients == 0 and shared is _shared:
+        shared.clients.discard(part)
+        if not shared.clients and shared is _shared:
             _shared, _ending = None, shared.thread
             shared.loop.call_soon(shared.loop.stop)
 
@@ -138,7 +166,7 @@ class _Part(Generic[C]):
         finally:
             await _cancel({task for task in self.tasks if not task.done()} - {me}, timeout_s)
             self.shared = None
-            _leave(shared)
+            _leave(self, shared)
 
 
 async def _cancel(tasks: set[Any], timeout_s: float) -> None:
@@ -185,16 +213,40 @@ _endings: set[asyncio.Task[None]] = set()
 
 
 class _Call(Generic[T]):
-    """A call on its way to the loop and back."""
+    """A call on its way to the loop and back.
 
-    __slots__ = ("_calls", "_latch", "_make", "_task", "error", "is_over", "result")
+    Attributes:
+        is_over: there is a result or an error.
+        is_taken: the caller has the result.
+    """
 
-    def __init__(self, part: _Part[Any], make: Callable[[], Awaitable[T]]) -> None:
+    __slots__ = (
+        "_calls",
+        "_is_given_up",
+        "_latch",
+        "_make",
+        "_task",
+        "_undo",
+        "error",
+        "is_over",
+        "is_taken",
+        "result",
+    )
+
+    def __init__(
+        self,
+        part: _Part[Any],
+        make: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> None:
         self.error: BaseException | None = None
         self.result: T | None = None
         self.is_over = False
+        self.is_taken = False
+        self._is_given_up = False
         self._calls = part.calls
         self._make = make
+        self._undo = undo
         self._task: asyncio.Task[None] | None = None
         # A plain lock: half the price of a future's condition. gevent patches it all the same.
         self._latch = threading.Lock()
@@ -211,11 +263,14 @@ class _Call(Generic[T]):
             self.result = await self._make()
         except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
             self.error = error
+        if self._is_given_up and self.error is None:
+            await self._undone()
         # Not in the task's callback, which would run a turn of the loop later.
         self.end()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
+        self._task = None  # it is gone here, and not in the caller's thread
         if not self.is_over:  # cancelled before it began
             self.error = asyncio.CancelledError()
             self.end()
@@ -225,10 +280,27 @@ class _Call(Generic[T]):
         self.is_over = True
         self._latch.release()
 
-    def cancel(self) -> None:
-        """Give it up. On the loop."""
-        if self._task is not None:
-            self._task.cancel()
+    def give_up(self) -> None:
+        """Cancel it, since its caller does not wait any more. On the loop.
+
+        A result that is there already, or comes all the same, is undone (INV-C3).
+        """
+        if self._is_given_up:
+            return
+        self._is_given_up = True
+        if not self.is_over:
+            if self._task is not None:
+                self._task.cancel()
+        elif not self.is_taken and self.error is None:
+            task = asyncio.get_running_loop().create_task(self._undone())
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+
+    async def _undone(self) -> None:
+        result, self.result = self.result, None
+        if self._undo is not None:
+            with suppress(Error, asyncio.CancelledError):
+                await self._undo(result)  # type: ignore[arg-type]
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether it is over."""
@@ -267,7 +339,7 @@ class LoopThread(Generic[C]):
             with self._lock:
                 self.check()
                 if self._shared is None:
-                    self._shared = self._part.shared = _join()
+                    self._shared = _join(self._part)
         return self._shared
 
     def soon(self, callback: Callable[[], object]) -> None:
@@ -280,13 +352,17 @@ class LoopThread(Generic[C]):
         except RuntimeError:  # the loop is closed
             raise ClientClosed(self.is_closed or _CLOSED) from None
 
-    def call(self, make: Callable[[], Awaitable[T]]) -> T:
+    def call(
+        self,
+        make: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
         """Await on the loop what `make` returns, and return its result.
 
-        What ends the wait in the caller's thread (Ctrl-C) cancels what it waited for.
-        Raises ClientClosed.
+        What ends the wait in the caller's thread (Ctrl-C) cancels what it waited for. `undo` is
+        awaited with a result that the caller did not get (INV-C3). Raises ClientClosed.
         """
-        return self._waited(self._started(), _Call(self._part, make))
+        return self._waited(self._started(), _Call(self._part, make, undo))
 
     def call_plain(self, call: Callable[[], T]) -> T:
         """Call a function on the loop and return its result."""
@@ -304,13 +380,14 @@ class LoopThread(Generic[C]):
             while not call.wait(_LOOK_S):
                 if shared.has_ended:
                     raise ClientClosed(self.is_closed or _CLOSED)
+            if call.error is None:
+                call.is_taken = True  # with no call between this and the caller's frame: INV-C3
+                return call.result  # type: ignore[return-value]
         except BaseException:
             if not shared.has_ended:
-                self._schedule(shared, call.cancel)
+                self._schedule(shared, call.give_up)
             raise
         error, call.error = call.error, None
-        if error is None:
-            return call.result  # type: ignore[return-value]
         try:
             if isinstance(error, asyncio.CancelledError):
                 self.check()
@@ -318,30 +395,9 @@ class LoopThread(Generic[C]):
         finally:
             del error  # or its traceback would keep this frame, and this frame it
 
-    def iterate(self, make: Callable[[], AsyncIterator[T]], at_once: int = 1) -> Iterator[T]:
-        """Yield what an asynchronous iterator yields, `at_once` items for each call of the loop."""
-        source = self.call_plain(make)
-
-        async def some() -> list[T]:
-            found: list[T] = []
-            async for item in source:
-                found.append(item)
-                if len(found) >= at_once:
-                    break
-            return found
-
-        try:
-            while found := self.call(some):
-                yield from found
-        finally:
-            self._close(source)
-
-    def _close(self, source: AsyncIterator[T]) -> None:
-        """End an iterator without waiting: the garbage collector may call this in any thread."""
-        close = getattr(source, "aclose", None)
-        if close is not None and self.is_closed is None:
-            with suppress(ClientClosed):
-                self._schedule(self._started(), _Call(self._part, close).begin)
+    def iterate(self, make: Callable[[], AsyncIterator[T]], at_once: int = 1) -> LoopIterator[T]:
+        """Return an iterator over what an asynchronous one yields, `at_once` items for each call."""
+        return LoopIterator(self, _Fetcher(make, at_once))
 
     def close(self, timeout_s: float, settle_s: float = SETTLE_S) -> None:
         """End what is under way and close the client; the last one ends the thread.
@@ -366,11 +422,208 @@ class LoopThread(Generic[C]):
         self._shared = self._part.shared = None
 
 
+class Hand(Generic[T]):
+    """What the loop has fetched for a caller, from the item on that the caller gets next (INV-C3).
+
+    Attributes:
+        items: all that was fetched; those before `index` are handed out.
+        at: so many parts of the item at `index` are handed out, where a caller takes it by parts.
+    """
+
+    __slots__ = ("at", "index", "is_empty", "item", "items", "size")
+
+    def __init__(self, items: Sequence[T] = (), index: int = 0) -> None:
+        self.items = items
+        self.index = index
+        self.at = 0
+        self.is_empty = index >= len(items)
+        self.item: Any = None if self.is_empty else items[index]
+        """The item that the caller gets next, or the rest of."""
+        self.size = len(self.item) if isinstance(self.item, Sequence) else 0
+
+    def behind(self) -> Self:
+        """Return the same behind that item."""
+        return type(self)(self.items, self.index + 1)
+
+
+class _ListedHand(Hand[Any]):
+    """Items that can only be iterated: the one at `index` is made a list."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Sequence[Any] = (), index: int = 0) -> None:
+        super().__init__(items, index)
+        if not self.is_empty:
+            self.item = list(self.item)
+            self.size = len(self.item)
+
+
+class _Fetcher(Generic[T]):
+    """The part of an iterator that lives on the loop. Its iterator may be let go meanwhile.
+
+    A fetch is not cancelled with the call that waits for it: an asynchronous generator is at its end
+    once an exception was raised in it. The next call waits for the same fetch.
+
+    Attributes:
+        hand: written here when the caller has all of the former one.
+        failure: what ended it, after the items in `hand`.
+        is_over: nothing comes after the items in `hand`.
+    """
+
+    _hand_type: type[Hand[Any]] = Hand
+
+    def __init__(self, make: Callable[[], AsyncIterator[Any]], at_once: int = 1) -> None:
+        self.hand: Hand[T] = Hand()
+        self.failure: BaseException | None = None
+        self.is_over = False
+        self._make = make
+        self._at_once = at_once
+        self._source: AsyncIterator[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def fetch(self) -> None:
+        """Fetch more, unless a call that was interrupted has done so."""
+        if not self.hand.is_empty or self.failure is not None or self.is_over:
+            return
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        found: list[T] = []
+        is_over, failure = False, None
+        try:
+            if self._source is None:
+                self._source = self._make()
+            is_over = await self._fill(self._source, found)
+        except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
+            failure = error
+        self._task = None
+        self.hand = self._hand_type(found)
+        # After the items: a caller that was interrupted may look at any moment.
+        self.is_over, self.failure = is_over, failure
+
+    async def _fill(self, source: AsyncIterator[T], found: list[T]) -> bool:
+        """Return whether the source has ended."""
+        async for item in source:
+            found.append(item)
+            if len(found) >= self._at_once:
+                return False
+        return True
+
+    async def end(self) -> None:
+        """End the source."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class ListFetcher(_Fetcher[T]):
+    """Fetches lists, and hands out their items."""
+
+    async def _fill(self, source: AsyncIterator[Any], found: list[T]) -> bool:
+        try:
+            found += await anext(source)
+        except StopAsyncIteration:
+            return True
+        return False
+
+
+class ElementFetcher(ListFetcher[T]):
+    """Fetches lists, and hands out what their items hold."""
+
+    _hand_type = _ListedHand
+
+
+class LoopIterator(Iterator[T]):
+    """What an asynchronous iterator yields, for callers without `await`. Not for several threads.
+
+    An interrupted `next` takes nothing (INV-C3). An error is raised again by each later call: it is
+    not taken for the end.
+    """
+
+    def __init__(self, thread: LoopThread[Any], fetcher: _Fetcher[T]) -> None:
+        self._thread = thread
+        self._fetcher = fetcher
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        hand = self._fetched()
+        item: T = hand.item
+        following = hand.behind()
+        self._fetcher.hand = following
+        return item
+
+    def _fetched(self) -> Hand[T]:
+        """Return what is there to be handed out. Raises StopIteration, what ended the source."""
+        fetcher = self._fetcher
+        while fetcher.hand.is_empty:
+            failure = fetcher.failure
+            if failure is not None:
+                if isinstance(failure, asyncio.CancelledError):
+                    self._thread.check()
+                raise failure.copy() if isinstance(failure, Error) else failure
+            if fetcher.is_over:
+                raise StopIteration
+            self._thread.call(fetcher.fetch)
+        return fetcher.hand
+
+    def close(self) -> None:
+        """End it without waiting: the garbage collector may call this in any thread."""
+        thread = self._thread
+        self._fetcher.is_over = True
+        self._fetcher.hand = Hand()
+        if thread.is_closed is None and thread._shared is not None:
+            with suppress(ClientClosed):
+                thread._schedule(thread._shared, _Call(thread._part, self._fetcher.end).begin)
+
+    __del__ = close
+
+
+class ElementIterator(LoopIterator[T]):
+    """Hands out what the items hold, one by one."""
+
+    def __init__(self, thread: LoopThread[Any], fetcher: ElementFetcher[Any]) -> None:
+        super().__init__(thread, fetcher)
+
+    def __next__(self) -> T:
+        while True:
+            hand = self._fetcher.hand
+            at = hand.at
+            if at < hand.size:
+                element: T = hand.item[at]
+                hand.at = at + 1
+                return element
+            if hand.is_empty:
+                self._fetched()
+            else:
+                self._fetcher.hand = hand.behind()
+
+
 class Facade(Protocol[A_co]):
     """An object without `await` over an asyncio one."""
 
     def _call(self, act: Callable[[A_co], Awaitable[T]], /) -> T:
         """Await on the loop what `act` returns of the asyncio object."""
+
+
+def facade_text(facade: object, inner: object | None) -> str:
+    """Return what `repr` of an object without `await` says: what the asyncio object says; the loop is not asked."""
+    return f"<{type(facade).__name__}, not open>" if inner is None else f"<fastbk.sync {repr(inner)[1:]}"
+
+
+class OpeningFacade(Protocol[A_co]):
+    """A facade that opens others."""
+
+    def _opening(
+        self, act: Callable[[A_co], Awaitable[T]], undo: Callable[[T], Awaitable[object]], /
+    ) -> T:
+        """Like `_call`; `undo` closes what the caller did not get."""
 
 
 def blocking(
@@ -391,11 +644,32 @@ def blocking_as(
     method: Callable[Concatenate[A, P], Awaitable[T]], made: Callable[[Any, T], R]
 ) -> Callable[Concatenate[Facade[A], P], R]:
     """Like `blocking`, and return `made(facade, result)`: the result's own facade."""
-    plain = blocking(method)
+    name = method.__name__
 
     @functools.wraps(method)
     def call(self: Facade[A], /, *args: P.args, **options: P.kwargs) -> R:
-        return made(self, plain(self, *args, **options))
+        async def act(inner: A) -> R:
+            return made(self, await getattr(inner, name)(*args, **options))
+
+        return self._call(act)
+
+    return call
+
+
+def blocking_opening(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+    made: Callable[[Any, T], R],
+    undo: Callable[[R], Awaitable[object]],
+) -> Callable[Concatenate[OpeningFacade[A], P], R]:
+    """Like `blocking_as`; `undo` closes what a caller that was interrupted did not get (INV-C3)."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: OpeningFacade[A], /, *args: P.args, **options: P.kwargs) -> R:
+        async def act(inner: A) -> R:
+            return made(self, await getattr(inner, name)(*args, **options))
+
+        return self._opening(act, undo)
 
     return call
 

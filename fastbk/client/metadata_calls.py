@@ -30,7 +30,7 @@ from fastbk.meta.api import (
     Watch,
 )
 from fastbk.meta.uri import given_store, is_gateway, is_zookeeper
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ class MetadataCalls:
         self._is_single = not (isinstance(uri, str) and (is_zookeeper(uri) or is_gateway(uri)))
 
     @property
+    def place(self) -> str:
+        """Where the metadata is, for messages."""
+        return self._uri if isinstance(self._uri, str) else "a metadata store"
+
+    @property
     def announces_changes(self) -> bool:
         """Whether a watch reports a change when it happens. Files are only polled."""
         return not self._is_single
@@ -152,7 +157,7 @@ class MetadataCalls:
 
     def _unanswered(self, limit_s: float) -> MetadataUnavailable:
         """A store that never answered is more likely to be somewhere else than to be slow."""
-        where = self._uri if isinstance(self._uri, str) else "the metadata store"
+        where = self.place
         hint = "what was asked for may be done yet: read again before retrying"
         if self._store is None and is_zookeeper(where):
             hint = "is ZooKeeper running, and are host and port right?"
@@ -229,6 +234,7 @@ class MetadataCalls:
 
     async def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata; NoSuchLedger."""
+        check_ledger_id(ledger_id)
         return await self.call(lambda store: store.read_ledger(ledger_id))
 
     async def update_ledger(
@@ -247,6 +253,7 @@ class MetadataCalls:
 
     async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
+        check_ledger_id(ledger_id)
         told = self._on_loop(callback)
         watch = await self._watch(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
         return self._kept(watch, callback)

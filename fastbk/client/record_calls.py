@@ -13,7 +13,7 @@ from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.records import Change, VersionedRecord
+from fastbk.meta.records import BadRecord, Change, VersionedRecord
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
@@ -109,7 +109,7 @@ class RecordCalls:
 
         is_gone = await self._store.call(lambda store: _retire(store, ledger_id, is_own))
         if not is_gone:
-            why = "it is not the stream's, so it was left"
+            why = "it is not the stream's, or cannot be read, so it was left"
             _log.warning("stream.foreign_ledger_left", stream=stream_id, ledger_id=ledger_id, reason=why)
 
     async def watch(self, path: str, callback: Callable[[], None]) -> Watch:
@@ -145,7 +145,7 @@ class RecordCalls:
 def _retire(
     store: MetadataStore, ledger_id: LedgerId, is_own: Callable[[LedgerMetadata], bool]
 ) -> bool:
-    """Return whether the ledger is gone for good; False: it is another's."""
+    """Return whether the ledger is gone for good; False: it is another's, or cannot be read."""
     for _ in range(_TRIES_MAX):
         (found,) = store.read_ledgers([ledger_id])
         if found is None:
@@ -156,6 +156,8 @@ def _retire(
                 if store.read_ledgers([ledger_id]) == [None]:
                     return True  # it was deleted before
             continue
+        if isinstance(found, BadRecord):
+            return False  # whose it is, nobody can tell: it stays (INV-M17)
         if not (found.metadata.is_placeholder or is_own(found.metadata)):
             return False
         try:
@@ -183,14 +185,10 @@ class MarkCalls:
         """Return all marks: which bookie may lack which entries."""
         return [mark async for page in self.pages() for mark in page]
 
-    async def pages(
-        self, turn: int = 0, *, skips_damaged: bool = False
-    ) -> AsyncGenerator[Sequence[LedgerMark], None]:
+    async def pages(self, turn: int = 0) -> AsyncGenerator[Sequence[LedgerMark], None]:
         """Yield all marks in pages of about a 16th. Of those that only Apache's AutoRecovery made, 10,000 at most.
 
-        Args:
-            turn: of the folder to begin with.
-            skips_damaged: a damaged mark is logged and left out; else it raises StorageError.
+        Those that nobody can read are left out (INV-M17). `turn`: of the folder to begin with.
         """
         folders = await self._store.call(lambda store: store.marks.folders())
         at = turn % len(folders) if folders else 0
@@ -198,16 +196,11 @@ class MarkCalls:
         for first in range(0, len(turned), FOLDERS_AT_ONCE):
             some = turned[first : first + FOLDERS_AT_ONCE]
             yield await self._store.call(
-                lambda store: list(
-                    store.marks.list_folders(some, skips_damaged=skips_damaged)  # noqa: B023
-                ),
+                lambda store: list(store.marks.list_folders(some)),  # noqa: B023
                 _PAGE_TIMEOUT_S,
             )
         yield await self._store.call(
-            lambda store: list(
-                islice(store.marks.foreign(skips_damaged=skips_damaged), FOREIGN_MARKS_MAX)
-            ),
-            _PAGE_TIMEOUT_S,
+            lambda store: list(islice(store.marks.foreign(), FOREIGN_MARKS_MAX)), _PAGE_TIMEOUT_S
         )
 
     async def read(self, ledger_id: LedgerId) -> LedgerMark:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from fastbk.errors import BufferFull, ConfigError, DuplicateEntryId
+from fastbk.errors import BufferFull, DuplicateEntryId
 from fastbk.model.ids import ID_MAX, EntryId, LedgerId
+from fastbk.option_checks import checked_integer
 
 T = TypeVar("T")
 
@@ -36,8 +37,7 @@ class ReorderBuffer(Generic[T]):
 
         Raises DuplicateEntryId for one that was, BufferFull when there is no room for one that is not the next.
         """
-        if not 0 <= entry_id <= ID_MAX:
-            raise ConfigError(f"entry id {entry_id} is not in 0..2^63-1")
+        checked_integer("entry_id", entry_id, 0, ID_MAX)
         if entry_id < next_entry_id or entry_id in self._held:
             raise DuplicateEntryId(
                 f"ledger {self._ledger_id}: entry {entry_id} was appended before: give each id once",

@@ -7,7 +7,14 @@ from typing import Any
 
 from fastbk.client.entries import Batch, Entry
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
-from fastbk.client.loop_thread import LoopThread
+from fastbk.client.loop_thread import (
+    ElementFetcher,
+    ElementIterator,
+    ListFetcher,
+    LoopIterator,
+    LoopThread,
+    facade_text,
+)
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
 
@@ -19,6 +26,9 @@ class LedgerReader:
         self.ledger_id = inner.ledger_id
         self._thread = thread
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -45,13 +55,15 @@ class LedgerReader:
 
     def read(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
         """Yield the entries first..last in order; `last` None: up to the last acknowledged one."""
-        for batch in self.read_batches(first, last):
-            yield from batch
+        fetcher: ElementFetcher[Entry] = ElementFetcher(
+            lambda: self._inner.found_batches(first, last)
+        )
+        return ElementIterator(self._thread, fetcher)
 
     def read_batches(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Batch]:
         """Like `read`, a Batch of consecutive entries at a time. More is fetched meanwhile."""
-        for batches in self._thread.iterate(lambda: self._inner.found_batches(first, last)):
-            yield from batches
+        fetcher: ListFetcher[Batch] = ListFetcher(lambda: self._inner.found_batches(first, last))
+        return LoopIterator(self._thread, fetcher)
 
     def read_unconfirmed(
         self, first: EntryId, last: EntryId, *, timeout: float | None = None
@@ -65,13 +77,13 @@ class LedgerReader:
 
     def tail(self, first: EntryId = 0) -> Iterator[Entry]:
         """Yield entries from `first` on as they are acknowledged, to the end of a closed ledger."""
-        for batch in self.tail_batches(first):
-            yield from batch
+        fetcher: ElementFetcher[Entry] = ElementFetcher(lambda: self._inner.tailed_batches(first))
+        return ElementIterator(self._thread, fetcher)
 
     def tail_batches(self, first: EntryId = 0) -> Iterator[Batch]:
         """Like `tail`, a Batch of consecutive entries at a time: all that came meanwhile."""
-        for batches in self._thread.iterate(lambda: self._inner.tailed_batches(first)):
-            yield from batches
+        fetcher: ListFetcher[Batch] = ListFetcher(lambda: self._inner.tailed_batches(first))
+        return LoopIterator(self._thread, fetcher)
 
     def stats(self) -> dict[str, int]:
         """Return this reader's figures; `replicas_skipped`: copies missing, damaged or away."""

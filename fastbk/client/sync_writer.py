@@ -21,13 +21,13 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.ledger_writer import Data
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
-from fastbk.client.loop_thread import LoopThread
-from fastbk.client.sync_pending import Pending, TracedPending
+from fastbk.client.loop_thread import LoopThread, facade_text
+from fastbk.client.sync_pending import Pending, TracedPending, Turns, Wakeup
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
 from fastbk.replication.batch import split
 from fastbk.replication.refusals import too_large
 
@@ -59,17 +59,19 @@ class LedgerWriter:
         self._config = config
         self._has_explicit_ids = explicit_ids
         self._pending_type = Pending if config.tracing is None else TracedPending
-        # Guards what follows; nobody waits while holding it.
+        # Held by whoever puts something into the queue; nobody waits while holding it.
         self._lock = threading.Lock()
-        self._next_entry_id: EntryId = self._adds.next_entry_id
-        self._bytes_given = 0
         self._queue: deque[tuple[list[bytes], Pending]] = deque()
-        self._is_scheduled = False
+        self._wakeup = Wakeup(thread, self._send)
         # Written on the loop only.
+        self._sent = Pending(self, self._adds.next_entry_id - 1, 0)
         self._bytes_settled = 0
         self._lac_told: EntryId = -1
-        # Whoever waits for room holds the gate; meanwhile nobody may pass.
-        self._gate = threading.Lock()
+        # Of those who wait for room; meanwhile nobody may pass.
+        self._turns = Turns()
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -89,7 +91,7 @@ class LedgerWriter:
         owned = self._checked(data)
         size = len(owned)
         with self._lock:
-            pending = None if self._gate.locked() else self._put([owned], size)
+            pending = None if self._turns.waiting else self._put([owned], size)
         if pending is None:
             (pending,) = self._in_turn([[owned]], timeout)
         if timeout is None:
@@ -101,7 +103,7 @@ class LedgerWriter:
     ) -> tuple[EntryId, EntryId]:
         """Append entries with consecutive ids; return the first and last id once all have acks."""
         checked_timeout(timeout)
-        owned = [data if type(data) is bytes else bytes(data) for data in datas]
+        owned = owned_list(datas, "datas")
         if not owned:
             raise ConfigError("append_many needs at least one entry")
         if self._has_explicit_ids:
@@ -121,7 +123,7 @@ class LedgerWriter:
         if self._has_explicit_ids or entry_id is not None:
             return self._thread.call_plain(lambda: self._hold(owned, entry_id))
         with self._lock:
-            pending = None if self._gate.locked() else self._put([owned], len(owned))
+            pending = None if self._turns.waiting else self._put([owned], len(owned))
         if pending is None:
             raise BufferFull(f"ledger {self.ledger_id}: too much is in flight; call ready()")
         return pending
@@ -146,20 +148,21 @@ class LedgerWriter:
     def ready(self) -> None:
         """Return when `append_nowait` has room for an entry of ordinary size."""
         self._check()
-        if not self._gate.locked() and self._has_room(1):
+        if not self._turns.waiting and self._has_room(1):
             return
         limit_s = self._config.append_timeout
         deadline_s = time.monotonic() + limit_s
-        has_gate = self._gate.acquire(timeout=limit_s)
+        turn = object()
         try:
-            if not has_gate or not self._wait_for_room(1, deadline_s):
+            if not self._turns.begin(turn, limit_s) or not self._wait_for_room(1, deadline_s):
                 raise self._too_late(self._adds.head, limit_s, "unknown")
         finally:
-            if has_gate:
-                self._gate.release()
+            if turn in self._turns.waiting:
+                self._turns.waiting.remove(turn)
+            self._turns.notify()
 
     def _checked(self, data: Data) -> bytes:
-        owned = data if type(data) is bytes else bytes(data)
+        owned = data if type(data) is bytes else owned_bytes(data)
         self._check()
         self._check_size(owned)
         return owned
@@ -176,28 +179,29 @@ class LedgerWriter:
 
     # --- admission ----------------------------------------
 
+    def _last(self) -> Pending:
+        """Return the last append: in the queue, or else the last that was sent."""
+        try:
+            return self._queue[-1][1]
+        except IndexError:
+            return self._sent  # `_send` sets it before it empties the queue
+
     def _has_room(self, size: int) -> bool:
-        entries, config = self.pending, self._config
+        last, config = self._last(), self._config
+        entries = last.entry_id + 1 - self._adds.head
         return entries == 0 or (
             entries < config.entries_in_flight_max
-            and self._bytes_given - self._bytes_settled + size <= config.bytes_in_flight_max
+            and last._given - self._bytes_settled + size <= config.bytes_in_flight_max
         )
 
     def _put(self, datas: list[bytes], size: int) -> Pending | None:
         """Take entries if there is room; return what waits for the last one. The lock is held."""
         if not self._has_room(size):
             return None
-        self._next_entry_id += len(datas)
-        self._bytes_given += size
-        pending = self._pending_type(self, self._next_entry_id - 1, size)
+        last = self._last()
+        pending = self._pending_type(self, last.entry_id + len(datas), size, last._given + size)
         self._queue.append((datas, pending))
-        if not self._is_scheduled:
-            try:
-                self._is_scheduled = True
-                self._thread.soon(self._send)
-            except BaseException:  # Ctrl-C: the next append wakes the loop for this one, too
-                self._is_scheduled = False
-                raise
+        self._wakeup.wake()
         return pending
 
     def _in_turn(self, pieces: Sequence[list[bytes]], timeout: float | None) -> list[Pending]:
@@ -205,11 +209,12 @@ class LedgerWriter:
         limit_s = self._config.append_timeout if timeout is None else timeout
         deadline_s = time.monotonic() + limit_s
         begun: list[Pending] = []
-        has_gate = self._gate.acquire(timeout=max(0.0, limit_s))
+        turn = object()
         try:
+            has_turn = self._turns.begin(turn, max(0.0, limit_s))
             for piece in pieces:
                 size = sum(map(len, piece))
-                if not has_gate or not self._wait_for_room(size, deadline_s):
+                if not has_turn or not self._wait_for_room(size, deadline_s):
                     outcome: Outcome = "unknown" if begun else "not_written"
                     raise self._too_late(self._adds.head, limit_s, outcome)
                 with self._lock:
@@ -217,12 +222,13 @@ class LedgerWriter:
                 assert pending is not None
                 begun.append(pending)
         finally:
-            if has_gate:
-                self._gate.release()
+            if turn in self._turns.waiting:
+                self._turns.waiting.remove(turn)
+            self._turns.notify()
         return begun
 
     def _wait_for_room(self, size: int, deadline_s: float) -> bool:
-        """Return whether there is room in time. The gate is held: nobody takes it away."""
+        """Return whether there is room in time. It is the caller's turn: nobody takes it away."""
 
         async def waited() -> bool:
             try:
@@ -242,11 +248,10 @@ class LedgerWriter:
     def _send(self) -> None:
         """Give the asyncio writer all that was appended. On the loop."""
         queue, admit = self._queue, self._inner.admit
-        self._is_scheduled = (
-            False  # before the last look at the queue: what comes behind that wakes the loop again
-        )
         while queue:
-            datas, pending = queue.popleft()
+            datas, pending = queue[0]
+            self._sent = pending
+            queue.popleft()
             if type(pending) is Pending:
                 admit(datas, pending._size, pending)
             else:
@@ -344,7 +349,7 @@ class LedgerWriter:
         """How many entries are appended and not acknowledged."""
         if self._has_explicit_ids:
             return self._inner.pending
-        return self._next_entry_id - self._adds.head
+        return self._last().entry_id + 1 - self._adds.head
 
     def stats(self) -> WriterStats:
         """Return this writer's figures now."""

@@ -49,6 +49,7 @@ class Action:
         title: on buttons. effect: what will happen, as a sentence with {target}.
         kind: what its target is: `bookie`, `stream` or `healing`.
         is_final: it cannot be undone.
+        is_grave: it takes something from users or from safety, so its buttons are red on all pages.
     """
 
     title: str
@@ -56,6 +57,7 @@ class Action:
     kind: str
     perform: Perform
     is_final: bool = False
+    is_grave: bool = False
     needs_position: bool = False
 
     def why_refused(self, context: Context, wanted: Wanted) -> str:
@@ -149,6 +151,7 @@ ACTIONS: dict[str, Action] = {
         " ensembles. Reads and recovery go on.",
         "bookie",
         _read_only,
+        is_grave=True,
     ),
     "writable": Action(
         "Make writable", "Bookie {target} will take new entries again.", "bookie", _writable
@@ -167,6 +170,7 @@ ACTIONS: dict[str, Action] = {
         " meanwhile stays at risk.",
         "healing",
         _pause_healing,
+        is_grave=True,
     ),
     "resume-healing": Action(
         "Resume healing",
@@ -180,6 +184,7 @@ ACTIONS: dict[str, Action] = {
         "stream",
         _truncate,
         is_final=True,
+        is_grave=True,
         needs_position=True,
     ),
 }

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http_guard import Places
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class _Connection(H11Protocol):
 def bounded(app: ASGIApp, requests_max: int) -> ASGIApp:
     """Return an application that answers 503 while `requests_max` requests are being answered."""
     running = 0
+    cut = LimitLog("console.request_cut")
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal running
@@ -128,7 +130,7 @@ def bounded(app: ASGIApp, requests_max: int) -> ASGIApp:
             async with asyncio.timeout(ANSWER_S):
                 await app(scope, receive, send)
         except TimeoutError:
-            logs.warning("console.request_cut", path=scope["path"][:200], after_s=ANSWER_S)
+            cut.note("answer_timeout", path=scope["path"][:200], after_s=ANSWER_S)
             scope["state"][ABORT]()
         finally:
             running -= 1

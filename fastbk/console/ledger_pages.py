@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 
 from fastbk.errors import NoSuchLedger
+from fastbk.meta.api import VersionedLedger
+from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import STREAM_KEY
 
 if TYPE_CHECKING:
@@ -29,10 +31,12 @@ async def ledgers(context: Context) -> Response:
     rows = [
         (ledger_id, one.metadata, names.get(one.metadata.custom.get(STREAM_KEY, b"").decode("utf-8", "replace"), ""))
         for ledger_id, one in zip(ids, found, strict=False)
-        if one is not None and context.principal.is_allowed(one.metadata.namespace)
+        if isinstance(one, VersionedLedger) and context.principal.is_allowed(one.metadata.namespace)
     ]
+    # Of one that nobody can read the namespace is not known: only who may see all of them sees that it is there.
+    bad = [one for one in found if isinstance(one, BadRecord) and context.principal.namespaces is None]
     following = ids[PAGE_ROWS] if len(ids) > PAGE_ROWS else None
-    return context.page("ledgers.html", rows=rows, first=first, following=following)
+    return context.page("ledgers.html", rows=rows, bad=bad, first=first, following=following)
 
 
 async def ledger(context: Context) -> Response:
@@ -56,5 +60,5 @@ async def ledger(context: Context) -> Response:
     known = {} if context.view.overview is None else {one.bookie_id: one for one in context.view.overview.bookies}
     return context.page(
         "ledger.html", info=info, metadata=metadata, custom=custom, stream=stream, missing=mark.missing,
-        fragments=metadata.fragments[-FRAGMENTS_SHOWN_MAX:], known=known,
+        mark_fault=mark.fault, fragments=metadata.fragments[-FRAGMENTS_SHOWN_MAX:], known=known,
     )  # fmt: skip

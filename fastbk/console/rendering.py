@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from datetime import UTC, datetime
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -14,7 +13,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.responses import HTMLResponse, Response
 
 from fastbk.console.charts import sparkline
-from fastbk.units import format_age_s, format_amount, format_count, format_size, format_span_s
+from fastbk.units import (
+    format_age_s,
+    format_amount,
+    format_count,
+    format_size,
+    format_span_s,
+    format_utc_ms,
+)
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -129,7 +135,7 @@ def _percent(share: float | None) -> str:
 def _utc(at_s: float | None) -> str:
     if at_s is None or at_s <= 0:
         return NOT_KNOWN
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return format_utc_ms(int(at_s * 1000)).removesuffix(" UTC")
 
 
 def _since(at_s: float | None) -> str:

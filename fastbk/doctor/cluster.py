@@ -19,8 +19,12 @@ from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.hold import NEXT_STEP, read_hold, when
+from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.records import BAD_RECORD_REMEDY, collected_bad_records
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
+from fastbk.meta.unfinished_recoveries import unfinished_recoveries
 from fastbk.meta.zookeeper_security import VARIABLE
+from fastbk.model.health import ClusterFacts, OpenLedgerFacts, Reason, reasons_of_cluster
 from fastbk.model.health import Verdict as HealthVerdict
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
@@ -101,8 +105,7 @@ class Cluster:
             connection.request("GET", "/readyz")
             answer = msgspec.json.decode(connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness)
         for one in answer.verdict_reasons:
-            found = fail if one.verdict == HealthVerdict.IN_DANGER.text else warn
-            yield found(one.text, one.next_step)
+            yield _judged(one)
         if not answer.verdict_reasons:
             yield ok(f"the bookie that runs here is {answer.verdict or 'older, and gives no verdict'}")
 
@@ -154,10 +157,23 @@ class Cluster:
             yield ok(why)
         read = store.read_identity(BookieId(bookie_id))
         yield replace(self._age(store), name="metadata's age")
+        for finding in self._health_of_cluster(store):
+            yield replace(finding, name="health of the cluster")
         identity = self._identity(bookie_id, read, instance_id)
         yield replace(identity, name="identity")
         if read is not None:
             yield replace(self._skew(read), name="clock and metadata's")
+
+    def _health_of_cluster(self, store: MetadataStore) -> Iterator[Finding]:
+        """What metadata says at once of the cluster, in the words of `fastbk cluster status`."""
+        with collected_bad_records() as bad:
+            facts = ClusterFacts(
+                backup_age_s=backup_age_s(store, time.time_ns() // 1_000_000),
+                ledgers=OpenLedgerFacts(unfinished=unfinished_recoveries(store)),
+            )
+        yield from map(_judged, reasons_of_cluster(facts))
+        for one in bad:
+            yield warn(f"record {one.path} of metadata is damaged: {one.reason}", BAD_RECORD_REMEDY)
 
     def _age(self, store: MetadataStore) -> Finding:
         """Compare what the ledger directories store of metadata with what it is now (INV-M2)."""
@@ -239,6 +255,15 @@ class Cluster:
                 fix = f"ss -ltnp 'sport = :{port}'; stop what has it, or change {setting}"
                 return fail(f"{address}: {error.strerror}", fix)
         return ok(f"{address} is free")
+
+
+def _judged(reason: Reason | _Reason) -> Finding:
+    """Return a reason as a finding; a remark is none of something wrong."""
+    verdict = reason.verdict if isinstance(reason.verdict, str) else reason.verdict.text
+    if verdict == HealthVerdict.WELL.text:
+        return ok(f"{reason.text}: {reason.next_step}")
+    found = fail if verdict == HealthVerdict.IN_DANGER.text else warn
+    return found(reason.text, reason.next_step)
 
 
 def _is_registered(store: MetadataStore, bookie_id: str) -> bool:

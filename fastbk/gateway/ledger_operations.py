@@ -18,9 +18,9 @@ from fastbk.gateway.ledger_rules import (
 )
 from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, WRITE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import VersionedLedger, one_ledger
 from fastbk.meta.gateway_messages import LedgerPage, LedgerRow, bounded
-from fastbk.meta.records import check_folder, check_path
+from fastbk.meta.records import BadRecord, check_folder, check_path
 from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import from_json, to_json
@@ -152,7 +152,11 @@ def page(store: MetadataStore, access: Access, request: messages.ListLedgers) ->
     next_after = ids[-1] if len(ids) == count_max else None
     if access.is_limited:
         read = zip(ids, store.read_ledgers(ids), strict=True)
-        ids = [one for one, found in read if found and access.allows_namespace(found.metadata.namespace)]
+        ids = [
+            one
+            for one, found in read
+            if isinstance(found, VersionedLedger) and access.allows_namespace(found.metadata.namespace)
+        ]
     return LedgerPage(tuple(ids), next_after)
 
 
@@ -207,7 +211,10 @@ def _is_pending(store: MetadataStore, access: Access, ledger_id: int, metadata: 
     return False
 
 
-def _row(access: Access, ledger_id: int, found: VersionedLedger) -> LedgerRow:
+def _row(access: Access, ledger_id: int, found: VersionedLedger | BadRecord) -> LedgerRow:
+    if isinstance(found, BadRecord):
+        # Its bytes may hold a password, and its namespace is not known: the client learns that nobody can read it.
+        return LedgerRow(b"", found.version)
     access.check_ledger(ledger_id, found.metadata)
     metadata = found.metadata
     if not access.sees_passwords:
@@ -217,7 +224,7 @@ def _row(access: Access, ledger_id: int, found: VersionedLedger) -> LedgerRow:
 
 def _found(store: MetadataStore, ledger_id: int) -> VersionedLedger | None:
     (found,) = store.read_ledgers([ledger_id])
-    return found
+    return None if found is None else one_ledger(ledger_id, found)
 
 
 def _metadata(raw: bytes) -> LedgerMetadata:

@@ -16,8 +16,16 @@ from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_rules import NEW_PAGES_MAX, Judgement, RecordChange, judge
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
+from fastbk.meta.api import VersionedLedger
 from fastbk.meta.gateway_messages import RecordRow, bounded
-from fastbk.meta.records import Change, VersionedRecord, check_folder, check_path, conflict
+from fastbk.meta.records import (
+    BadRecord,
+    Change,
+    VersionedRecord,
+    check_folder,
+    check_path,
+    conflict,
+)
 from fastbk.meta.sqlite_texts import service_text
 from fastbk.model.ledger import STREAM_KEY
 from fastbk.stream.chain.chain import get_chain
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from fastbk.gateway.chain_rules import Change as JudgedChange
     from fastbk.gateway.ledger_operations import Event
     from fastbk.gateway.namespace_tree import NamespaceTree
-    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.api import LedgerRead, MetadataStore
 
 READ_AT_ONCE = 32
 """Records of 900 kB each are 29 MB, twice what an answer has room for."""
@@ -248,14 +256,20 @@ class _Check:
             self._access.check(Need(TRUNCATE, f"end a segment before its ledger's end ({reason}) in"), what)
 
 
-def _is_of_stream(ledger: VersionedLedger, stream_id: str) -> bool:
+def _is_of_stream(ledger: VersionedLedger | BadRecord, stream_id: str) -> bool:
+    if isinstance(ledger, BadRecord):
+        return False
     return ledger.metadata.custom.get(STREAM_KEY) == stream_id.encode() or ledger.metadata.is_placeholder
 
 
-def _shortened(change: JudgedChange, found: dict[int, VersionedLedger | None]) -> str:
+def _shortened(change: JudgedChange, found: dict[int, LedgerRead]) -> str:
     """Return which ledger has more than its chain is to say, or may get more; "": none."""
+    for ledger_id in (*(one for one, _ in (*change.ended, *change.sizes)), *change.unwritten):
+        if isinstance(found.get(ledger_id), BadRecord):
+            return f"the metadata of ledger {ledger_id} cannot be read"
+    readable = {one: ledger for one, ledger in found.items() if isinstance(ledger, VersionedLedger)}
     for ledger_id, last in change.ended:
-        ledger = found[ledger_id]
+        ledger = readable.get(ledger_id)
         if ledger is None:
             if last >= 0:
                 return f"ledger {ledger_id} is not there"
@@ -266,11 +280,11 @@ def _shortened(change: JudgedChange, found: dict[int, VersionedLedger | None]) -
         elif ledger.metadata.last_entry_id != last:
             return f"ledger {ledger_id} ends at entry {ledger.metadata.last_entry_id}, not {last}"
     for ledger_id, size_bytes in change.sizes:
-        ledger = found[ledger_id]
+        ledger = readable.get(ledger_id)
         if ledger is not None and size_bytes > ledger.metadata.length:
             return f"ledger {ledger_id} has {ledger.metadata.length} bytes, not {size_bytes}"
     for ledger_id in change.unwritten:
-        ledger = found[ledger_id]
+        ledger = readable.get(ledger_id)
         if ledger is not None and ledger.metadata.is_closed and ledger.metadata.last_entry_id >= 0:
             return f"ledger {ledger_id} has entries"
     return ""

@@ -14,12 +14,12 @@ from fastbk.errors import Unauthorized
 from fastbk.gateway.record_names import Kind, RecordName, name_of
 from fastbk.gateway.record_operations import FOLDERS_AT_ONCE, READ_AT_ONCE
 from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN
-from fastbk.meta.records import check_path
+from fastbk.meta.records import BadRecord, check_path
 from fastbk.meta.sqlite_texts import service_text
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
-    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.api import LedgerRead, MetadataStore
     from fastbk.meta.gateway_messages import ReadStates
     from fastbk.meta.subscriptions import Subject
 
@@ -67,9 +67,11 @@ def _read(
         yield from zip(keys[at : at + at_once], read(keys[at : at + at_once]), strict=True)
 
 
-def _ledger_state(access: Access, ledger_id: int, ledger: VersionedLedger | None) -> str:
+def _ledger_state(access: Access, ledger_id: int, ledger: LedgerRead) -> str:
     if ledger is None:
         return ABSENT
+    if isinstance(ledger, BadRecord):
+        return FORBIDDEN if access.is_limited else str(ledger.version)
     is_allowed = _is_allowed(partial(access.check_ledger, ledger_id, ledger.metadata))
     return str(ledger.version) if is_allowed else FORBIDDEN
 

@@ -20,7 +20,7 @@ from fastbk.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.api import LedgerRead, MetadataStore
     from fastbk.rate_limit import RateLimit
 
 
@@ -84,7 +84,7 @@ def listed_ledgers(store: MetadataStore, pace: RateLimit) -> Iterator[list[int]]
 
 def read_ledgers(
     store: MetadataStore, ledger_ids: Sequence[int], pace: RateLimit, cost: int = 1
-) -> Iterator[tuple[int, VersionedLedger | None]]:
+) -> Iterator[tuple[int, LedgerRead]]:
     """Yield each id with its metadata, None where there is none; READ_IDS at once, each at the pace of `cost` ids."""
     for at in range(0, len(ledger_ids), READ_IDS):
         some = list(ledger_ids[at : at + READ_IDS])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
+from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import LedgerState
 from fastbk.server.gc_messages import Share
 
@@ -106,8 +107,8 @@ class LimboWatch:
             turn = turn[:LEDGERS_A_LOOK]
             free: dict[bool, list[int]] = {True: [], False: []}
             for ledger_id, read in zip(turn, self.store.read_ledgers(turn), strict=True):
-                if read is None:
-                    continue  # deleted: that is the collector's, which looks twice
+                if read is None or isinstance(read, BadRecord):
+                    continue  # deleted: that is the collector's, which looks twice; unreadable: it may count on us
                 if not is_counted_on(self.bookie_id, read.metadata) or self._is_whole(
                     ledger_id, read.metadata
                 ):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
 from fastbk.gc.ledger_listing import read_ledgers
+from fastbk.meta.api import VersionedLedger
 from fastbk.native.ffi import FormatTooNewError
 from fastbk.observe import logs
 from fastbk.storage.identity import pair_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Sequence
 
-    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.api import MetadataStore
     from fastbk.rate_limit import RateLimit
 
 OPEN_MAX = 100_000
@@ -101,7 +102,7 @@ class MetadataKeeper:
         try:
             for ledger_id, found in read_ledgers(self._store, some, self._pace):
                 self._open.pop(ledger_id, None)
-                if found is not None and ledger_id in here:
+                if isinstance(found, VersionedLedger) and ledger_id in here:
                     self.see(ledger_id, found)  # behind the others
         except Error:
             pass  # metadata is away, which the looks for ledgers say

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
 from fastbk.gc.ledger_listing import READ_IDS, read_ledgers
+from fastbk.meta.records import BadRecord
 from fastbk.model.ledger import LedgerState
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class CopiesWatch:
         found = read_ledgers(self.store, [ledger_id for ledger_id, _ in copies], self.pace)
         unnamed = []
         for copy, (ledger_id, read) in zip(copies, found, strict=True):
-            if read is None:
+            if read is None or isinstance(read, BadRecord):
                 continue
             self.on_seen(ledger_id, read)
             if is_over_replicated(self.bookie_id, read.metadata):

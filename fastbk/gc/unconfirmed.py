@@ -35,6 +35,7 @@ from fastbk.gc.ledger_listing import (
     read_ledgers,
     sorted_ids,
 )
+from fastbk.meta.api import VersionedLedger
 from fastbk.model.entry import master_key
 from fastbk.model.ids import creation_mark
 from fastbk.native.ledger_state import Listed
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from fastbk.gc.all_pairs import AllPairs
     from fastbk.gc.dead_ledgers import Cluster
-    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.meta.api import MetadataStore
     from fastbk.meta.rollback_mark import OwnMark
     from fastbk.model.ids import BookieId
     from fastbk.rate_limit import RateLimit
@@ -190,7 +191,7 @@ class UnconfirmedWatch:
         for ledger_id, found in read_ledgers(self.store, ledger_ids, self.pace):
             if found is None:
                 missing.append(ledger_id)
-            else:
+            elif isinstance(found, VersionedLedger):
                 self.on_seen(ledger_id, found)
                 listed.append(listed_as(ledger_id, found))
                 self.cluster.highest_id = max(self.cluster.highest_id, ledger_id)
@@ -203,7 +204,7 @@ class UnconfirmedWatch:
         ours = [
             ledger_id
             for ledger_id, found in read_ledgers(self.store, newest, self.pace)
-            if found is not None
+            if isinstance(found, VersionedLedger)
             and not found.metadata.is_closed
             and self.bookie_id in found.metadata.fragments[-1].ensemble
         ]

@@ -159,7 +159,7 @@ def _run_at(source: FileReader, offset_bytes: int, owner: _Owner | None) -> _Run
 def _skip_zeros(source: FileReader, offset_bytes: int) -> int:
     """Return the offset of the next byte that is not zero, rounded down to where a run may begin."""
     at = offset_bytes
-    while at < source.size_bytes:
+    while (at := source.data_from(at)) < source.size_bytes:
         raw = source.read(at, PIECE_BYTES)
         if not raw:
             break
@@ -173,7 +173,7 @@ def _skip_zeros(source: FileReader, offset_bytes: int) -> int:
 
 def _next_run(source: FileReader, offset_bytes: int, owner: _Owner | None) -> int | None:
     at = offset_bytes
-    while at < source.size_bytes:
+    while (at := source.data_from(at)) < source.size_bytes:
         raw = source.read(at, PIECE_BYTES)
         found = raw.find(RUN_MAGIC)
         while found >= 0:
@@ -205,9 +205,16 @@ def _run_items(source: FileReader, run: _Run) -> Iterator[Item]:
             run.offset_bytes, "a run's table is damaged", run.size_bytes, ledger_id=run.ledger_id
         )
     whole = len(table) - len(table) % _ITEM.size
+    left_bytes = run.size_bytes
     for entry_id, at, size_bytes, crc, _ in _ITEM.iter_unpack(table[:whole]):
         if not run.first_entry_id <= entry_id <= run.last_entry_id:
             continue  # of a damaged table
+        if size_bytes > left_bytes:
+            # Millions of items could name the same bytes, and each would be read anew.
+            reason = f"entry {entry_id} has {size_bytes} bytes, more than the run has left for it"
+            yield damage(run.offset_bytes + at, reason, ledger_id=run.ledger_id, entry_id=entry_id)
+            continue
+        left_bytes -= size_bytes
         entry = raw[at : at + size_bytes]
         yield entry_item(
             run.offset_bytes + at,

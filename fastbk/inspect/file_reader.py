@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError, os_errors_as
+from fastbk.private_files import open_found
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ UNREADABLE = b"\xff"
 class FileReader:
     """One file, open for reading; the bytes that its disk fails to read are noted and stood in for.
 
-    Raises StorageError where it cannot be opened, naming it.
+    Raises StorageError where it cannot be opened, naming it; also for a link, a pipe or a device.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -31,7 +32,7 @@ class FileReader:
         self.unreadable: list[int] = []
         """Offsets of the pages that could not be read, each once."""
         with os_errors_as(StorageError, f"{self.path}: cannot be opened"):
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_found(self.path)
         self.size_bytes = os.fstat(self._file).st_size
         self._piece_at = 0
         self._piece = b""
@@ -47,6 +48,19 @@ class FileReader:
         self._piece = self._read(self._piece_at, PIECE_BYTES + PAGE_BYTES)
         at = offset_bytes - self._piece_at
         return self._piece[at : at + size_bytes]
+
+    def data_from(self, offset_bytes: int) -> int:
+        """Return where the next bytes are that may not be zeros; the end of the file where there are none.
+
+        A file may have holes of any size, which would take for ever to read.
+        """
+        if offset_bytes >= self.size_bytes:
+            return self.size_bytes
+        try:
+            return min(os.lseek(self._file, offset_bytes, os.SEEK_DATA), self.size_bytes)
+        except OSError as error:
+            # EINVAL and the like: this file system knows nothing of holes.
+            return self.size_bytes if error.errno == errno.ENXIO else offset_bytes
 
     def damage(self) -> Iterator[Item]:
         """Yield an item for each page that the disk did not give."""

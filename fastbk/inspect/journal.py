@@ -218,11 +218,14 @@ def _batch_at(source: FileReader, offset_bytes: int, use: Use) -> _Batch | None:
 
 def _all_batches(source: FileReader, offset_bytes: int, step_bytes: int) -> Iterator[_Batch]:
     """Yield every whole batch header from `offset_bytes` on, of whatever use."""
-    for at in range(offset_bytes, source.size_bytes, step_bytes):
+    at = offset_bytes
+    while at < source.size_bytes:
+        at += (source.data_from(at) - at) // step_bytes * step_bytes
         if source.read(at, 4) == BATCH_MAGIC:
             batch = _parse_batch(source.read(at, _BATCH.size), at)
             if batch is not None:
                 yield batch
+        at += step_bytes
 
 
 def _next_batch(source: FileReader, offset_bytes: int, use: Use) -> _Batch | None:

@@ -59,10 +59,19 @@ def _read(source: FileReader) -> Iterator[Item]:
                 source.size_bytes, f"the header names {named} blocks, the file has {max(blocks, 0)}"
             )
         blocks = min(blocks, named)
-    locations = states = 0
-    for number in range(1, blocks + 1):
+    locations = states = number = 0
+    while number < blocks:
+        number += 1
         at = number * PAGE_BYTES
+        if hole := min((source.data_from(at) - at) // PAGE_BYTES, blocks + 1 - number):
+            reason = f"{hole} blocks are zeros" if hole > 1 else "a block is zeros"
+            yield damage(at, reason, hole * PAGE_BYTES, block=number)
+            number += hole - 1
+            continue
         raw = source.read(at, PAGE_BYTES)
+        if len(raw) < PAGE_BYTES:
+            yield damage(at, "the file was cut short while it was read", block=number)
+            break
         own_number, crc = _TRAILER.unpack(raw[-_TRAILER.size :])
         if crc32c(raw[:-4]) != crc:
             yield damage(at, "a block's checksum is wrong", PAGE_BYTES, block=number)

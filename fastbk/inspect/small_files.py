@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from fastbk.inspect.items import Fact
 
 SIZE_BYTES_MAX = 256 << 20
+"""Of a list of ids; of a manifest and a log, whose JSON takes several times as much in memory:"""
+JSON_BYTES_MAX = 128 << 20
+SMALL_BYTES_MAX = 1 << 20
+"""Of files that have a few lines."""
+LINE_BYTES_MAX = 16 << 20
 LINE_BYTES_SHOWN = 200
 _ABSENT = {
     DELETION_LOG_NAME: "nothing was deleted or dropped there yet, or it is no ledger directory",
@@ -34,7 +39,7 @@ _ABSENT = {
 
 def read_manifest(path: str) -> Iterator[Item]:
     """Yield an item for each slot of a ledger directory, or for the one file. Raises StorageError if none is there."""
-    paths = [path]
+    paths = [os.path.realpath(path)]
     if os.path.isdir(path):
         paths = [f"{path}/{name}" for name in manifest.SLOTS if os.path.exists(f"{path}/{name}")]
         if not paths:
@@ -82,7 +87,7 @@ def logs_listed_for(path: str) -> dict[int, int] | None:
 def read_identity(path: str) -> Iterator[Item]:
     """Yield what `identity.json` of a directory, or the file itself, says."""
     path = _inside(path, identity.NAME)
-    raw = _whole(path)
+    raw = _whole(path, SMALL_BYTES_MAX)
     try:
         facts = msgspec.to_builtins(identity.decode(raw, path))
     except StorageError as error:
@@ -95,7 +100,7 @@ def read_identity(path: str) -> Iterator[Item]:
 def read_cookie(path: str) -> Iterator[Item]:
     """Yield what the cookie of a directory, or the file itself, says."""
     path = _inside(path, cookie_file.NAME)
-    raw = _whole(path)
+    raw = _whole(path, SMALL_BYTES_MAX)
     try:
         cookie = cookie_model.decode(raw, path)
     except StorageError as error:
@@ -114,7 +119,7 @@ def read_cookie(path: str) -> Iterator[Item]:
 def read_limbo(path: str) -> Iterator[Item]:
     """Yield the ledgers that wait to be put into limbo."""
     path = _inside(path, limbo.NAME)
-    raw = _whole(path)
+    raw = _whole(path, SIZE_BYTES_MAX)
     try:
         incarnation, ids = limbo.decode(raw, path)
     except StorageError as error:
@@ -127,7 +132,7 @@ def read_limbo(path: str) -> Iterator[Item]:
 def read_scrub(path: str) -> Iterator[Item]:
     """Yield how far a directory's scrub is, then what it has in quarantine, and what came with wrong digests."""
     path = _inside(path, scrub_state.NAME)
-    raw = _whole(path)
+    raw = _whole(path, JSON_BYTES_MAX)
     try:
         state = small_files.decode(raw, scrub_state.ScrubState, scrub_state.FORMAT, path)
     except StorageError as error:
@@ -147,7 +152,7 @@ def read_scrub(path: str) -> Iterator[Item]:
 def read_unclean(path: str) -> Iterator[Item]:
     """Yield what a life that has not stopped cleanly, or still goes on, has left."""
     path = _inside(path, unclean.NAME)
-    raw = _whole(path)
+    raw = _whole(path, SMALL_BYTES_MAX)
     try:
         flag = unclean.decode(raw, path)
     except StorageError as error:
@@ -160,8 +165,10 @@ def read_audit(path: str) -> Iterator[Item]:
     """Yield each line of the deletion log of a directory, or of the file itself."""
     path = _inside(path, DELETION_LOG_NAME)
     at = 0
-    for line in _whole(path).split(b"\n"):
-        if line:
+    for line in _whole(path, JSON_BYTES_MAX).split(b"\n"):
+        if len(line) > LINE_BYTES_MAX:
+            yield damage(at, "a line that is longer than any", len(line), readable=_text(line))
+        elif line:
             try:
                 event = msgspec.json.decode(line, type=dict[str, object])
                 yield Item("event", at, {"event": event})
@@ -171,7 +178,7 @@ def read_audit(path: str) -> Iterator[Item]:
 
 
 def _slot(path: str) -> Item:
-    raw = _whole(path)
+    raw = _whole(path, JSON_BYTES_MAX)
     try:
         manifest.decode(raw, path)
     except StorageError as error:
@@ -190,15 +197,15 @@ def _generation(slot: Item) -> int:
 def _inside(path: str, name: str) -> str:
     """Return the path of the file. Raises StorageError where a directory has none, and need not have one."""
     if not os.path.isdir(path):
-        return path
+        return os.path.realpath(path)  # a link that was named is meant; one in a directory is not followed
     if name in _ABSENT and not os.path.lexists(f"{path}/{name}"):
         raise StorageError(f"{path} has no {name}: {_ABSENT[name]}")
     return f"{path}/{name}"
 
 
-def _whole(path: str) -> bytes:
+def _whole(path: str, bytes_max: int) -> bytes:
     with FileReader(path) as source:
-        if source.size_bytes > SIZE_BYTES_MAX:
+        if source.size_bytes > bytes_max:
             raise StorageError(f"{path} has {source.size_bytes} bytes: not a file of this kind")
         return source.read(0, source.size_bytes)
 

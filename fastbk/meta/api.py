@@ -9,16 +9,19 @@ Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from fastbk.errors import IdentityChanged, MetadataConflict
+from fastbk.errors import IdentityChanged, MetadataConflict, NoSuchLedger, StorageError
+from fastbk.meta.records import BadRecord, bad_record
 from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.printable_text import printable
 
 if TYPE_CHECKING:
     from fastbk.meta.coordination import Coordination
@@ -44,6 +47,12 @@ NO_CLUSTER_REMEDY = (
 )
 """Of the error where a URI leads to no cluster: an empty new one would hide a lost one."""
 LIST_PAGE_COUNT = 1000
+IDS_PAGE_COUNT_MAX = 64_000
+IDS_PAGE_QUICK_S = 0.25
+IDS_PAGE_SLOW_S = 1.0
+"""Pages of ids grow where they come quicker than the first, and shrink where they take longer than the second."""
+PORT_MAX = 65_535
+HOST_CHARACTERS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,27 @@ class VersionedLedger:
 
     metadata: LedgerMetadata
     version: int
+
+
+LedgerRead = VersionedLedger | BadRecord | None
+"""What a ledger's id leads to; None: there is no such ledger."""
+
+
+def ledger_read(ledger_id: LedgerId, raw: bytes, version: int) -> VersionedLedger | BadRecord:
+    """Return what a ledger's record says, or what is wrong with it: it must not hide the others (INV-M17)."""
+    try:
+        return VersionedLedger(LedgerMetadata.from_bytes(raw), version)
+    except StorageError as error:
+        return bad_record(f"ledger {ledger_id}", error, version)
+
+
+def one_ledger(ledger_id: LedgerId, found: LedgerRead) -> VersionedLedger:
+    """Return what was found of a ledger. Raises NoSuchLedger, StorageError."""
+    if found is None:
+        raise NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+    if isinstance(found, BadRecord):
+        raise found.error(ledger_id)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +111,17 @@ class BookieService:
     def client_endpoint(self) -> Endpoint | None:
         """Return where clients reach it: in our protocol where it speaks that, else in Apache's."""
         return self.endpoint() or self.endpoint(APACHE_PROTOCOL)
+
+    def check(self) -> BookieService:
+        """Return it, if a bookie can have written it: anybody else may have. Raises StorageError."""
+        for one in self.endpoints:
+            if not 0 <= one.port <= PORT_MAX:
+                raise StorageError(f"port {one.port} is none")
+            if not (1 <= len(one.host) <= HOST_CHARACTERS_MAX and one.host.isprintable() and " " not in one.host):
+                raise StorageError(f"{printable(one.host, 100)!r} is no host")
+        if not 0 <= self.incarnation < 2**64:
+            raise StorageError(f"incarnation {self.incarnation} has more than 64 bits")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +167,14 @@ class BookieIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class BadIdentity:
+    """The identity of a bookie that is known, but nobody can read what is known (INV-M17)."""
+
+    bookie_id: BookieId
+    bad: BadRecord
+
+
+@dataclass(frozen=True, slots=True)
 class VersionedIdentity:
     """An identity as it was read, and the version that a change of it has to name."""
 
@@ -150,6 +199,17 @@ class IdentityVersion:
         )
 
 
+def unreadable_service(bookie_id: BookieId, reason: object) -> BookieService:
+    """Return what stands for a registration that cannot be read: it must not hide the other bookies (INV-M17)."""
+    bad_record(f"registration of bookie {bookie_id}", f"{reason}; restart the bookie, which writes it anew")
+    return BookieService(bookie_id, 0, ())
+
+
+def unreadable_identity(bookie_id: BookieId, reason: object, version: int) -> BadIdentity:
+    """Return what stands for an identity that cannot be read."""
+    return BadIdentity(bookie_id, bad_record(f"identity of bookie {bookie_id}", reason, version))
+
+
 def deleted_before(ledger_id: LedgerId) -> MetadataConflict:
     """Return what `create_ledger` raises for the id of a ledger that was deleted."""
     return MetadataConflict(
@@ -158,7 +218,11 @@ def deleted_before(ledger_id: LedgerId) -> MetadataConflict:
 
 
 class Watch(Protocol):
-    """A subscription. Its callback runs in a thread of the store's and must only hand over."""
+    """A subscription. Its callback runs in a thread of the store's and must only hand over.
+
+    INV-M16: until it is closed it tells of every change, also of one while the store's connection was lost. Whoever
+    waits for a change looks at nothing meanwhile.
+    """
 
     def close(self) -> None:
         """End it; the callback may run once more if it was about to."""
@@ -217,10 +281,12 @@ class MetadataStore(Protocol):
         """
 
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
-        """Return the ledger's metadata; NoSuchLedger if there is none."""
+        """Return the ledger's metadata; NoSuchLedger if there is none, StorageError if it cannot be read."""
 
-    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return the metadata of several ledgers, in their order; None for those that are not there.
+
+        One that cannot be read is a BadRecord: that ledger is there, and keeps what it has (INV-M17).
 
         For whoever needs many: a page of a listing takes about as long as a few single calls.
         """
@@ -262,13 +328,16 @@ class MetadataStore(Protocol):
         """
 
     def list_bookies(self) -> list[BookieRegistration]:
-        """Return the bookies that are alive, by id."""
+        """Return the bookies that are alive, by id.
+
+        One whose registration cannot be read has no endpoints: it is alive, and nobody can reach it (INV-M17).
+        """
 
     def watch_bookies(self, callback: Callable[[], None]) -> Watch:
         """Call `callback()` after bookies came, went or changed between writable and read-only."""
 
     def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
-        """Return what is known of that bookie's data, None if nothing."""
+        """Return what is known of that bookie's data, None if nothing. Raises StorageError if it cannot be read."""
 
     def write_identity(
         self, identity: BookieIdentity, version: int | None, *, replaced_cookie: bytes | None = None
@@ -284,8 +353,8 @@ class MetadataStore(Protocol):
     def delete_identity(self, bookie_id: BookieId, version: int) -> None:
         """Forget a bookie's identity if it still has `version`; MetadataConflict."""
 
-    def list_identities(self) -> list[BookieIdentity]:
-        """Return all identities, by bookie id."""
+    def list_identities(self) -> list[BookieIdentity | BadIdentity]:
+        """Return all identities, by bookie id; what cannot be read of a bookie is bad, and it is known all the same."""
 
     def close(self) -> None:
         """Release everything; leases that are still held run out. A second call does nothing."""
@@ -307,7 +376,9 @@ def all_ids(store: MetadataStore) -> Iterator[LedgerId]:
     return chain.from_iterable(_pages(store))
 
 
-def all_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, VersionedLedger]]:
+def all_ledgers(
+    store: MetadataStore,
+) -> Iterator[tuple[LedgerId, VersionedLedger | BadRecord]]:
     """Yield all ledgers with their metadata, by rising id, but for those deleted meanwhile. Raises Error."""
     for page in _pages(store):
         for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
@@ -320,3 +391,35 @@ def _pages(store: MetadataStore) -> Iterator[list[LedgerId]]:
     while page := store.list_ledgers(after):
         yield page
         after = page[-1]
+
+
+class LedgerIdPages:
+    """Reads the ids of all ledgers, page by page; `is_more`: there may be another page.
+
+    Pages begin small and grow: each one of ZooKeeper's reads again where it begins. Where ids lie far apart a page
+    takes a request an id, and has the deadline of one call.
+    """
+
+    def __init__(self) -> None:
+        self.is_more = True
+        self._after: LedgerId = -1
+        self._count = LIST_PAGE_COUNT
+
+    def read(self, store: MetadataStore) -> list[LedgerId]:
+        """Return the next page, ascending; an empty one only at the end."""
+        began_s = time.monotonic()
+        page = store.list_ledgers(self._after, self._count)
+        took_s = time.monotonic() - began_s
+        self.is_more = len(page) == self._count
+        if page:
+            self._after = page[-1]
+        if took_s < IDS_PAGE_QUICK_S:
+            self._count = min(4 * self._count, IDS_PAGE_COUNT_MAX)
+        elif took_s > IDS_PAGE_SLOW_S:
+            self._count = max(self._count // 4, LIST_PAGE_COUNT)
+        return page
+
+    def all_of(self, store: MetadataStore) -> Iterator[list[LedgerId]]:
+        """Yield all pages."""
+        while self.is_more:
+            yield self.read(store)

@@ -10,14 +10,33 @@ Calls block, are safe in any thread, and raise the store's errors (`fastbk.meta.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import ConfigError
+from fastbk.meta.records import bad_record
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.option_checks import checked_integer
 
 if TYPE_CHECKING:
     from fastbk.meta.api import Watch
+
+
+UNREADABLE = "unreadable"
+"""Stands for the name of whoever made a vote or lock that nobody can read."""
+_NUMBER = re.compile(rb"\d{1,18}")
+
+
+def stored_number(path: str, raw: bytes) -> int | None:
+    """Return the number in a switch or the time of a check; None: it is none, so what holds without it holds (INV-M17).
+
+    Without its delay a lost bookie waits as long as by default.
+    """
+    if _NUMBER.fullmatch(raw.strip()):
+        return int(raw)
+    bad_record(path, f"{raw[:100]!r} is no number; the default holds: setting it anew repairs it")
+    return None
 
 
 class Check(enum.Enum):
@@ -124,10 +143,22 @@ class JoinedWatch:
             one.close()
 
 
+DELAY_S_MAX = 2**31 - 1
+"""Of lost bookies: what Apache's auditor reads."""
+
+
+def check_delay(seconds: object) -> int:
+    """Return a delay of lost bookies that can be stored. Raises ConfigError: every way in comes here.
+
+    Apache's auditor takes no other; a negative one would end each of its passes, and ours.
+    """
+    return checked_integer("lostBookieRecoveryDelay", seconds, 0, DELAY_S_MAX)
+
+
 def trigger_audit(coordination: Coordination) -> None:
     """Do what `Coordination.trigger_audit` says: the auditor listens to writes of the delay; the number stays."""
     if not coordination.is_enabled():
         raise ConfigError("Autorecovery is disabled. So giving up!")
     if coordination.auditor() is None:
         raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
-    coordination.set_lost_bookie_delay(coordination.lost_bookie_delay_s() or 0)
+    coordination.set_lost_bookie_delay(max(coordination.lost_bookie_delay_s() or 0, 0))

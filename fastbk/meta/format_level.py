@@ -20,7 +20,7 @@ import msgspec
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, version_at
-from fastbk.meta.records import Change
+from fastbk.meta.records import Change, bad_record
 from fastbk.version import VERSION
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fastbk.meta.records import RecordStore
 
 LEVEL_PATH = "cluster/format_level"
+REMEDY = "`fastbk cluster finalize` writes it anew once all processes have this version; a backup has it, too"
 POLL_INTERVAL_S = 10.0
 """A process has read a new level after so long at most, where metadata answers."""
 TRIES_MAX = 20
@@ -63,14 +64,14 @@ def decode(value: bytes | None) -> LevelRecord:
         return LevelRecord()
     try:
         record = msgspec.json.decode(value, type=LevelRecord)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(
-            f"the record {LEVEL_PATH} in metadata is damaged: {error}. Restore metadata from a backup"
+            f"the record {LEVEL_PATH} in metadata is damaged: {error}. {REMEDY}"
         ) from error
     if record.level < LEVEL_FIRST:
         raise StorageError(
             f"the record {LEVEL_PATH} in metadata names level {record.level}; levels begin with {LEVEL_FIRST}."
-            " Restore metadata from a backup"
+            f" {REMEDY}"
         )
     return record
 
@@ -81,16 +82,35 @@ def read_record(store: HasRecords) -> LevelRecord:
     return decode(None if found is None else found.value)
 
 
+def read_or_first(store: HasRecords) -> LevelRecord:
+    """Return what the record says, the first level if nobody can read it (INV-M17). Raises MetadataUnavailable.
+
+    For whoever shows the level, or raises it after all processes were found to have the higher one.
+    """
+    (found,) = store.records.read([LEVEL_PATH])
+    return _decode_or_first(None if found is None else found.value)
+
+
+def _decode_or_first(value: bytes | None) -> LevelRecord:
+    try:
+        return decode(value)
+    except StorageError as error:
+        bad_record(LEVEL_PATH, error)
+        return LevelRecord()
+
+
 def raise_level(store: HasRecords, level: int) -> LevelRecord:
     """Raise the level if it is lower (INV-U2); return the record as it is then.
 
     Whether all processes have the level is the caller's to check (`fastbk.upgrade.finalize`).
 
-    Raises MetadataUnavailable, StorageError, MetadataConflict.
+    Raises MetadataUnavailable, MetadataConflict, StorageError: it cannot be read, and `level` is not the highest.
     """
     for _ in range(TRIES_MAX):
         (found,) = store.records.read([LEVEL_PATH])
-        record = decode(None if found is None else found.value)
+        value = None if found is None else found.value
+        # What nobody can read may have been any level that this version has, and none falls (INV-U2).
+        record = _decode_or_first(value) if level == LEVEL_MAX else decode(value)
         if record.level >= level:
             return record
         raised = LevelRecord(

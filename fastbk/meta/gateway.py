@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from fastbk.auth.credentials import Credentials
-from fastbk.errors import ConfigError, MetadataUnavailable, NoSuchLedger
+from fastbk.errors import ConfigError, MetadataUnavailable
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
+    BadIdentity,
     BookieIdentity,
     BookieRegistration,
     BookieService,
     IdentityVersion,
     Lease,
+    LedgerRead,
     VersionedIdentity,
     VersionedLedger,
+    ledger_read,
+    one_ledger,
 )
 from fastbk.meta.gateway_calls import GatewayCalls
 from fastbk.meta.gateway_messages import KEYS_MAX, ChangeRow, LedgerRow, RecordRow
@@ -125,18 +129,15 @@ class GatewayStore:
 
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata and version."""
-        (found,) = self.read_ledgers([ledger_id])
-        if found is None:
-            raise NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
-        return found
+        return one_ledger(ledger_id, *self.read_ledgers([ledger_id]))
 
-    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return several ledgers' metadata."""
-        found: list[VersionedLedger | None] = []
+        found: list[LedgerRead] = []
         while len(found) < len(ledger_ids):
             some = tuple(ledger_ids[len(found) : len(found) + KEYS_MAX])
             rows = self._calls.call(messages.ReadLedgers(self._timeout_ms, some), list[LedgerRow | None])
-            found += [_ledger(row) for row in _some_of(rows)]
+            found += [_ledger(*one) for one in zip(some, _some_of(rows), strict=False)]
         return found
 
     def update_ledger(
@@ -205,7 +206,7 @@ class GatewayStore:
         """Raise ConfigError."""
         self._refuse("identities of bookies")
 
-    def list_identities(self) -> list[BookieIdentity]:
+    def list_identities(self) -> list[BookieIdentity | BadIdentity]:
         """Raise ConfigError."""
         self._refuse("identities of bookies")
 
@@ -303,8 +304,8 @@ class GatewayMarks(ReplicaMarks):
         return LedgerMark(ledger_id, from_json(self._calls.call(request, bytes)))
 
 
-def _ledger(row: LedgerRow | None) -> VersionedLedger | None:
-    return None if row is None else VersionedLedger(LedgerMetadata.from_bytes(row.metadata), row.version)
+def _ledger(ledger_id: LedgerId, row: LedgerRow | None) -> LedgerRead:
+    return None if row is None else ledger_read(ledger_id, row.metadata, row.version)
 
 
 def _some_of(rows: list[T]) -> list[T]:

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fastbk.errors import MetadataConflict, MetadataOnHold, StorageError
-from fastbk.meta.records import Change
+from fastbk.errors import MetadataConflict, MetadataOnHold
+from fastbk.meta.records import Change, bad_record
 from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
     from fastbk.meta.records import RecordStore, VersionedRecord
 
 HOLD_PATH = "cluster/hold"
+UNREADABLE_ID = "unreadable"
+"""Of the hold that a record stands for which nobody can read: `fastbk metadata confirm` ends it, too."""
 CONFIRMED_MAX = 64
 """Ids of ended holds that the record keeps, the newest."""
 REASONS_MAX = 20
@@ -53,7 +55,9 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "; ".join(self.reasons)
+        """The first reason: with many bookies there are as many, which differ in names and numbers only."""
+        first, *others = self.reasons or ("no reason is given",)
+        return first + (f" (and {len(others)} more)" if others else "")
 
 
 class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,15 +68,15 @@ class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(value: bytes | None) -> HoldRecord:
-    """Return what the record says; nothing where there is none. Raises StorageError."""
+    """Return what the record says; nothing where there is none. One that nobody can read is a hold (INV-M17)."""
     if value is None:
         return HoldRecord()
     try:
         return msgspec.json.decode(value, type=HoldRecord)
-    except ValueError as error:
-        raise StorageError(
-            f"the record {HOLD_PATH} in metadata is damaged: {error}. Restore it, or run `fastbk metadata hold`"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        bad = bad_record(HOLD_PATH, error)
+        reason = f"the record {HOLD_PATH} cannot be read: {bad.reason}"
+        return HoldRecord(hold=Hold(hold_id=UNREADABLE_ID, since_ms=0, reasons=(reason,)))
 
 
 def raise_if_held(value: bytes | None) -> None:
@@ -89,13 +93,13 @@ def check_not_held(store: HasRecords) -> None:
 
 
 def read_record(store: HasRecords) -> HoldRecord:
-    """Return what the record says. Raises MetadataUnavailable, StorageError."""
+    """Return what the record says. Raises MetadataUnavailable."""
     (found,) = store.records.read([HOLD_PATH])
     return decode(None if found is None else found.value)
 
 
 def read_hold(store: HasRecords) -> Hold | None:
-    """Return the hold, None if there is none. Raises MetadataUnavailable, StorageError."""
+    """Return the hold, None if there is none. Raises MetadataUnavailable."""
     return read_record(store).hold
 
 
@@ -151,11 +155,10 @@ def when(hold: Hold) -> str:
 
 
 def _decode_or_new(found: VersionedRecord | None) -> HoldRecord:
-    """Return what the record says; a damaged one is replaced by a hold."""
-    try:
-        return decode(None if found is None else found.value)
-    except StorageError:
-        return HoldRecord()
+    """Return what the record says; one that nobody can read is replaced by a hold."""
+    record = decode(None if found is None else found.value)
+    is_bad = record.hold is not None and record.hold.hold_id == UNREADABLE_ID
+    return HoldRecord() if is_bad else record
 
 
 def _try_change(store: HasRecords, record: HoldRecord, found: VersionedRecord | None) -> bool:

@@ -5,12 +5,13 @@ It is no part of a backup, and none of a restored store: there the cluster has n
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import MetadataConflict, StorageError
-from fastbk.meta.records import Change
+from fastbk.errors import MetadataConflict
+from fastbk.meta.records import Change, bad_record
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -31,16 +32,26 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_last_backup(store: MetadataStore) -> LastBackup | None:
-    """Return the newest backup that is known; None if none was ever taken. Raises MetadataUnavailable, StorageError."""
+    """Return the newest backup that is known; None if none was ever taken, or nobody can read it (INV-M17).
+
+    Raises MetadataUnavailable.
+    """
     (found,) = store.records.read([PATH])
-    return None if found is None else _decoded(found.value)
+    return None if found is None else decode(found.value)
+
+
+def backup_age_s(store: MetadataStore, now_ms: int) -> float:
+    """Return how old the newest backup is; infinite if none is known. Raises MetadataUnavailable."""
+    found = read_last_backup(store)
+    return math.inf if found is None else found.age_s(now_ms)
 
 
 def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     """Store that this backup was taken, unless a newer one was. Raises MetadataUnavailable, MetadataConflict."""
     for _ in range(TRIES_MAX):
         (found,) = store.records.read([PATH])
-        if found is not None and _decoded(found.value).began_ms >= taken.began_ms:
+        before = None if found is None else decode(found.value)
+        if before is not None and before.began_ms >= taken.began_ms:
             return
         version = None if found is None else found.version
         try:
@@ -51,8 +62,10 @@ def note_backup(store: MetadataStore, taken: LastBackup) -> None:
     raise MetadataConflict(f"record {PATH}: others change it again and again: try again")
 
 
-def _decoded(value: bytes) -> LastBackup:
+def decode(value: bytes) -> LastBackup | None:
+    """Return what the record says; None: nobody can read it."""
     try:
         return msgspec.json.decode(value, type=LastBackup)
-    except ValueError as error:
-        raise StorageError(f"the record {PATH} in metadata is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        bad_record(PATH, f"{error}; the next backup writes it anew")
+        return None

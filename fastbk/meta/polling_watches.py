@@ -17,7 +17,8 @@ class Watcher:
 
     `look(subject)` returns anything comparable; it runs in the watcher's thread, and once in the caller's when a watch
     is added, so that no change after `add` returned is missed. `look_all` returns the same of several subjects, in
-    their order, where that costs less.
+    their order, where that costs less. `mark` returns what changes with each change of any subject but the set of
+    bookies, whose leases also end by the clock: while it stays the same, nothing else is looked at.
     """
 
     def __init__(
@@ -25,8 +26,10 @@ class Watcher:
         look: Callable[[Subject], object],
         interval_s: float,
         look_all: Callable[[Sequence[Subject]], Sequence[object]] | None = None,
+        mark: Callable[[], object] | None = None,
     ) -> None:
         self._look = look
+        self._mark = mark
         self._look_all = look_all or (lambda subjects: [look(one) for one in subjects])
         self._interval_s = interval_s
         self._lock = threading.Lock()
@@ -62,15 +65,20 @@ class Watcher:
             self.remove(handle)
 
     def _run(self, stop: threading.Event) -> None:
+        mark: object = None
         while not stop.wait(self._interval_s):
-            with self._lock:
-                subjects = list(self._subscriptions.seen)
             try:
+                # Before anything is looked at: what changes meanwhile is looked at the next time.
+                before, mark = mark, None if self._mark is None else self._mark()
+                is_same = mark is not None and mark == before
+                with self._lock:
+                    subjects = [one for one in self._subscriptions.seen if one is None or not is_same]
                 now = dict(zip(subjects, self._look_all(subjects), strict=True))
             except ClientClosed:
                 return  # a watch that began while the store was closed
             except Error as error:
                 # The store is away; what changed meanwhile is told when it is back.
+                mark = None
                 _log.debug("metadata.watch_waits", reason=str(error))
                 continue
             with self._lock:

@@ -11,16 +11,17 @@ A vote or lock counts while its session lives (`fastbk.meta.record_sessions`).
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import Watch
-from fastbk.meta.coordination import Check, JoinedWatch, trigger_audit
+from fastbk.meta.coordination import Check, JoinedWatch, check_delay, stored_number, trigger_audit
 from fastbk.meta.record_sessions import BASE, Claim, OwnSession, RecordSessions, claim_bytes
-from fastbk.meta.records import Change, RecordStore, VersionedRecord
+from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record
 from fastbk.model.ids import BookieId, LedgerId, check_ledger_id
 
 _DISABLE = f"{BASE}/disable"
@@ -29,6 +30,7 @@ _CHECKS = f"{BASE}/checks"
 _VOTES = f"{BASE}/votes"
 _LOCKS = f"{BASE}/locks"
 _TRIES_MAX = 50
+_LOCK_NAME = re.compile("[0-7][0-9a-f]{15}")
 
 
 class _HeldClaim:
@@ -126,7 +128,7 @@ class RecordCoordination:
 
     def set_lost_bookie_delay(self, seconds: int) -> None:
         """Set that delay."""
-        self._put(_DELAY, str(seconds).encode())
+        self._put(_DELAY, str(check_delay(seconds)).encode())
 
     def trigger_audit(self) -> None:
         """Have the auditor check for lost bookies now."""
@@ -151,7 +153,7 @@ class RecordCoordination:
 
     def _read_number(self, path: str) -> int | None:
         found = self._read(path)
-        return None if found is None else _number(path, found)
+        return None if found is None else stored_number(path, found.value)
 
     def _put(self, path: str, value: bytes | None, *, only_new: bool = False) -> bool:
         """Write or delete a record; return whether there was one before. `only_new`: leave one that is there."""
@@ -173,7 +175,7 @@ class RecordCoordination:
         session = self.sessions.own()
         for _ in range(_TRIES_MAX):
             last = self._read(_VOTES)
-            number = 1 + (0 if last is None else _number(_VOTES, last))
+            number = 1 + (0 if last is None else self._last_vote(last))
             path = f"{_VOTES}/{number:016d}"
             with suppress(MetadataConflict):
                 version = None if last is None else last.version
@@ -181,6 +183,14 @@ class RecordCoordination:
                 vote = Change(path, claim_bytes(voter, session))
                 return RecordVote(self, session, path, self._records.change([counter, vote])[1])
         raise _too_often(_VOTES)
+
+    def _last_vote(self, last: VersionedRecord) -> int:
+        """Return the number of the last vote. Where nobody can read it, that of the last one that is there."""
+        number = stored_number(_VOTES, last.value)
+        if number is not None:
+            return number
+        names = self._records.children(_VOTES)
+        return max((int(one) for one in names if one.isascii() and one.isdigit() and len(one) <= 18), default=0)
 
     def auditor(self) -> BookieId | None:
         """Return the voter of the lowest vote that counts."""
@@ -221,7 +231,10 @@ class RecordCoordination:
         living = set(self.sessions.living(claims))
         for one in claims:
             if one in living:
-                yield int(one.name, 16), one.holder
+                if _LOCK_NAME.fullmatch(one.name):
+                    yield int(one.name, 16), one.holder
+                else:
+                    bad_record(one.path, "it is no lock: its name is no ledger's id")
             else:
                 self.sessions.has_removed(one)
 
@@ -258,13 +271,6 @@ class RecordCoordination:
     def close(self) -> None:
         """End this process's session: its votes and locks count no more."""
         self.sessions.close()
-
-
-def _number(path: str, record: VersionedRecord) -> int:
-    try:
-        return int(record.value)
-    except ValueError as error:
-        raise StorageError(f"{path} holds no number: {record.value[:100]!r}") from error
 
 
 def _too_often(path: str) -> MetadataUnavailable:

@@ -17,14 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastbk.errors import Error, MetadataConflict, StorageError
-from fastbk.meta.records import Change, RecordStore, VersionedRecord
+import msgspec
+
+from fastbk.errors import Error, MetadataConflict
+from fastbk.meta.coordination import UNREADABLE
+from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record, check_path
 from fastbk.observe.library_log import LibraryLog
 
 BASE = "autorecovery"
 _SESSIONS = f"{BASE}/sessions"
 _RENEWALS_A_LEASE = 3
 _READ_AT_ONCE = 500
+LEASE_S_MAX = 3600.0
+"""A lease that ends later was written by none of ours."""
 _log = LibraryLog("fastbk.meta")
 
 
@@ -49,6 +54,20 @@ class Claim:
     def name(self) -> str:
         """The last name of the path."""
         return self.path.rpartition("/")[2]
+
+
+class _Claim(msgspec.Struct):
+    """A vote's or lock's JSON."""
+
+    holder: str
+    session: str
+
+
+class _Lease(msgspec.Struct):
+    """A session's JSON."""
+
+    boot_id: str
+    expires_s: float
 
 
 class OwnSession:
@@ -95,7 +114,7 @@ class RecordSessions:
                     yield path, one
 
     def claims(self, paths: Sequence[str]) -> list[Claim]:
-        """Return the votes or locks at `paths` that are there, in this order. Raises StorageError."""
+        """Return the votes or locks at `paths` that are there, in this order. """
         return [_parse_claim(path, one) for path, one in self.read_all(paths)]
 
     def living(self, claims: Iterable[Claim]) -> list[Claim]:
@@ -128,12 +147,14 @@ class RecordSessions:
         return True
 
     def _is_running(self, record: VersionedRecord) -> bool:
+        """Return whether a session lives; one that nobody can read does not, so what it has may be taken."""
         try:
-            fields = json.loads(record.value)
-            is_same_boot = fields["boot_id"] == self._boot_id
-            return bool(is_same_boot and fields["expires_s"] > self._clock())
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"a session of AutoRecovery is damaged: {error!r}") from error
+            lease = msgspec.json.decode(record.value, type=_Lease)
+        except (ValueError, RecursionError) as error:
+            bad_record(_SESSIONS, f"a session of AutoRecovery is damaged, and counts as ended: {error}")
+            return False
+        left_s = lease.expires_s - self._clock()
+        return lease.boot_id == self._boot_id and 0 < left_s <= LEASE_S_MAX
 
     def _remove_ended(self) -> None:
         paths = [f"{_SESSIONS}/{name}" for name in self._records.children(_SESSIONS)]
@@ -228,8 +249,11 @@ def claim_bytes(holder: str, session: OwnSession) -> bytes:
 
 
 def _parse_claim(path: str, record: VersionedRecord) -> Claim:
+    """Return a vote or lock; one that nobody can read is of no session that lives, and goes (INV-M17)."""
     try:
-        fields = json.loads(record.value)
-        return Claim(path, record.version, str(fields["holder"]), str(fields["session"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} of AutoRecovery is damaged: {error!r}") from error
+        claim = msgspec.json.decode(record.value, type=_Claim)
+        check_path(f"{_SESSIONS}/{claim.session}")
+    except (ValueError, RecursionError) as error:
+        bad_record(path, f"a vote or lock of AutoRecovery is damaged, and counts no more: {error}")
+        return Claim(path, record.version, UNREADABLE, UNREADABLE)
+    return Claim(path, record.version, claim.holder, claim.session)

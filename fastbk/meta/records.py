@@ -8,19 +8,35 @@ it".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
-from fastbk.meta.api import Watch
+from fastbk.observe.library_log import LibraryLog
+from fastbk.printable_text import printable
+
+if TYPE_CHECKING:
+    from fastbk.meta.api import Watch
 
 T = TypeVar("T")
 
+BAD_RECORD_REMEDY = "`fastbk metadata bad-records` lists all that cannot be read, and removes one that you name"
 VALUE_BYTES_MAX = 900_000
 """What ZooKeeper takes in one node by default, with room for the request around it."""
 PATH_CHARACTERS_MAX = 1000
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.%@:+=~-]{1,255}")
+
+
+BAD_RECORD_AGAIN_S = 3600.0
+"""A bad record that is met again and again is logged once in this time."""
+BAD_RECORDS_KNOWN_MAX = 1000
+_log = LibraryLog("fastbk.meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +99,73 @@ class RecordStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One that nobody can read, or that says what cannot be: in a list of many, it is named and passed over."""
+    """One that nobody can read, or that says what cannot be: in a list of many, it is named and passed over.
+
+    It is there all the same: nothing may be deleted, or called lost, since what it says is not known (INV-M17).
+
+    Attributes:
+        path: where it is, or what it is of: `ledger 7`.
+        version: that a change of it has to name, where the store's drivers can change it; else 0.
+    """
 
     path: str
     reason: str
+    version: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+    def error(self, ledger_id: int | None = None) -> StorageError:
+        """Return what a call raises that needs this very record."""
+        return StorageError(f"{self}. {BAD_RECORD_REMEDY}", ledger_id=ledger_id)
+
+
+class _NamedRecords:
+    """The bad records that this process has logged of late, the newest of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._named_s: OrderedDict[str, float] = OrderedDict()
+
+    def is_due(self, path: str) -> bool:
+        now_s = time.monotonic()
+        with self._lock:
+            named_s = self._named_s.get(path)
+            if named_s is not None and now_s - named_s < BAD_RECORD_AGAIN_S:
+                return False
+            self._named_s[path] = now_s
+            self._named_s.move_to_end(path)
+            if len(self._named_s) > BAD_RECORDS_KNOWN_MAX:
+                self._named_s.popitem(last=False)
+            return True
+
+
+_named = _NamedRecords()
+
+
+_collected: ContextVar[list[BadRecord] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collected_bad_records() -> Iterator[list[BadRecord]]:
+    """Give a list that gets the bad records that this thread meets in the block; they are not logged."""
+    found: list[BadRecord] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+def bad_record(path: str, reason: object, version: int = 0) -> BadRecord:
+    """Return a bad record, and log it unless this process has done so of late: whoever passes it over says nothing."""
+    bad = BadRecord(printable(path), printable(str(reason)), version)
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(bad)
+    elif _named.is_due(bad.path):
+        _log.error("metadata.bad_record", path=bad.path, reason=bad.reason, remedy=BAD_RECORD_REMEDY)
+    return bad
 
 
 def decoded(path: str, decode: Callable[[], T]) -> T | BadRecord:
@@ -106,6 +185,17 @@ def check_path(path: str) -> str:
             f"{path!r} is no path of a record: names of 1 to 255 of A-Z a-z 0-9 _.%@:+=~- with slashes between them"
         )
     return path
+
+
+def record_names(path: str, names: Iterable[str]) -> list[str]:
+    """Return those of the names below `path` that a record can have, sorted; another one is named (INV-M17)."""
+    found = []
+    for name in sorted(names):
+        if _NAME.fullmatch(name):
+            found.append(name)
+        else:
+            bad_record(f"{path}/{name}", "no record has such a name")
+    return found
 
 
 def check_folder(path: str) -> str:

@@ -7,18 +7,18 @@ also sets Apache's node below `underreplication`, see `fastbk.meta.zookeeper_mar
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
-from fastbk.meta.records import Change, RecordStore, VersionedRecord
+from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
+from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica, from_json, merged, to_json, without
-from fastbk.observe.library_log import LibraryLog
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -28,15 +28,16 @@ READ_AT_ONCE = 500
 """Marks that are read by one request."""
 FOLDERS_AT_ONCE = 16
 _TRIES_MAX = 20
-_log = LibraryLog("fastbk.meta")
+_NAME = re.compile("[0-7][0-9a-f]{15}")
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerMark:
-    """The mark of one ledger; `missing` is empty when it has none."""
+    """The mark of one ledger; `missing` is empty when it has none, or when nobody can read it: `fault` says why."""
 
     ledger_id: LedgerId
     missing: tuple[MissingReplica, ...]
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +65,10 @@ class ReplicaMarks:
         (found,) = self.read_all([ledger_id])
         return found
 
-    def read_all(
-        self, ledger_ids: Sequence[LedgerId], *, skips_damaged: bool = False
-    ) -> list[LedgerMark]:
-        """Return the marks of several ledgers, in their order.
-
-        `skips_damaged`: a damaged one is logged and counts as none, so that it does not hide the others from a repair.
-        """
+    def read_all(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerMark]:
+        """Return the marks of several ledgers, in their order."""
         records = self._records.read([path_of(one) for one in ledger_ids])
-        marks = []
-        for ledger_id, record in zip(ledger_ids, records, strict=True):
-            try:
-                missing = _missing(ledger_id, record)
-            except StorageError as error:
-                if not skips_damaged:
-                    raise
-                missing = ()
-                _log.error("metadata.mark_damaged", ledger_id=ledger_id, reason=str(error))
-            marks.append(LedgerMark(ledger_id, missing))
-        return marks
+        return [_mark(*one) for one in zip(ledger_ids, records, strict=True)]
 
     def update(
         self,
@@ -92,7 +78,9 @@ class ReplicaMarks:
     ) -> LedgerMark:
         """Remove the entries of `remove`, then mark those of `add`, in one step; return the mark as it is then.
 
-        Only code that has verified the copies may remove. Marking twice what is marked changes nothing.
+        Only code that has verified the copies may remove. Marking twice what is marked changes nothing. A mark that
+        nobody can read stays as it is until something is added: then it says that. What it said beside it is found
+        again by the auditor's check of all ledgers.
         """
         now_ms = int(time.time() * 1000)
         added = [one if one.marked_ms else replace(one, marked_ms=now_ms) for one in add]
@@ -116,7 +104,14 @@ class ReplicaMarks:
 
     def forget(self, ledger_id: LedgerId) -> None:
         """Remove the whole mark of a ledger that was deleted."""
-        self.update(ledger_id, remove=self.read(ledger_id).missing)
+        mark = self.read(ledger_id)
+        if mark.fault:
+            with suppress(MetadataConflict):
+                _, version = self._read(ledger_id)
+                if version is not None:
+                    self._records.change([Change(path_of(ledger_id), None, version)])
+            return
+        self.update(ledger_id, remove=mark.missing)
 
     def list(self) -> Iterator[LedgerMark]:
         """Yield all marks, folder by folder. Marks that come or go meanwhile may be missed."""
@@ -129,17 +124,15 @@ class ReplicaMarks:
         """Return the folders that marks lie in, 256 at most; a ledger's is chosen by its id."""
         return [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
 
-    def list_folders(
-        self, folders: Sequence[str], *, skips_damaged: bool = False
-    ) -> Iterator[LedgerMark]:
-        """Yield the marks of some folders, best of `FOLDERS_AT_ONCE`. `skips_damaged`: see `read_all`."""
-        ids = (int(name, 16) for names in self._records.children_of(folders) for name in names)
+    def list_folders(self, folders: Sequence[str]) -> Iterator[LedgerMark]:
+        """Yield the marks of some folders, best of `FOLDERS_AT_ONCE`; those that can be read (INV-M17)."""
+        listed = zip(folders, self._records.children_of(folders), strict=True)
+        ids = _ledger_ids(f"{folder}/{name}" for folder, names in listed for name in names)
         while some := list(islice(ids, READ_AT_ONCE)):
-            yield from (mark for mark in self.read_all(some, skips_damaged=skips_damaged) if mark.missing)
+            yield from (mark for mark in self.read_all(some) if mark.missing)
 
-    def foreign(self, *, skips_damaged: bool = False) -> Iterator[LedgerMark]:
+    def foreign(self) -> Iterator[LedgerMark]:
         """Yield the marks that only Apache's AutoRecovery made."""
-        del skips_damaged
         yield from ()
 
     def under_replicated(self) -> Iterator[UnderreplicatedLedger]:
@@ -151,7 +144,7 @@ class ReplicaMarks:
 
     def _read(self, ledger_id: LedgerId) -> tuple[tuple[MissingReplica, ...], int | None]:
         (found,) = self._records.read([path_of(ledger_id)])
-        return _missing(ledger_id, found), None if found is None else found.version
+        return _mark(ledger_id, found).missing, None if found is None else found.version
 
     def _changed(
         self,
@@ -162,14 +155,25 @@ class ReplicaMarks:
         """Bring what else a store keeps up to date; also called when nothing had to be changed."""
 
 
-def _missing(ledger_id: LedgerId, record: VersionedRecord | None) -> tuple[MissingReplica, ...]:
+def _mark(ledger_id: LedgerId, record: VersionedRecord | None) -> LedgerMark:
     if record is None:
-        return ()
+        return LedgerMark(ledger_id, ())
     try:
-        return from_json(record.value)
+        return LedgerMark(ledger_id, from_json(record.value))
     except ValueError as error:
-        path = path_of(ledger_id)
-        raise StorageError(f"the mark {path} of ledger {ledger_id} is damaged: {error}") from error
+        bad = bad_record(path_of(ledger_id), f"the mark of ledger {ledger_id} is damaged: {error}")
+        return LedgerMark(ledger_id, (), bad.reason)
+
+
+def _ledger_ids(paths: Iterable[str]) -> Iterator[LedgerId]:
+    """Yield the ids of the ledgers that these marks are of."""
+    for path in paths:
+        name = path.rpartition("/")[2]
+        ledger_id = int(name, 16) if _NAME.fullmatch(name) else -1
+        if ledger_id >= 0 and path_of(ledger_id) == path:
+            yield ledger_id
+        else:
+            bad_record(path, "it is no mark: its name is no ledger's id")
 
 
 def path_of(ledger_id: LedgerId) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from fastbk.errors import MetadataConflict, StorageError
-from fastbk.meta.records import Change
+from fastbk.meta.records import Change, bad_record
 
 if TYPE_CHECKING:
     from fastbk.meta.records import RecordStore, VersionedRecord
@@ -124,12 +124,18 @@ def decode(value: bytes | None) -> Mark:
         return Mark()
     try:
         return msgspec.json.decode(value, type=Mark)
-    except ValueError as error:
-        raise StorageError(f"the record {MARK_PATH} in metadata is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"the record {MARK_PATH} in metadata is damaged: {error}. Bookies write it anew, and put metadata on hold"
+        ) from error
 
 
 def read_mark(store: MarkedStore) -> Mark:
-    """Return the mark. Raises MetadataUnavailable, StorageError."""
+    """Return the mark. Raises MetadataUnavailable.
+
+    Of one that nobody can read nothing is known: bookies that have stored more find that metadata went back, put it on
+    hold, and write the mark anew (INV-M2, INV-M17).
+    """
     (found,) = store.records.read([MARK_PATH])
     return _value(found)
 
@@ -174,4 +180,8 @@ def evidence(stored: Mark, published: Mark) -> str:
 
 
 def _value(found: VersionedRecord | None) -> Mark:
-    return decode(None if found is None else found.value)
+    try:
+        return decode(None if found is None else found.value)
+    except StorageError as error:
+        bad_record(MARK_PATH, error)
+        return Mark()

@@ -15,16 +15,22 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from fastbk.errors import MetadataConflict, NoSuchLedger
+from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
+    BadIdentity,
     BookieIdentity,
     BookieRegistration,
     BookieService,
     IdentityVersion,
+    LedgerRead,
     VersionedIdentity,
     VersionedLedger,
     deleted_before,
+    ledger_read,
+    one_ledger,
+    unreadable_identity,
+    unreadable_service,
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.polling_watches import Watcher
@@ -92,9 +98,10 @@ class SqliteStore:
         self._file = SqliteFile(
             path, timeout_s, may_make=may_make, in_memory=in_memory, instance_id=new_instance_id
         )
-        self._watcher = Watcher(
-            self._state_of, MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
-        )
+        interval_s = MEMORY_WATCH_INTERVAL_S if in_memory else WATCH_INTERVAL_S
+        # Of a store in memory nobody can read while another connection writes, not even the mark.
+        mark = None if in_memory else self._file.mark
+        self._watcher = Watcher(self._state_of, interval_s, self._states_of, mark)
         self.records = SqliteRecords(self._file, self._watcher)
         self.marks = ReplicaMarks(self.records)
         self.coordination = RecordCoordination(self.records, lease_s, clock)
@@ -150,21 +157,18 @@ class SqliteStore:
 
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata and version."""
-        (found,) = self.read_ledgers([ledger_id])
-        if found is None:
-            raise _no_such_ledger(ledger_id)
-        return found
+        return one_ledger(ledger_id, *self.read_ledgers([ledger_id]))
 
-    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return several ledgers' metadata."""
-        found: dict[LedgerId, VersionedLedger] = {}
+        found: dict[LedgerId, LedgerRead] = {}
         rows = self._file.rows(
             "SELECT ledger_id, metadata, version FROM ledgers"
             " WHERE ledger_id IN (SELECT value FROM json_each(?))",
             json.dumps(list(ledger_ids)),
         )
         for ledger_id, raw, version in rows:
-            found[ledger_id] = VersionedLedger(LedgerMetadata.from_bytes(raw), version)
+            found[ledger_id] = ledger_read(ledger_id, raw, version)
         return [found.get(ledger_id) for ledger_id in ledger_ids]
 
     def update_ledger(
@@ -283,11 +287,11 @@ class SqliteStore:
     def list_bookies(self) -> list[BookieRegistration]:
         """Return the live bookies."""
         rows = self._file.rows(
-            "SELECT service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
+            "SELECT bookie_id, service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
         )
         return [
-            BookieRegistration(parse_service(service), bool(writable))
-            for service, writable, boot_id, expires_s in rows
+            BookieRegistration(_service(bookie_id, service), bool(writable))
+            for bookie_id, service, writable, boot_id, expires_s in rows
             if self._alive(boot_id, expires_s)
         ]
 
@@ -298,7 +302,7 @@ class SqliteStore:
         row = self._file.row(
             "SELECT identity, version FROM identities WHERE bookie_id = ?", bookie_id
         )
-        return None if row is None else VersionedIdentity(parse_identity(row[0]), row[1])
+        return None if row is None else VersionedIdentity(_identity(bookie_id, *row), row[1])
 
     def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
         """Return None: no other system's bookies are here."""
@@ -340,10 +344,16 @@ class SqliteStore:
             if deleted != 1:
                 raise _identity_conflict(bookie_id)
 
-    def list_identities(self) -> list[BookieIdentity]:
+    def list_identities(self) -> list[BookieIdentity | BadIdentity]:
         """Return all identities."""
-        rows = self._file.rows("SELECT identity FROM identities ORDER BY bookie_id")
-        return [parse_identity(row[0]) for row in rows]
+        rows = self._file.rows("SELECT bookie_id, identity, version FROM identities ORDER BY bookie_id")
+        found: list[BookieIdentity | BadIdentity] = []
+        for bookie_id, text, version in rows:
+            try:
+                found.append(parse_identity(text, bookie_id))
+            except StorageError as error:
+                found.append(unreadable_identity(bookie_id, error, version))
+        return found
 
     # --- watches -----------------------------------------------------------------------------------------------
 
@@ -363,6 +373,16 @@ class SqliteStore:
         if isinstance(subject, int):
             return self._file.row("SELECT version FROM ledgers WHERE ledger_id = ?", subject)
         return self.records.state_of(subject)
+
+    def _states_of(self, subjects: Sequence[Subject]) -> list[object]:
+        """Return the states of several, of ledgers and records by one query each."""
+        ledger_ids = [one for one in subjects if isinstance(one, int)]
+        select = "SELECT ledger_id, version FROM ledgers WHERE ledger_id IN (SELECT value FROM json_each(?))"
+        rows = self._file.rows(select, json.dumps(ledger_ids)) if ledger_ids else []
+        known: dict[Subject, object] = dict.fromkeys(ledger_ids)
+        known |= {ledger_id: (version,) for ledger_id, version in rows}
+        known.update(self.records.states_of([one for one in subjects if isinstance(one, str)]).items())
+        return [self._state_of(one) if one is None else known[one] for one in subjects]
 
     # --- connection --------------------------------------------------------------------------------------------
 
@@ -384,6 +404,20 @@ class MemoryStore(SqliteStore):
         self, name: str = "", lease_s: float = LEASE_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(name, lease_s=lease_s, in_memory=True, clock=clock)
+
+
+def _service(bookie_id: BookieId, text: str) -> BookieService:
+    try:
+        return parse_service(text, bookie_id)
+    except StorageError as error:
+        return unreadable_service(bookie_id, error)
+
+
+def _identity(bookie_id: BookieId, text: str, version: int) -> BookieIdentity:
+    try:
+        return parse_identity(text, bookie_id)
+    except StorageError as error:
+        raise unreadable_identity(bookie_id, error, version).bad.error() from error
 
 
 def _no_such_ledger(ledger_id: LedgerId) -> NoSuchLedger:

@@ -207,6 +207,12 @@ class SqliteFile:
         with self.reading() as db:
             return db.execute(select, values).fetchall()
 
+    def mark(self) -> tuple[int, int]:
+        """Return what changes with each commit, of this connection or another. Not of a store in memory."""
+        with self.reading() as db:
+            # The first counts what others commit, the second what this connection changes.
+            return db.execute("PRAGMA data_version").fetchone()[0], db.total_changes
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for one transaction, committed at the end unless there was an exception."""

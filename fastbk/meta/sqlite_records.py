@@ -15,10 +15,11 @@ from fastbk.meta.records import (
     children_subject,
     conflict,
     has_some_below,
+    record_names,
     record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
-from fastbk.meta.subscriptions import WatchHandle
+from fastbk.meta.subscriptions import Subject, WatchHandle
 
 _BEHIND_ALL = "\x7f"
 """No name holds it, and it sorts behind every character that one may hold."""
@@ -77,7 +78,7 @@ class SqliteRecords:
                 name, slash, _ = str(row[0])[len(below) :].partition("/")
                 names.add(name)
                 at = f"{below}{name}/{_BEHIND_ALL}" if slash else f"{below}{name}"
-        return sorted(names)
+        return record_names(path, names)
 
     def children_of(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names below several paths."""
@@ -97,3 +98,13 @@ class SqliteRecords:
         if kind == "/":
             return self.children(path)
         return self._file.row("SELECT version FROM records WHERE path = ?", path)
+
+    def states_of(self, subjects: Sequence[str]) -> dict[Subject, object]:
+        """Return the same of several subjects; of all records by one query."""
+        paths = [one[1:] for one in subjects if one[0] != "/"]
+        select = "SELECT path, version FROM records WHERE path IN (SELECT value FROM json_each(?))"
+        rows = self._file.rows(select, json.dumps(paths)) if paths else []
+        versions = {path: (version,) for path, version in rows}
+        return {
+            one: self.children(one[1:]) if one[0] == "/" else versions.get(one[1:]) for one in subjects
+        }

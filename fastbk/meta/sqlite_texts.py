@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from fastbk.errors import StorageError
-from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
+import msgspec
 
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+from fastbk.errors import StorageError
+from fastbk.meta.api import BookieIdentity, BookieService
+from fastbk.model.ids import BookieId
+
+_DAMAGED = (ValueError, TypeError, RecursionError)
 
 
 def service_text(service: BookieService) -> str:
@@ -20,17 +23,15 @@ def service_text(service: BookieService) -> str:
     return json.dumps(fields)
 
 
-def parse_service(text: str) -> BookieService:
-    """Return what a registration says. Raises StorageError."""
+def parse_service(text: str, bookie_id: BookieId | None = None) -> BookieService:
+    """Return what a registration says. `bookie_id`: of the bookie that it has to be of. Raises StorageError."""
     try:
-        fields = json.loads(text)
-        endpoints = tuple(
-            Endpoint(**{**one, "extensions": tuple(one.get("extensions", ()))})
-            for one in fields.pop("endpoints")
-        )
-        return BookieService(**fields, endpoints=endpoints)
+        service = msgspec.json.decode(text, type=BookieService)
     except _DAMAGED as error:
-        raise StorageError(f"a bookie's registration in sqlite is damaged: {error!r}") from error
+        raise StorageError(f"a bookie's registration is damaged: {error}") from error
+    if bookie_id is not None and service.bookie_id != bookie_id:
+        raise StorageError(f"a bookie's registration is damaged: it is of bookie {service.bookie_id}")
+    return service.check()
 
 
 def identity_text(identity: BookieIdentity) -> str:
@@ -38,11 +39,12 @@ def identity_text(identity: BookieIdentity) -> str:
     return json.dumps(asdict(identity))
 
 
-def parse_identity(text: str) -> BookieIdentity:
+def parse_identity(text: str, bookie_id: BookieId) -> BookieIdentity:
     """Return what an identity says. Raises StorageError."""
     try:
-        fields = json.loads(text)
-        directories = tuple(DirectoryIdentity(**one) for one in fields.pop("directories"))
-        return BookieIdentity(**fields, directories=directories)
+        identity = msgspec.json.decode(text, type=BookieIdentity)
     except _DAMAGED as error:
-        raise StorageError(f"a bookie's identity in sqlite is damaged: {error!r}") from error
+        raise StorageError(f"the identity of bookie {bookie_id} is damaged: {error}") from error
+    if identity.bookie_id != bookie_id:
+        raise StorageError(f"the identity of bookie {bookie_id} is damaged: it is of bookie {identity.bookie_id}")
+    return identity

@@ -12,10 +12,12 @@ from fastbk.errors import ConfigError
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
     NO_CLUSTER_REMEDY,
+    BadIdentity,
     BookieIdentity,
     BookieRegistration,
     BookieService,
     IdentityVersion,
+    LedgerRead,
     VersionedIdentity,
     VersionedLedger,
 )
@@ -66,7 +68,9 @@ class ZooKeeperStore:
         self._ledgers = Ledgers(self._paths, self._layout)
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
-        self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
+        self.records = ZooKeeperRecords(
+            self._session, self._watches, self._paths.records, self._paths.record_deletions
+        )
         self.coordination = ZooKeeperCoordination(
             self._session, self._watches, location.root, self._paths.own
         )
@@ -107,7 +111,7 @@ class ZooKeeperStore:
         """Return a ledger's metadata and version."""
         return self._ledgers.read(self._session.call(f"read ledger {ledger_id}"), ledger_id)
 
-    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return several ledgers' metadata."""
         return self._ledgers.read_all(self._session.call("read ledgers"), ledger_ids)
 
@@ -176,7 +180,7 @@ class ZooKeeperStore:
         call = self._session.call(f"identity of {bookie_id}")
         self._identities.delete(call, bookie_id, version)
 
-    def list_identities(self) -> list[BookieIdentity]:
+    def list_identities(self) -> list[BookieIdentity | BadIdentity]:
         """Return all identities."""
         return self._identities.list(self._session.call("list identities"))
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta.api import (
+    BadIdentity,
     BookieIdentity,
     BookieRegistration,
     BookieService,
     VersionedIdentity,
+    unreadable_identity,
+    unreadable_service,
 )
+from fastbk.meta.records import bad_record
 from fastbk.meta.zookeeper_bytes import (
     cookie_bytes,
     identity_bytes,
@@ -36,10 +40,8 @@ from fastbk.meta.zookeeper_calls import (
 from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_session import Session
 from fastbk.model.ids import BookieId, check_bookie_id
-from fastbk.observe.library_log import LibraryLog
 
 _READONLY = "readonly"
-_log = LibraryLog("fastbk.meta")
 
 
 # --- registrations -----------------------------------------------------------------------------------------------
@@ -50,7 +52,7 @@ def list_bookies(call: Call, paths: Paths, watch: Any = None) -> list[BookieRegi
     # Who is on the way between the two is in both: whatever the direction, not writable yet or any more.
     found: dict[BookieId, BookieRegistration] = {}
     for parent, writable in ((paths.available, True), (paths.readonly, False)):
-        names = [name for name in call.children(parent, watch) or [] if name != _READONLY]
+        names = [name for name in call.children(parent, watch) or [] if name != _READONLY and _is_bookie(parent, name)]
         nodes = call.get_all((f"{parent}/{name}" for name in names), watch)
         for name, node in zip(names, nodes, strict=True):
             if node is not None:
@@ -63,10 +65,24 @@ def _service(bookie_id: BookieId, node: Node) -> BookieService:
     try:
         return parse_service(bookie_id, node.data)
     except StorageError as error:
-        _log.warning(
-            "metadata.registration_unreadable", bookie_id=str(bookie_id), reason=str(error)
-        )
-        return BookieService(bookie_id, 0, ())
+        return unreadable_service(bookie_id, error)
+
+
+def _is_bookie(parent: str, name: str) -> bool:
+    """Return whether a bookie can have that id; a node of another name is none's, and is named."""
+    try:
+        check_bookie_id(BookieId(name))
+    except ConfigError as error:
+        bad_record(f"{parent}/{name}", error)
+        return False
+    return True
+
+
+def _identity(bookie_id: BookieId, node: Node) -> BookieIdentity:
+    try:
+        return parse_identity(bookie_id, node.data)
+    except StorageError as error:
+        raise unreadable_identity(bookie_id, error, node.version).bad.error() from error
 
 
 class ZooKeeperLease:
@@ -213,7 +229,7 @@ class Identities:
             found, cookie = call.get_all(both)
         if found is None or cookie is None:
             return None
-        return VersionedIdentity(parse_identity(found.data), found.version, found.written_ms / 1e3)
+        return VersionedIdentity(_identity(bookie_id, found), found.version, found.written_ms / 1e3)
 
     def foreign_cookie(self, call: Call, bookie_id: BookieId) -> bytes | None:
         """Return a cookie that stands there without an identity of ours."""
@@ -301,14 +317,20 @@ class Identities:
             else:
                 return
 
-    def list(self, call: Call) -> list[BookieIdentity]:
+    def list(self, call: Call) -> list[BookieIdentity | BadIdentity]:
         """Return all identities, by bookie id."""
-        names = sorted(
-            set(call.children(self._paths.identities) or [])
-            & set(call.children(self._paths.cookies) or [])
-        )
+        both = set(call.children(self._paths.identities) or []) & set(call.children(self._paths.cookies) or [])
+        names = [BookieId(name) for name in sorted(both) if _is_bookie(self._paths.identities, name)]
         nodes = call.get_all(self._paths.identity(name) for name in names)
-        return [parse_identity(node.data) for node in nodes if node is not None]
+        found: list[BookieIdentity | BadIdentity] = []
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                found.append(parse_identity(name, node.data))
+            except StorageError as error:
+                found.append(unreadable_identity(name, error, node.version))
+        return found
 
 
 def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:

@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
+
+import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.meta.api import (
@@ -19,11 +22,13 @@ from fastbk.meta.api import (
     DirectoryIdentity,
     Endpoint,
 )
+from fastbk.meta.zookeeper_paths import DELETED_BUCKET_IDS
 from fastbk.model import protobuf
 from fastbk.model.cookie import encode as encode_cookie
 from fastbk.model.ids import BookieId
 
 INCARNATION_PROPERTY = "fastbk.incarnation"
+_RANGE = re.compile(rb"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 # --- registrations -----------------------------------------------------------------------------------------------
@@ -58,7 +63,7 @@ def parse_service(bookie_id: BookieId, raw: bytes) -> BookieService:
     if not raw:
         host, colon, port = bookie_id.rpartition(":")
         at = (Endpoint(host, int(port), APACHE_PROTOCOL),) if colon and port.isdigit() else ()
-        return BookieService(bookie_id, 0, at)
+        return BookieService(bookie_id, 0, at).check()
     endpoints: list[Endpoint] = []
     properties: dict[str, str] = {}
     try:
@@ -71,7 +76,7 @@ def parse_service(bookie_id: BookieId, raw: bytes) -> BookieService:
         incarnation = int(properties.pop(INCARNATION_PROPERTY, "0"))
     except ValueError as error:
         raise StorageError(f"the registration of bookie {bookie_id} is damaged: {error}") from error
-    return BookieService(bookie_id, incarnation, tuple(endpoints), properties)
+    return BookieService(bookie_id, incarnation, tuple(endpoints), properties).check()
 
 
 def _endpoint(message: bytes) -> Endpoint:
@@ -110,32 +115,48 @@ def identity_bytes(identity: BookieIdentity) -> bytes:
     return json.dumps({**asdict(identity), "incarnation": str(identity.incarnation)}).encode()
 
 
-def parse_identity(raw: bytes) -> BookieIdentity:
+class _Identity(msgspec.Struct):
+    """An identity's JSON."""
+
+    bookie_id: str
+    incarnation: int
+    directories: tuple[DirectoryIdentity, ...]
+    starts: int = 0
+
+
+def parse_identity(bookie_id: BookieId, raw: bytes) -> BookieIdentity:
     """Return what an identity node says; raise StorageError if it makes no sense."""
     try:
-        record = json.loads(raw)
-        return BookieIdentity(
-            BookieId(record["bookie_id"]),
-            int(record["incarnation"]),
-            tuple(DirectoryIdentity(**one) for one in record["directories"]),
-            int(record.get("starts", 0)),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StorageError(f"a bookie's identity in ZooKeeper is damaged: {error}") from error
+        # Not strict: the incarnation is text.
+        found = msgspec.json.decode(raw, type=_Identity, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"the identity of bookie {bookie_id} is damaged: {error}") from error
+    if found.bookie_id != bookie_id:
+        raise StorageError(f"the identity of bookie {bookie_id} is damaged: it is of bookie {found.bookie_id}")
+    return BookieIdentity(bookie_id, found.incarnation, found.directories, found.starts)
 
 
 # --- deleted ids -------------------------------------------------------------------------------------------------
 
 
+def is_bucket(raw: bytes) -> bool:
+    """Return whether a bucket's text can be read."""
+    return _ranges(raw) is not None
+
+
 def has_offset(raw: bytes, offset: int) -> bool:
-    """Return whether a bucket's text names `offset`."""
-    return any(first <= offset <= last for first, last in _ranges(raw))
+    """Return whether a bucket's text names `offset`. One that nobody can read names all: no id is used twice."""
+    ranges = _ranges(raw)
+    return ranges is None or any(first <= offset <= last for first, last in ranges)
 
 
 def with_offset(raw: bytes, offset: int) -> bytes:
-    """Return a bucket's text with `offset` added."""
+    """Return a bucket's text with `offset` added; one that nobody can read is replaced by all of them."""
+    ranges = _ranges(raw)
+    if ranges is None:
+        return b"0-%d" % (DELETED_BUCKET_IDS - 1)
     merged: list[tuple[int, int]] = []
-    for first, last in sorted([*_ranges(raw), (offset, offset)]):
+    for first, last in sorted([*ranges, (offset, offset)]):
         if merged and first <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
@@ -143,12 +164,16 @@ def with_offset(raw: bytes, offset: int) -> bytes:
     return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in merged).encode()
 
 
-def _ranges(raw: bytes) -> list[tuple[int, int]]:
-    try:
-        found = []
-        for part in filter(None, raw.decode().split(",")):
-            first, _, last = part.partition("-")
-            found.append((int(first), int(last or first)))
-    except ValueError as error:
-        raise StorageError(f"a list of deleted ledgers is damaged: {error}") from error
+def _ranges(raw: bytes) -> list[tuple[int, int]] | None:
+    """Return the ranges of a bucket's text; None: nobody can read it."""
+    found = []
+    for part in filter(None, raw.split(b",")):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            return None
+        first = int(match[1])
+        last = int(match[2] or first)
+        if not first <= last < DELETED_BUCKET_IDS:
+            return None
+        found.append((first, last))
     return found

@@ -10,16 +10,26 @@ a creation checks in its transaction that the node it read is still the same. Ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
+from typing import NamedTuple
 
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import zookeeper_ids as ids
-from fastbk.meta.api import IdentityVersion, VersionedLedger, deleted_before
+from fastbk.meta.api import (
+    IdentityVersion,
+    LedgerRead,
+    VersionedLedger,
+    deleted_before,
+    ledger_read,
+    one_ledger,
+)
 from fastbk.meta.hold import raise_if_held
+from fastbk.meta.records import bad_record
 from fastbk.meta.rollback_mark import RESERVE_IDS
 from fastbk.meta.rollback_mark import decode as decode_mark
-from fastbk.meta.zookeeper_bytes import has_offset, with_offset
+from fastbk.meta.zookeeper_bytes import has_offset, is_bucket, with_offset
 from fastbk.meta.zookeeper_calls import (
     BadVersion,
     Call,
@@ -47,6 +57,10 @@ FIRST_VERSION = 0
 METADATA_SIZE_MAX_BYTES = 1_000_000
 """ZooKeeper ends the connection of who sends it a packet above 1 MiB, without a word (jute.maxbuffer)."""
 _READ_AT_ONCE = 500
+_PARENTS_AT_ONCE = 64
+"""Nodes whose children are asked for at once in a listing of ids."""
+_NAMES_AT_ONCE = 20_000
+"""Where so many children come at once, fewer nodes are asked next: one may have 10,000."""
 
 
 class Ledgers:
@@ -83,6 +97,11 @@ class Ledgers:
                 ids.move_above(call, self._paths, self._layout, floor)
                 continue
             self._highest_drawn = max(self._highest_drawn, drawn)
+            if bucket is not None and not is_bucket(bucket.data):
+                path = self._paths.deleted_bucket(drawn)
+                bad_record(path, "a list of deleted ledgers is damaged; ids behind it are drawn: no id is used twice")
+                ids.move_above(call, self._paths, self._layout, drawn | (DELETED_BUCKET_IDS - 1))
+                continue
             # Somebody may have chosen this number himself before.
             if taken is None and not _is_deleted(bucket, drawn):
                 return drawn
@@ -125,7 +144,8 @@ class Ledgers:
                 found = call.get(path)
                 if found is None:
                     continue
-                token = LedgerMetadata.from_bytes(found.data).creation_token
+                there = ledger_read(ledger_id, found.data, found.version)
+                token = there.metadata.creation_token if isinstance(there, VersionedLedger) else 0
                 if token == 0 or token != metadata.creation_token:
                     raise MetadataConflict(
                         f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id
@@ -137,9 +157,9 @@ class Ledgers:
     def read(self, call: Call, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata and version."""
         found = self._find(call, ledger_id)
-        return VersionedLedger(LedgerMetadata.from_bytes(found.data), found.version)
+        return one_ledger(ledger_id, ledger_read(ledger_id, found.data, found.version))
 
-    def read_all(self, call: Call, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_all(self, call: Call, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return several ledgers' metadata, in their order; None for those that are not there."""
         paths = [self.path(ledger_id) for ledger_id in ledger_ids]
         nodes: dict[str, Node | None] = {}
@@ -152,10 +172,8 @@ class Ledgers:
             call.sync(self._paths.root)
             nodes.update(zip(missing, call.get_all(missing), strict=True))
         return [
-            None
-            if node is None
-            else VersionedLedger(LedgerMetadata.from_bytes(node.data), node.version)
-            for node in (nodes[path] for path in paths)
+            None if node is None else ledger_read(ledger_id, node.data, node.version)
+            for ledger_id, node in zip(ledger_ids, (nodes[path] for path in paths), strict=True)
         ]
 
     def _find(self, call: Call, ledger_id: LedgerId) -> Node:
@@ -268,45 +286,69 @@ class Ledgers:
         # What was created before this call must be seen, whichever server it was told.
         call.sync(self._paths.root)
         found: list[LedgerId] = []
-        for ledger_id in self._walk(call, after):
+        for some in self._walk(call, after):
+            found += some
             if len(found) >= count_max:
                 break
-            found.append(ledger_id)
-        return found
+        return found[:count_max]
 
-    def _walk(self, call: Call, after: LedgerId) -> Iterator[LedgerId]:
+    def _walk(self, call: Call, after: LedgerId) -> Iterator[list[LedgerId]]:
+        """Yield all ids above `after`, ascending, some at a time."""
         names = call.children(self._paths.root) or []
         if self._layout is Layout.FLAT:
             known = (flat_ledger_id(name) for name in names)
-            yield from sorted(one for one in known if one is not None and one > after)
+            yield sorted(one for one in known if one is not None and one > after)
             return
         for form in forms_of(self._layout):
             if after < 10 ** sum(form):
-                floor = parts_of(form, after + 1)
-                yield from self._walk_below(call, self._paths.root, names, form, floor, "")
+                root = _Parent(self._paths.root, "", parts_of(form, after + 1))
+                for some in self._walk_below(call, _parents_in(root, names, form[0]), form[1:]):
+                    yield [one for one in some if one > after]
 
     def _walk_below(
-        self,
-        call: Call,
-        path: str,
-        names: list[str],
-        form: tuple[int, ...],
-        floor: list[str],
-        digits: str,
-    ) -> Iterator[LedgerId]:
-        """Yield the ids below `path`, whose children are `names`, from the path `floor` on."""
-        is_leaf = len(form) == 1
-        for name in sorted(name for name in names if is_part(name, form[0], is_leaf=is_leaf)):
-            if floor and name < floor[0]:
-                continue
-            if is_leaf:
-                yield int(digits + name[1:])
-                continue
-            below = f"{path}/{name}"
+        self, call: Call, parents: Iterator[_Parent], form: tuple[int, ...], count: int = 1
+    ) -> Iterator[list[LedgerId]]:
+        """Yield the ids below these nodes of one level, which are in order; `form`: of the levels below.
+
+        The children of `count` nodes are asked for at once, then of more: a short page needs those of one.
+        """
+        while some := list(islice(parents, count)):
             # A parent that is gone by now held nothing that is there all the time.
-            children = call.children(below) or []
-            rest = floor[1:] if floor and name == floor[0] else []
-            yield from self._walk_below(call, below, children, form[1:], rest, digits + name)
+            listed = [names or [] for names in call.children_all([one.path for one in some])]
+            if len(form) == 1:
+                for one, names in zip(some, listed, strict=True):
+                    leaves = (name for name in names if is_part(name, form[0], is_leaf=True))
+                    yield sorted(int(one.digits + name[1:]) for name in leaves)
+            else:
+                pairs = zip(some, listed, strict=True)
+                below = chain.from_iterable(_parents_in(one, names, form[0]) for one, names in pairs)
+                yield from self._walk_below(call, below, form[1:], count)
+            is_small = sum(map(len, listed)) < _NAMES_AT_ONCE
+            count = min(2 * count, _PARENTS_AT_ONCE) if is_small else max(count // 2, 1)
+
+
+class _Parent(NamedTuple):
+    """A node above ledgers.
+
+    Attributes:
+        path: of the node.
+        digits: of the ids below it, as its path has them.
+        floor: names of the levels below, before which no id is wanted; empty: all are.
+    """
+
+    path: str
+    digits: str
+    floor: list[str]
+
+
+def _parents_in(parent: _Parent, names: Iterable[str], digits: int) -> Iterator[_Parent]:
+    """Yield the nodes directly below a node that ledgers may be below, in order. `digits`: of their names."""
+    floor = parent.floor
+    for name in sorted(one for one in names if is_part(one, digits, is_leaf=False)):
+        if floor and name < floor[0]:
+            continue
+        rest = floor[1:] if floor and name == floor[0] else []
+        yield _Parent(f"{parent.path}/{name}", parent.digits + name, rest)
 
 
 def _checked_bytes(ledger_id: LedgerId, metadata: LedgerMetadata) -> bytes:

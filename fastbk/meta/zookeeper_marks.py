@@ -13,17 +13,17 @@ from contextlib import suppress
 from itertools import islice
 
 from fastbk.errors import MetadataConflict, StorageError
-from fastbk.meta.records import RecordStore
+from fastbk.meta.records import RecordStore, bad_record
 from fastbk.meta.replica_marks import (
     READ_AT_ONCE,
     LedgerMark,
     ReplicaMarks,
     UnderreplicatedLedger,
 )
-from fastbk.meta.zookeeper_calls import BadVersion, Call, NodeExists, NoNode, ResultUnknown
+from fastbk.meta.zookeeper_calls import BadVersion, Call, Node, NodeExists, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_session import Session
 from fastbk.model import protobuf_text
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 
 APACHE_REASON = "marked by AutoRecovery"
@@ -62,7 +62,7 @@ class UnderreplicationPaths:
 def ledger_id_of(name: str) -> LedgerId | None:
     """Return the id of a node's name, None if it marks no ledger."""
     match = _LEDGER_NAME.fullmatch(name)
-    return None if match is None else int(match[1])
+    return None if match is None or int(match[1]) > ID_MAX else int(match[1])
 
 
 def ledger_bytes(ledger: UnderreplicatedLedger) -> bytes:
@@ -79,9 +79,21 @@ def parse_ledger(ledger_id: LedgerId, raw: bytes) -> UnderreplicatedLedger:
         message = protobuf_text.parse(raw)
         missing = tuple(one.decode() for one in message.contents("replica"))
         word = message.word("ctime")
-        return UnderreplicatedLedger(ledger_id, missing, None if word is None else int(word))
+        marked_ms = None if word is None else int(word)
+        if marked_ms is not None and not 0 <= marked_ms <= ID_MAX:
+            raise ValueError(f"its time is {marked_ms}")
+        return UnderreplicatedLedger(ledger_id, missing, marked_ms)
     except ValueError as error:
         raise StorageError(f"the mark of ledger {ledger_id} is damaged: {error}") from error
+
+
+def _ledger(path: str, ledger_id: LedgerId, node: Node) -> UnderreplicatedLedger | None:
+    """Return what the node of a marked ledger says; None: nobody can read it, which stops nothing (INV-M17)."""
+    try:
+        return parse_ledger(ledger_id, node.data)
+    except StorageError as error:
+        bad_record(path, error)
+        return None
 
 
 class UnderreplicatedNodes:
@@ -112,9 +124,9 @@ class UnderreplicatedNodes:
             for at in range(0, len(found), READ_AT_ONCE):
                 part = found[at : at + READ_AT_ONCE]
                 nodes = self._call("read marks").get_all(path for _, path in part)
-                for (ledger_id, _), node in zip(part, nodes, strict=True):
-                    if node is not None:
-                        yield parse_ledger(ledger_id, node.data)
+                for (ledger_id, path), node in zip(part, nodes, strict=True):
+                    if node is not None and (marked := _ledger(path, ledger_id, node)) is not None:
+                        yield marked
 
     def mark(self, ledger: UnderreplicatedLedger) -> None:
         """Mark a ledger, or add to its mark the bookies that are not in it yet."""
@@ -130,7 +142,8 @@ class UnderreplicatedNodes:
                     if self._create(call, path, ledger_bytes(ledger)):
                         return
                 continue
-            there = parse_ledger(ledger.ledger_id, node.data)
+            # What nobody can read says nothing: what is added takes its place.
+            there = _ledger(path, ledger.ledger_id, node) or UnderreplicatedLedger(ledger.ledger_id, ())
             added = [one for one in ledger.missing if one not in there.missing]
             if not added:
                 return
@@ -147,7 +160,9 @@ class UnderreplicatedNodes:
         path = self._paths.ledger(ledger_id)
         while (node := call.get(path)) is not None:
             call.again()
-            there = parse_ledger(ledger_id, node.data)
+            there = _ledger(path, ledger_id, node)
+            if there is None:
+                return
             left = tuple(one for one in there.missing if not repaired(one))
             if left == there.missing:
                 return
@@ -214,13 +229,13 @@ class ZooKeeperReplicaMarks(ReplicaMarks):
         super().__init__(records)
         self._nodes = nodes
 
-    def foreign(self, *, skips_damaged: bool = False) -> Iterator[LedgerMark]:
+    def foreign(self) -> Iterator[LedgerMark]:
         """Yield the marks that only Apache's AutoRecovery made: of all of a bookie's entries."""
         nodes = self._nodes.ledgers()
         while some := list(islice(nodes, READ_AT_ONCE)):
-            own = self.read_all([one.ledger_id for one in some], skips_damaged=skips_damaged)
+            own = self.read_all([one.ledger_id for one in some])
             for node, mark in zip(some, own, strict=True):
-                if not mark.missing:
+                if not mark.missing and not mark.fault:
                     since_ms = node.marked_ms or 0
                     yield LedgerMark(
                         node.ledger_id,

@@ -157,6 +157,7 @@ class Paths:
         self.identities = f"{self.own}/identities"
         self.deleted = f"{self.own}/deleted"
         self.records = f"{self.own}/records"
+        self.record_deletions = f"{self.own}/record_deletions"
         self.hold = f"{self.records}/{HOLD_PATH}"
         self.mark = f"{self.records}/{MARK_PATH}"
 

@@ -6,10 +6,16 @@ the record above it.
 INV-M14: a version is the transaction that wrote the node last (mzxid). So it has 64 bits on any server, and no two
 contents of a path ever had the same one, not even of a record that was deleted and made anew. The transaction that made
 the node (czxid) and the node's own version would need 96 bits: an ensemble counts its elections above bit 32 of both.
+
+INV-M15: a change is made on the very content that it names, also where that record is deleted and made anew while the
+change is on its way. ZooKeeper can compare a node's own version only, and that begins at 0 with each node of the name.
+So each deletion of a node also changes a counter, one of `_COUNTERS` by the node's path, in the same transaction; and
+each change of a node that is there compares that counter, which it has read before the node.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 
 from fastbk.errors import MetadataConflict
@@ -21,6 +27,7 @@ from fastbk.meta.records import (
     children_subject,
     conflict,
     has_some_below,
+    record_names,
     record_subject,
 )
 from fastbk.meta.subscriptions import WatchHandle
@@ -38,6 +45,8 @@ from fastbk.meta.zookeeper_session import Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 
 _READ_AT_ONCE = 500
+_COUNTERS = 64
+"""Of deletions: a change is tried again if another node of its counter is deleted at the same moment."""
 
 
 def _version(node: Node) -> int:
@@ -51,10 +60,12 @@ def _record(node: Node | None) -> VersionedRecord | None:
 class ZooKeeperRecords:
     """One store's way to its records."""
 
-    def __init__(self, session: Session, watches: ZooKeeperWatches, root: str) -> None:
+    def __init__(self, session: Session, watches: ZooKeeperWatches, root: str, deletions: str) -> None:
+        """`root`: the node above all records; `deletions`: above the counters."""
         self._session = session
         self._watches = watches
         self._root = root
+        self._deletions = deletions
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
@@ -62,21 +73,14 @@ class ZooKeeperRecords:
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records; what a server that is behind does not know is asked for once more."""
         call = self._session.call("read records")
-        nodes = self._nodes(call, [self._path(path) for path in paths])
+        nodes = _nodes(call, [self._path(path) for path in paths])
         missing = [at for at, node in enumerate(nodes) if _record(node) is None]
         if missing:
             call.sync(self._root)
-            again = self._nodes(call, [self._path(paths[at]) for at in missing])
+            again = _nodes(call, [self._path(paths[at]) for at in missing])
             for at, node in zip(missing, again, strict=True):
                 nodes[at] = node
         return [_record(node) for node in nodes]
-
-    @staticmethod
-    def _nodes(call: Call, paths: list[str]) -> list[Node | None]:
-        found: list[Node | None] = []
-        for at in range(0, len(paths), _READ_AT_ONCE):
-            found += call.get_all(paths[at : at + _READ_AT_ONCE])
-        return found
 
     def change(self, changes: Sequence[Change]) -> list[int]:
         """Do all of it in one transaction (INV-M1); what became of one whose answer was lost is found out."""
@@ -88,20 +92,23 @@ class ZooKeeperRecords:
         is_unknown = False
         while True:
             call.again()
-            nodes = self._nodes(call, paths)
+            counters = _Counters(self._deletions, call)
+            nodes = counters.read(paths)
             if is_unknown and all(map(_may_be_ours, changes, nodes)):
                 break
             ops: list[Op] = []
             gone: set[str] = set()
             try:
                 for change, path, node in zip(changes, paths, nodes, strict=True):
-                    ops += self._ops(call, change, path, node, gone)
+                    ops += self._ops(call, change, path, node, gone, counters)
             except MetadataConflict as error:
                 # The connection was lost, and things are neither as before nor as they would be: who knows.
                 error.outcome = "unknown" if is_unknown else "not_written"
                 raise
+            if not counters.are_there(ops):
+                continue
             try:
-                call.multi(ops)
+                call.multi([*counters.ops(ops), *_parents_first(ops)])
             except NoNode:
                 made = {path for change, path in zip(changes, paths, strict=True) if change.value}
                 for parent in sorted({path.rpartition("/")[0] for path in made} - made):
@@ -116,7 +123,7 @@ class ZooKeeperRecords:
         return self._versions(call, changes, paths)
 
     def _ops(
-        self, call: Call, change: Change, path: str, node: Node | None, gone: set[str]
+        self, call: Call, change: Change, path: str, node: Node | None, gone: set[str], counters: _Counters
     ) -> list[Op]:
         """Return what does one change; `gone`: the nodes that parts before it delete, to which its own are added."""
         held = _record(node)
@@ -132,22 +139,24 @@ class ZooKeeperRecords:
             return [Op.set(path, change.value, node.version)]
         assert node is not None
         # One that has nothing below it is not asked what; if something comes meanwhile, the transaction fails.
-        below = self._empty_below(call, change.path, path, gone) if node.children else []
+        below = self._empty_below(call, change.path, path, gone, counters) if node.children else []
         ops = [*below, Op.delete(path, node.version)]
         gone.update(op.path for op in ops)
         return ops
 
-    def _empty_below(self, call: Call, name: str, path: str, gone: set[str]) -> list[Op]:
+    def _empty_below(
+        self, call: Call, name: str, path: str, gone: set[str], counters: _Counters
+    ) -> list[Op]:
         """Return what deletes the nodes below that only stood on the way to others, the lowest first."""
         ops: list[Op] = []
         for child in call.children(path) or []:
             below = f"{path}/{child}"
-            node = None if below in gone else call.get(below)
+            (node,) = (None,) if below in gone else counters.read([below])
             if node is None:
                 continue
             if node.data:
                 raise has_some_below(name)
-            ops += [*self._empty_below(call, name, below, gone), Op.delete(below, node.version)]
+            ops += [*self._empty_below(call, name, below, gone, counters), Op.delete(below, node.version)]
         return ops
 
     def _versions(self, call: Call, changes: Sequence[Change], paths: list[str]) -> list[int]:
@@ -155,7 +164,7 @@ class ZooKeeperRecords:
         wanted = [
             path for change, path in zip(changes, paths, strict=True) if change.value is not None
         ]
-        nodes = dict(zip(wanted, self._nodes(call, wanted), strict=True))
+        nodes = dict(zip(wanted, _nodes(call, wanted), strict=True))
         versions = []
         for change, path in zip(changes, paths, strict=True):
             node = nodes.get(path)
@@ -178,8 +187,8 @@ class ZooKeeperRecords:
             call.sync(self._root)
             listed = call.children_all(found)
         return [
-            self._not_empty(call, path, names or [])
-            for path, names in zip(found, listed, strict=True)
+            self._not_empty(call, path, record_names(folder, names or []))
+            for folder, path, names in zip(paths, found, listed, strict=True)
         ]
 
     @staticmethod
@@ -189,7 +198,7 @@ class ZooKeeperRecords:
             some = names[at : at + _READ_AT_ONCE]
             filled = call.are_filled(f"{path}/{name}" for name in some)
             there += [name for name, is_filled in zip(some, filled, strict=True) if is_filled]
-        return sorted(there)
+        return there
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Tell of changes of a record."""
@@ -198,6 +207,64 @@ class ZooKeeperRecords:
     def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Tell of names that come or go."""
         return self._watches.add(children_subject(path), callback)
+
+
+class _Counters:
+    """Counters of deletions as one attempt of a change has read them, each before the nodes that it stands for."""
+
+    def __init__(self, folder: str, call: Call) -> None:
+        self._folder = folder
+        self._call = call
+        self._versions: dict[str, int | None] = {}
+        """None: it was never made."""
+
+    def read(self, paths: Sequence[str]) -> list[Node | None]:
+        """Return several nodes."""
+        new = sorted(set(map(self._counter, paths)) - self._versions.keys())
+        nodes = _nodes(self._call, [*new, *paths])  # a server answers in the order of the requests
+        for counter, node in zip(new, nodes, strict=False):
+            self._versions[counter] = None if node is None else node.version
+        return nodes[len(new) :]
+
+    def are_there(self, ops: Sequence[Op]) -> bool:
+        """Return whether all that a transaction needs are there; if not, make them: it has to be decided anew."""
+        missing = [one for one in self._used(ops, "set", "delete") if self._versions[one] is None]
+        for one in missing:
+            self._call.ensure(one)
+        return not missing
+
+    def ops(self, ops: Sequence[Op]) -> list[Op]:
+        """Return what has a transaction fail if a node was deleted since it was read, and counts its own deletions."""
+        deleted = self._used(ops, "delete")
+        checked = [one for one in self._used(ops, "set") if one not in deleted]
+        return [
+            *(Op.set(one, b"", self._version(one)) for one in deleted),
+            *(Op.check(one, self._version(one)) for one in checked),
+        ]
+
+    def _used(self, ops: Sequence[Op], *kinds: str) -> list[str]:
+        return sorted({self._counter(op.path) for op in ops if op.kind in kinds})
+
+    def _counter(self, path: str) -> str:
+        return f"{self._folder}/{zlib.crc32(path.encode()) % _COUNTERS:02x}"
+
+    def _version(self, counter: str) -> int:
+        version = self._versions[counter]
+        assert version is not None, "`are_there` has said so"
+        return version
+
+
+def _nodes(call: Call, paths: Sequence[str]) -> list[Node | None]:
+    found: list[Node | None] = []
+    for at in range(0, len(paths), _READ_AT_ONCE):
+        found += call.get_all(paths[at : at + _READ_AT_ONCE])
+    return found
+
+
+def _parents_first(ops: Sequence[Op]) -> list[Op]:
+    """Return a transaction that makes a node before those below it; the rest keeps its order."""
+    made = sorted((op for op in ops if op.kind == "create"), key=lambda op: op.path.count("/"))
+    return [op for op in ops if op.kind != "create"] + made
 
 
 def _may_be_ours(change: Change, node: Node | None) -> bool:

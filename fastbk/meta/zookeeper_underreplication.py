@@ -25,7 +25,15 @@ from contextlib import suppress
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import Watch
-from fastbk.meta.coordination import Check, JoinedWatch, trigger_audit
+from fastbk.meta.coordination import (
+    UNREADABLE,
+    Check,
+    JoinedWatch,
+    check_delay,
+    stored_number,
+    trigger_audit,
+)
+from fastbk.meta.records import bad_record
 from fastbk.meta.zookeeper_calls import (
     Call,
     Node,
@@ -182,14 +190,11 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         node = self._call("the delay of lost bookies").get(self._paths.lost_bookie_delay)
         if node is None:
             return None
-        try:
-            return int(node.data)
-        except ValueError as error:
-            path = self._paths.lost_bookie_delay
-            raise StorageError(f"{path} holds no number: {node.data[:100]!r}") from error
+        return stored_number(self._paths.lost_bookie_delay, node.data)
 
     def set_lost_bookie_delay(self, seconds: int) -> None:
-        """Set that delay."""
+        """Set that delay. Raises ConfigError."""
+        check_delay(seconds)
         call = self._call("set the delay of lost bookies")
         self._prepare(call)
         self._put(call, self._paths.lost_bookie_delay, str(seconds).encode())
@@ -200,8 +205,13 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
 
     def check_time_ms(self, check: Check) -> int:
         """Return when a check ended last."""
-        node = self._call("the time of a check").get(self._paths.check(check.value))
-        return -1 if node is None else parse_check_time(node.data)
+        path = self._paths.check(check.value)
+        node = self._call("the time of a check").get(path)
+        try:
+            return -1 if node is None else parse_check_time(node.data)
+        except StorageError as error:
+            bad_record(path, error)
+            return -1
 
     def set_check_time(self, check: Check, time_ms: int) -> None:
         """Set that time."""
@@ -257,7 +267,7 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         for _, path in self._vote_paths(call):
             node = call.get(path)
             if node is not None:
-                return parse_bookie(node.data)
+                return _bookie(path, node)
         return None
 
     def watch_election(self, callback: Callable[[], None]) -> Watch:
@@ -351,8 +361,9 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
 
     def worker_of(self, ledger_id: LedgerId) -> str | None:
         """Return who holds a ledger's lock."""
-        node = self._call("who copies a ledger").get(self._paths.lock(check_ledger_id(ledger_id)))
-        return None if node is None else parse_bookie(node.data)
+        path = self._paths.lock(check_ledger_id(ledger_id))
+        node = self._call("who copies a ledger").get(path)
+        return None if node is None else _bookie(path, node)
 
     def locks(self) -> Iterator[tuple[LedgerId, str]]:
         """Yield all locks with their holders."""
@@ -361,9 +372,9 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
         for at in range(0, len(found), _READ_AT_ONCE):
             some = found[at : at + _READ_AT_ONCE]
             nodes = self._call("read locks").get_all(path for _, path in some)
-            for (ledger_id, _), node in zip(some, nodes, strict=True):
+            for (ledger_id, path), node in zip(some, nodes, strict=True):
                 if ledger_id is not None and node is not None:
-                    yield ledger_id, parse_bookie(node.data)
+                    yield ledger_id, _bookie(path, node)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -380,6 +391,15 @@ class ZooKeeperCoordination(UnderreplicatedNodes):
                 _check_layout(node.data)
                 self._is_layout_known = True
         return call
+
+
+def _bookie(path: str, node: Node) -> BookieId:
+    """Return whom a lock or vote names; UNREADABLE: it counts all the same, as long as its session (INV-M17)."""
+    try:
+        return parse_bookie(node.data)
+    except StorageError as error:
+        bad_record(path, f"{error}; it goes with the session that made it")
+        return UNREADABLE
 
 
 def _is_pair(lock: Node | None, holder: Node | None) -> bool:

@@ -2,7 +2,7 @@
 
 One thread looks again at whatever fired, and at everything when a connection is there again, arms anew in the same
 request, and calls back when it sees something else than before. So a change while there was no connection is told
-too, and several changes may be told as one.
+too (INV-M16), and several changes may be told as one.
 
 The same thread has the server forget the watch of what nobody watches any more: it would keep it until it fires, and
 what never changes or is gone never does.

@@ -2,16 +2,24 @@
 
 `fastbk cluster status`, `fastbk top`, the console, `fastbk doctor` and `/readyz` say the same words for the same fact:
 each brings the facts that it has, and `reasons_of_bookie` and `verdict_of` decide. A fact that one of them cannot have,
-as metadata in `/readyz`, is left out there.
+as metadata in `/readyz`, is left out there. A reason whose verdict is "well" is a remark: it changes no exit code.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.units import format_age_s
+
 TEXT_CHARACTERS_MAX = 200
+BACKUP_AGE_MAX_S = 2 * 86_400
+"""A backup of metadata is old beyond this. The alert FastbkBackupOld has the same number; a test compares them."""
+NAMED_MAX = 5
+"""So many ledgers are named in a reason."""
 SLOW = "docs/slow.md finds the cause"
 
 
@@ -100,6 +108,23 @@ class BookieFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLedgerFacts:
+    """Ledgers that wait to be closed.
+
+    Attributes:
+        unfinished: their recovery was begun long ago and has not ended, as the auditor of AutoRecovery found.
+        uncloseable: too few of their bookies are registered to close them. away: the bookies that they miss.
+    """
+
+    unfinished: Sequence[LedgerId] = ()
+    uncloseable: Sequence[LedgerId] = ()
+    away: Sequence[BookieId] = ()
+
+
+NO_OPEN_LEDGERS = OpenLedgerFacts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """What is known beside the bookies; None: not known.
 
@@ -108,6 +133,7 @@ class ClusterFacts:
         marked: ledgers that miss copies. parked: of these, that cannot be repaired now.
         heals: False: an operator has paused AutoRecovery. has_auditor: somebody runs it.
         lost: bookies that are lost.
+        backup_age_s: of the newest backup of metadata; infinite: none was taken.
     """
 
     hold: str = ""
@@ -116,6 +142,8 @@ class ClusterFacts:
     heals: bool = True
     has_auditor: bool | None = None
     lost: Sequence[str] = ()
+    ledgers: OpenLedgerFacts = NO_OPEN_LEDGERS
+    backup_age_s: float | None = None
 
 
 _SERVING = ("writable", "read_only")
@@ -215,6 +243,43 @@ def reasons_of_cluster(facts: ClusterFacts) -> Iterator[Reason]:
         yield Reason(Verdict.IN_DANGER, "copies_missing", "healing", text, heal)
     for one in facts.lost:
         yield Reason(Verdict.IN_DANGER, "bookie_lost", one, "lost: its copies are to be made anew", heal)
+    yield from _of_ledgers(facts.ledgers)
+    yield from _of_backup(facts.backup_age_s)
+
+
+def _of_ledgers(facts: OpenLedgerFacts) -> Iterator[Reason]:
+    if facts.uncloseable:
+        text = f"{_ledgers(facts.uncloseable)} cannot be closed while {', '.join(facts.away)} are away"
+        yield Reason(Verdict.IN_DANGER, "uncloseable", "ledgers", short(text), accept_loss(facts.uncloseable[0]))
+    if facts.unfinished:
+        text = f"the recovery of {_ledgers(facts.unfinished)} was begun and has not ended"
+        step = f"fastbk ledger close {facts.unfinished[0]}; fastbk ledger list --abandoned names all"
+        yield Reason(Verdict.DEGRADED, "unfinished_recovery", "ledgers", short(text), step)
+
+
+def _ledgers(found: Sequence[LedgerId]) -> str:
+    named = ", ".join(map(str, found[:NAMED_MAX]))
+    noun = "ledger" if len(found) == 1 else f"{len(found):,} ledgers:"
+    return f"{noun} {named}" + (", ..." if len(found) > NAMED_MAX else "")
+
+
+def accept_loss(ledger_id: LedgerId) -> str:
+    """Return the next step for a ledger that cannot be closed while bookies are away."""
+    return (
+        f"start those bookies; if they do not come back, `fastbk ledger close {ledger_id} --accept-loss --dry-run`"
+        " says what can be kept"
+    )
+
+
+def _of_backup(age_s: float | None) -> Iterator[Reason]:
+    step = "fastbk metadata backup --to FILE, each night; see docs/metadata-backup.md"
+    if age_s is None or age_s <= BACKUP_AGE_MAX_S:
+        return
+    if math.isinf(age_s):
+        yield Reason(Verdict.WELL, "backup_missing", "metadata", "metadata was never backed up", step)
+        return
+    text = f"the newest backup of metadata is {format_age_s(age_s)} old"
+    yield Reason(Verdict.DEGRADED, "backup_old", "metadata", text, step)
 
 
 def reasons_of_all(

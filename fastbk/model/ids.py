@@ -14,7 +14,9 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, WrongType
+from fastbk.option_checks import checked_integer
+from fastbk.printable_text import printable
 
 LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
@@ -30,6 +32,8 @@ _RESERVED_BOOKIE_IDS = frozenset({"readonly"})
 
 def check_ledger_id(ledger_id: LedgerId) -> LedgerId:
     """Return `ledger_id` if it is one; raise ConfigError otherwise."""
+    if type(ledger_id) is not int:  # the common case is checked in one step
+        return checked_integer("ledger_id", ledger_id, 0, ID_MAX)
     if not 0 <= ledger_id <= ID_MAX:
         raise ConfigError(f"ledger id {ledger_id} is not in 0..2^63-1")
     return ledger_id
@@ -37,9 +41,11 @@ def check_ledger_id(ledger_id: LedgerId) -> LedgerId:
 
 def check_bookie_id(bookie_id: BookieId) -> BookieId:
     """Return `bookie_id` if Apache's rules allow it; raise ConfigError otherwise."""
+    if not isinstance(bookie_id, str):
+        raise WrongType(f"bookie id {bookie_id!r} is no text")
     if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id in _RESERVED_BOOKIE_IDS:
         raise ConfigError(
-            f"bookie id {bookie_id!r}: 1 to 255 letters, digits and the characters : - _ . are allowed,"
+            f"bookie id {printable(bookie_id, 300)!r}: 1 to 255 letters, digits and the characters : - _ . are allowed,"
             " and it may not be 'readonly'"
         )
     return bookie_id

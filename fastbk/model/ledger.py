@@ -18,6 +18,7 @@ from fastbk.model.ids import NO_ENTRY, BookieId, EntryId
 from fastbk.model.quorum import check_quorums
 
 _HEADER = b"BookieMetadataFormatVersion\t"
+_HEAD_BYTES_MAX = 40
 FORMAT_VERSION = 3
 NAMESPACE_KEY = "fastbk.namespace"
 """Of the custom metadata."""
@@ -134,7 +135,8 @@ class LedgerMetadata:
     def from_bytes(cls, raw: bytes) -> LedgerMetadata:
         """Return the value of `raw` (versions 1 to 3); raise StorageError for anything that is not well-formed."""
         head, newline, body = raw.partition(b"\n")
-        if not newline or not head.startswith(_HEADER) or not head[len(_HEADER) :].isdigit():
+        is_head = head.startswith(_HEADER) and head[len(_HEADER) :].isdigit()
+        if not newline or not is_head or len(head) > _HEAD_BYTES_MAX:
             raise StorageError("ledger metadata does not begin with its format's name and version")
         version = int(head[len(_HEADER) :])
         if not 1 <= version <= FORMAT_VERSION:
@@ -212,6 +214,8 @@ def _from_message(message: bytes) -> LedgerMetadata:
             raise ValueError(f"field {required} is missing")
     state = LedgerState(numbers[5])
     closed = state is LedgerState.CLOSED
+    if closed and (numbers[3] < 0 or numbers.get(4, NO_ENTRY) < NO_ENTRY):
+        raise ValueError(f"it ends at entry {numbers.get(4)} with {numbers[3]} bytes")
     return LedgerMetadata(
         write_quorum=numbers[1],
         ensemble_size=numbers[2],

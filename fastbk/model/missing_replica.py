@@ -6,11 +6,34 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from fastbk.model.ids import BookieId, EntryId
+import msgspec
+
+from fastbk.model.ids import ID_MAX, BookieId, EntryId
 
 RANGES_MAX = 100
 """Ranges that a mark keeps for one bookie. A mark with more covers them by one range."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=ID_MAX)]
+
+
+class _Row(msgspec.Struct):
+    """A range in a mark's JSON."""
+
+    bookie: str
+    first: _Count
+    last: _Count | None
+    reason: str = ""
+    marked_ms: _Count = 0
+
+
+class _Mark(msgspec.Struct):
+    """A mark's JSON."""
+
+    version: int
+    missing: tuple[_Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +125,11 @@ def to_json(replicas: Iterable[MissingReplica]) -> bytes:
 def from_json(raw: bytes) -> tuple[MissingReplica, ...]:
     """Return what a mark says. Raises ValueError."""
     try:
-        message = json.loads(raw)
-        if message["version"] != 1:
-            raise ValueError(f"version {message['version']!r} is not known")
-        return tuple(
-            MissingReplica(
-                str(row["bookie"]),
-                int(row["first"]),
-                None if row["last"] is None else int(row["last"]),
-                str(row.get("reason", "")),
-                int(row.get("marked_ms", 0)),
-            )
-            for row in message["missing"]
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"a field is missing or has another type: {error}") from error
+        message = msgspec.json.decode(raw, type=_Mark)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    if message.version != 1:
+        raise ValueError(f"version {message.version} is not known")
+    return tuple(
+        MissingReplica(one.bookie, one.first, one.last, one.reason, one.marked_ms) for one in message.missing
+    )

@@ -129,11 +129,11 @@ def _value(
         raise ValueError(f"{token!r} stands where a value is expected")
     if kind == "word":
         return token.decode(), at
-    text = _unquoted(token)
+    parts = [_unquoted(token)]  # joined once: a million of them would take minutes otherwise
     while at < len(tokens) and tokens[at][0] == "text":
-        text += _unquoted(tokens[at][1])
+        parts.append(_unquoted(tokens[at][1]))
         at += 1
-    return text, at
+    return b"".join(parts), at
 
 
 def _unquoted(token: bytes) -> bytes:

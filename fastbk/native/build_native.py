@@ -180,8 +180,6 @@ class BuildNative(build_ext):
         """Return the object of `source`, compiled if it is missing or older than anything it includes."""
         target = folder / f"{source.parent.name}-{source.stem}.o"
         depends = target.with_suffix(".d")
-        if is_fresh(target, depends, flags):
-            return target
         include = self.compiler.include_dirs + self.include_dirs
         command = [
             *self.compiler.compiler_so,
@@ -196,20 +194,26 @@ class BuildNative(build_ext):
             "-o",
             str(target),
         ]
+        if is_fresh(target, depends, command):
+            return target
         started_ns = time.time_ns()
         self.compiler.spawn(command)
         # As old as what the compiler read: a file saved while it ran makes the object out of date.
         os.utime(target, ns=(started_ns, started_ns))
-        target.with_suffix(".flags").write_text("\n".join(flags))
+        target.with_suffix(".command").write_text("\n".join(command))
         return target
 
 
-def is_fresh(target: Path, depends: Path, flags: list[str]) -> bool:
-    """Return whether `target` was made with `flags` and is newer than every file named in `depends`."""
-    noted = depends.with_suffix(".flags")
+def is_fresh(target: Path, depends: Path, command: list[str]) -> bool:
+    """Return whether `command` made `target`, and it is newer than every file named in `depends`.
+
+    A command names this checkout's folders. A build folder that was copied from another checkout is
+    therefore made anew: its `depends` name the other checkout's files, and say nothing of this one's.
+    """
+    noted = depends.with_suffix(".command")
     if not (target.exists() and depends.exists() and noted.exists()):
         return False
-    if noted.read_text() != "\n".join(flags):
+    if noted.read_text() != "\n".join(command):
         return False
     made = target.stat().st_mtime_ns
     names = re.split(r"\s+", depends.read_text().replace("\\\n", " ").partition(":")[2].strip())

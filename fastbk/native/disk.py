@@ -24,6 +24,12 @@ Path = str | os.PathLike[str]
 DEPTH = 4
 """Writes that may be outstanding on io_uring unless said otherwise."""
 NAMES_BYTES = 64 * 1024
+FILE_BYTES_MAX = 256 << 20
+"""Of a file that is read whole: manifests and lists of ids are the largest ones."""
+_NO_FILE = {
+    errno.ELOOP: "is a symbolic link, and a bookie's files are none: put the file itself there",
+    errno.EMEDIUMTYPE: "is a device, a pipe or a socket, and no file",
+}
 REFUSED = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOMEM,
                      errno.ENOSPC, errno.EDQUOT})  # fmt: skip
 """Errors of io_uring after which `auto` tries plain, which says itself if it is the directory that is at fault."""
@@ -137,6 +143,8 @@ class Disk:
                 then multiples of `block_size_bytes`.
             read_only: refuse writes.
             lock: hold it alone, until `close` or death. Waits for another holder, then TimeoutError.
+
+        Raises OSError, also for what is no file of its own: a symbolic link, a directory, a device or a pipe.
         """
         flags = (
             (lib.FBK_DISK_CREATE if create else 0)
@@ -145,7 +153,10 @@ class Disk:
             | (lib.FBK_DISK_LOCK if lock else 0)
         )
         name = os.fsencode(path)
-        return check(lib.fbk_disk_open(self.handle, name, flags), "open", os.fsdecode(name))
+        status = lib.fbk_disk_open(self.handle, name, flags)
+        if -status in _NO_FILE:
+            raise OSError(-status, _NO_FILE[-status], os.fsdecode(name))
+        return check(status, "open", os.fsdecode(name))
 
     def close(self, file: int) -> None:
         """Close a file handle; its lock is gone."""
@@ -216,10 +227,15 @@ class Disk:
         ]
 
     def read_file(self, path: Path) -> bytes:
-        """Return a whole file."""
+        """Return a whole file. Raises OSError, also for one of more than `FILE_BYTES_MAX`."""
         file = self.open(path, read_only=True)
         try:
-            return self.read(file, self.size(file))
+            size = self.size(file)
+            if size > FILE_BYTES_MAX:
+                raise OSError(
+                    errno.EFBIG, f"has {size:,} bytes, and such a file has {FILE_BYTES_MAX:,} at most", os.fspath(path)
+                )
+            return self.read(file, size)
         finally:
             self.close(file)
 

@@ -26,11 +26,16 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 asked for.
 """
 
+_PRIORITIES = {"debug": b"<7>", "info": b"<6>", "warning": b"<4>", "error": b"<3>"}
+"""Those of syslog. systemd's journal takes them off a line's beginning, so that `journalctl -p err` finds errors."""
+JOURNAL_STREAM = "JOURNAL_STREAM"
+"""systemd sets it for a service: device and inode of the stream that goes to the journal."""
 LEVEL_VARIABLE = "FASTBK_LOG_LEVEL"
 _LINE_BYTES_MAX = 16_384
 _bound: dict[str, object] = {}
 _style = "json"
 _level = LEVELS["info"]
+_has_priorities = False
 _also: list[Callable[[str, str, Mapping[str, object]], None]] = []
 
 
@@ -41,11 +46,23 @@ def configure(style: str | None = None, level: str | None = None) -> None:
         style: `json` or `text`; None: FASTBK_LOG_STYLE, else text on a terminal, JSON elsewhere.
         level: one of LEVELS; None: FASTBK_LOG_LEVEL, else `info`. An unknown word is `info`.
     """
-    global _style, _level
+    global _style, _level, _has_priorities
     style = style or os.environ.get("FASTBK_LOG_STYLE") or ("text" if os.isatty(2) else "json")
     level = level or os.environ.get(LEVEL_VARIABLE) or "info"
     _style = "text" if style == "text" else "json"
     _level = LEVELS.get(level, LEVELS["info"])
+    _has_priorities = _goes_to_journal()
+
+
+def _goes_to_journal() -> bool:
+    stream = os.environ.get(JOURNAL_STREAM)
+    if not stream:
+        return False
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"  # else somebody has redirected it since
 
 
 def level() -> str:
@@ -137,6 +154,8 @@ def write(level: str, event: str, values: dict[str, object]) -> None:
             "start": line[: _LINE_BYTES_MAX // 4].decode("utf-8", "replace"),
         }
         line = make(level, event, cut, time.time())
+    if _has_priorities:
+        line = b"".join(_PRIORITIES[level] + one for one in line.splitlines(keepends=True))
     try:
         os.write(2, line)
     except OSError:
@@ -162,6 +181,9 @@ def utc(now_s: float) -> str:
 
 
 LOG_INTERVAL_S = 10.0
+LIMITS_MAX = 100
+OTHERS = "others"
+"""Stands for the limits beyond LIMITS_MAX, whose names come from somewhere else, such as a library's reasons."""
 
 
 class LimitLog:
@@ -184,6 +206,8 @@ class LimitLog:
 
     def note(self, limit: str, count: int = 1, **values: object) -> None:
         """Count events of a limit; log them unless a line of the same limit was written just now."""
+        if limit not in self.counts and len(self.counts) >= LIMITS_MAX:
+            limit = OTHERS
         total = self.counts.get(limit, 0) + count
         self.counts[limit] = total
         now_s = self._clock()

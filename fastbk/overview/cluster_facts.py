@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 
+from fastbk.admin.cluster import uncloseable
 from fastbk.autorecovery.state import ClusterState
+from fastbk.meta.last_backup import backup_age_s
+from fastbk.meta.unfinished_recoveries import unfinished_recoveries
+from fastbk.model.health import OpenLedgerFacts
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.overview.values import CursorLag, Healing
 from fastbk.stream.client import Client
 from fastbk.stream.janitor.all_streams import all_streams
@@ -13,6 +19,8 @@ from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
 
 MARKS_MAX = 100_000
 """Marks are counted up to this."""
+UNCLOSEABLE_MAX = 10_000
+"""The same for ledgers that cannot be closed."""
 
 
 class HealingReader:
@@ -32,7 +40,7 @@ class HealingReader:
             lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
         )
         marked = 0
-        async for page in self._client.marks.pages(skips_damaged=True):
+        async for page in self._client.marks.pages():
             marked += len(page)
             if marked >= MARKS_MAX:
                 break
@@ -63,6 +71,25 @@ class HealingReader:
             size_bytes += max(0, bytes_now - bytes_then)
         took_s = now_s - before[0]
         return ledgers / took_s, size_bytes / took_s
+
+
+async def read_backup_age(client: Client) -> float:
+    """Return how old the newest backup of metadata is, in seconds. Raises MetadataUnavailable."""
+    return await client.call_store(lambda store: backup_age_s(store, time.time_ns() // 1_000_000))
+
+
+async def read_open_ledgers(client: Client) -> OpenLedgerFacts:
+    """Return which ledgers wait to be closed. Reads all ledgers' metadata while a bookie is away."""
+    unfinished = await client.call_store(unfinished_recoveries)
+    waiting: list[LedgerId] = []
+    away: set[BookieId] = set()
+    async with aclosing(uncloseable(client)) as found:
+        async for one in found:
+            away.update(one.away)
+            waiting.append(one.ledger_id)
+            if len(waiting) >= UNCLOSEABLE_MAX:
+                break
+    return OpenLedgerFacts(unfinished=tuple(unfinished), uncloseable=tuple(waiting), away=tuple(sorted(away)))
 
 
 class CursorReader:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastbk.errors import Error
+from fastbk.meta.api import VersionedLedger
 from fastbk.meta.records import VersionedRecord
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import STREAM_KEY
@@ -92,7 +93,7 @@ class LedgerFactsCache:
             return
         found = await self._client.call_store(lambda store: store.read_ledgers(wanted))
         ledgers = {
-            one: each.metadata for one, each in zip(wanted, found, strict=True) if each is not None
+            one: each.metadata for one, each in zip(wanted, found, strict=True) if isinstance(each, VersionedLedger)
         }
         streams = {
             one.custom[STREAM_KEY].decode(errors="replace") for one in ledgers.values() if STREAM_KEY in one.custom

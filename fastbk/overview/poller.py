@@ -13,9 +13,15 @@ from typing import Any, Self
 
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.meta.hold import read_hold
+from fastbk.model.health import NO_OPEN_LEDGERS, OpenLedgerFacts
 from fastbk.overview.background_value import BackgroundValue
 from fastbk.overview.bookie_history import NAMES, BookieHistory, BookieSample
-from fastbk.overview.cluster_facts import CursorReader, HealingReader
+from fastbk.overview.cluster_facts import (
+    CursorReader,
+    HealingReader,
+    read_backup_age,
+    read_open_ledgers,
+)
 from fastbk.overview.hot_ledgers import (
     CANDIDATES_MAX,
     SHOWN_MAX,
@@ -34,6 +40,8 @@ METADATA_TIMEOUT_S = 10.0
 BOOKIES_INTERVAL_S = 2.0
 IDENTITIES_INTERVAL_S = 10.0
 HEALING_INTERVAL_S = 5.0
+OPEN_LEDGERS_INTERVAL_S = 30.0
+OPEN_LEDGERS_TIMEOUT_S = 60.0
 CURSORS_INTERVAL_S = 30.0
 CURSORS_TIMEOUT_S = 60.0
 CURSORS_MAX = 200
@@ -51,6 +59,7 @@ class OverviewPoller:
         *,
         page_timeout_s: float = PAGE_TIMEOUT_S,
         cursors_max: int = CURSORS_MAX,
+        open_ledgers_timeout_s: float = OPEN_LEDGERS_TIMEOUT_S,
     ) -> None:
         """Nothing is read yet.
 
@@ -59,6 +68,7 @@ class OverviewPoller:
             metadata_uri: shown in overviews.
             page_timeout_s: for one page of a bookie, above 0.
             cursors_max: cursors whose backlog is read; 0: none, and streams are not read.
+            open_ledgers_timeout_s: to find ledgers that cannot be closed: while a bookie is away all are read.
         """
         self._uri = metadata_uri
         self._pages = PageReader(timeout_s=page_timeout_s, tls=client.config.tls)
@@ -97,11 +107,21 @@ class OverviewPoller:
         self._hold: BackgroundValue[str] = BackgroundValue(
             "hold", hold, "", interval_s=HEALING_INTERVAL_S, timeout_s=METADATA_TIMEOUT_S
         )
+        self._backup_age: BackgroundValue[float | None] = BackgroundValue(
+            "age of the last backup", lambda: read_backup_age(client), None,
+            interval_s=HEALING_INTERVAL_S, timeout_s=METADATA_TIMEOUT_S,
+        )  # fmt: skip
+        self._open_ledgers: BackgroundValue[OpenLedgerFacts] = BackgroundValue(
+            "ledgers that cannot be closed", lambda: read_open_ledgers(client), NO_OPEN_LEDGERS,
+            interval_s=OPEN_LEDGERS_INTERVAL_S, timeout_s=open_ledgers_timeout_s,
+        )  # fmt: skip
         self._values: list[BackgroundValue[Any]] = [
             self._bookies,
             self._identities,
             self._healing,
             self._hold,
+            self._backup_age,
+            self._open_ledgers,
         ]
         if cursors_max:
             self._values.append(self._cursors)
@@ -163,6 +183,8 @@ class OverviewPoller:
             self._healing.value,
             tuple(one.error for one in [*self._values, self._ledgers] if one.error),
             self._hold.value,
+            self._backup_age.value,
+            self._open_ledgers.value,
         )
 
     def _note_unregistered(self, listed: list[BookieRegistration], now_s: float) -> None:

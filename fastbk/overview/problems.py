@@ -16,6 +16,7 @@ FULL_SOON_S = 86_400.0
 USED_MUCH_RATIO = 0.7
 """Full within a day and used by so much: as the alert FastbkDiskNearlyFull."""
 SEVERITIES = {
+    Verdict.WELL: Severity.NOTE,
     Verdict.DEGRADED: Severity.WARN,
     Verdict.IN_DANGER: Severity.BAD,
     Verdict.DOWN: Severity.BAD,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from fastbk.model.health import (
+    NO_OPEN_LEDGERS,
     BookieFacts,
     ClusterFacts,
+    OpenLedgerFacts,
     Reason,
     Verdict,
     reasons_of_all,
@@ -225,6 +227,8 @@ class ClusterOverview:
         healing: None: not known yet.
         hold: why metadata is on hold, "" if it is not.
         errors: what could not be read, for people; the parts concerned are of an earlier poll, or empty.
+        backup_age_s: of the newest backup of metadata; infinite: none was taken; None: not known yet.
+        open_ledgers: ledgers that wait to be closed.
     """
 
     at_s: float
@@ -237,15 +241,17 @@ class ClusterOverview:
     healing: Healing | None = None
     errors: tuple[str, ...] = ()
     hold: str = ""
+    backup_age_s: float | None = None
+    open_ledgers: OpenLedgerFacts = NO_OPEN_LEDGERS
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """What speaks against the cluster, the worst first; empty: all is well."""
         healing = self.healing
-        facts = ClusterFacts(hold=self.hold)
+        facts = ClusterFacts(hold=self.hold, backup_age_s=self.backup_age_s, ledgers=self.open_ledgers)
         if healing is not None:
-            facts = ClusterFacts(
-                hold=self.hold,
+            facts = replace(
+                facts,
                 marked=healing.marked,
                 parked=healing.parked,
                 heals=healing.enabled,

@@ -107,9 +107,11 @@ class PollOptions:
         wait_s: the whole poll, and each wait at a bookie; at most 60.
         grace_s: how long the bookie that is to bring the entry waits alone; and, when others prove later that the LAC
             is at the position, how long the entry itself may still take to come.
+        is_quiet: the poll before had no news, so news is not near: all members are asked at once.
         pacing: of the requests beyond their wait, and of asking again those that fail.
     """
 
-    wait_s: float = 1.0
+    wait_s: float = 30.0
     grace_s: float = 0.005
+    is_quiet: bool = False
     pacing: Pacing = field(default_factory=Pacing)

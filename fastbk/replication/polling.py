@@ -6,12 +6,17 @@ something that helps nothing, or brought nothing for a grace, all members of the
 within one round trip from whichever has it first: a slow, silent or lost one delays nothing by more than the grace.
 The others prove the LAC with their newest entry. The entry is handed out only once some digest proves a LAC that
 covers it; a bookie that answers but proves nothing yet is asked for its newest entry at once. A member that answers
-without news is asked again, one that fails after a pause.
+without news is asked again.
+
+A request that waits is silent, so its silence proves nothing. A member that has failed is asked after a pause, and only
+to wait for `pacing.pause_max_s`, until it has answered well once. So it is known within `pacing.give_up_s` that none is
+there any more, however long the poll is.
 
 For the driver: `PollLac(ledger_id, metadata, position, options, order)` is an ordinary procedure with value `LacNews`.
 It ends when the LAC has reached `position`, when the ledger was closed, or after `wait_s` without either, once some
-member has said that it has no news (that is no error: poll again). Raises NotEnoughBookies (or DigestMismatch) when
-until then, and for `pacing.give_up_s` at least, none gave a valid answer. Call `metadata_changed(metadata, now_s)`
+member has said that it has no news (that is no error: poll again). An idle poll costs one request of each member. It
+raises NotEnoughBookies (or DigestMismatch) when all members failed and none answered well for `pacing.give_up_s`, and
+when none answered at the end of its wait. Call `metadata_changed(metadata, now_s)`
 whenever a watch brings other metadata while it runs, and take the actions: members that left are let go, new ones
 asked, a close ends it. It asks for ReadLac and Sleep only.
 """
@@ -31,6 +36,10 @@ from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 
 __all__ = ["LacNews", "Order", "PollLac", "PollOptions", "unordered"]
+
+
+LATE_S = 0.1
+"""An answer at the end of a wait may come so late without a timer's waking up for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,8 @@ class PollLac(Procedure[LacNews]):
         # The pause before all are asked, and when they were.
         self._alone: int | None = None
         self._spread_s: float | None = None
+        # Runs while all members fail.
+        self._failing: int | None = None
         self._replicas = Replicas()
         # What is under way for each member: a request, or the pause before the next.
         self._waiting: dict[BookieId, int] = {}
@@ -101,9 +112,12 @@ class PollLac(Procedure[LacNews]):
         """Ask the carrier, unless there is nothing to wait for."""
         options = self._options
         self._end_s = now_s + options.wait_s
-        alone_s = min(options.grace_s, options.wait_s)
-        self._alone = self._sleep(alone_s, self._spread)
+        if not options.is_quiet:
+            alone_s = min(options.grace_s, options.wait_s)
+            self._alone = self._sleep(alone_s, self._spread)
         self._check_metadata(now_s)
+        if options.is_quiet and not self.is_finished:
+            self._spread(now_s)
 
     def metadata_changed(self, metadata: LedgerMetadata, now_s: float) -> None:
         """Take newer metadata; then take the actions."""
@@ -128,6 +142,8 @@ class PollLac(Procedure[LacNews]):
         if self._carrier is None or self._carrier not in ensemble:
             self._carrier = self._choose_carrier()
             self._has_carried = False
+        if any(one not in self._replicas.said for one in ensemble):
+            self._stop_failing()
         for bookie_id in (self._carrier,) if self._spread_s is None else ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
@@ -139,9 +155,10 @@ class PollLac(Procedure[LacNews]):
         self._spread_s = now_s
         if self._alone is not None:
             self._withdraw(self._alone)
-        # Only now can there be any talk of its end: that of a poll which the carrier ends is never near.
+        # Only now can there be any talk of its end: that of a poll which the carrier ends is never near. Members that
+        # wait end it by their answers, so this is for those that are silent.
         left_s = max(0.0, self._end_s - now_s)
-        self._sleep(left_s, self._time_is_over)
+        self._sleep(left_s + LATE_S, self._time_is_over)
         for bookie_id in self._metadata.fragments[-1].ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
@@ -158,10 +175,27 @@ class PollLac(Procedure[LacNews]):
             return
         # Those that waited as long as they were asked to are about to answer.
         self._is_over = True
-        left_s = max(
-            self._options.pacing.pause_min_s, self._options.pacing.give_up_s - self._options.wait_s
-        )
+        pacing = self._options.pacing
+        left_s = max(pacing.request_timeout_s, pacing.give_up_s - self._options.wait_s)
         self._sleep(left_s, self._give_up)
+
+    def _failed(self) -> None:
+        """Begin to count when the last member has failed."""
+        ensemble = self._metadata.fragments[-1].ensemble
+        if self._failing is None and all(one in self._replicas.said for one in ensemble):
+            self._failing = self._sleep(self._options.pacing.give_up_s, self._give_up)
+
+    def _answered_well(self, bookie_id: BookieId, *, had_failed: bool) -> None:
+        self._is_heard = True
+        self._replicas.forget([bookie_id])
+        if had_failed:
+            self._pauses.pop(bookie_id, None)
+        self._stop_failing()
+
+    def _stop_failing(self) -> None:
+        if self._failing is not None:
+            self._withdraw(self._failing)
+            self._failing = None
 
     def _give_up(self, now_s: float) -> None:
         for bookie_id in self._waiting:
@@ -178,6 +212,8 @@ class PollLac(Procedure[LacNews]):
     def _wait_at(self, bookie_id: BookieId, now_s: float, *, is_proof: bool = False) -> None:
         """Ask a member to wait; `is_proof`: for what it has now, its newest entry."""
         wait_s = 0.0 if is_proof else max(0.0, self._end_s - now_s)
+        if bookie_id in self._replicas.said:
+            wait_s = min(wait_s, self._options.pacing.pause_max_s)
         is_carrier = bookie_id == self._carrier and not is_proof and self._entry is None
         request = ReadLac(self._position - 1, wait_s, piggyback=is_carrier)
         timeout_s = wait_s + self._options.pacing.request_timeout_s
@@ -192,6 +228,7 @@ class PollLac(Procedure[LacNews]):
         self, bookie_id: BookieId, is_carrier: bool, outcome: Outcome, now_s: float
     ) -> None:
         is_valid = False
+        had_failed = bookie_id in self._replicas.said
         if isinstance(outcome, Reply):
             self._fenced = self._fenced or outcome.fenced
             self._lac = max([self._lac, *outcome.lacs])
@@ -207,11 +244,12 @@ class PollLac(Procedure[LacNews]):
             self._fail(self._replicas.closed, now_s)
             return
         if is_valid:
-            self._is_heard = True
-            self._replicas.forget([bookie_id])
+            self._answered_well(bookie_id, had_failed=had_failed)
+        # A bookie counts whole milliseconds: one that has waited to the end may answer just before it.
+        is_over = self._is_over or now_s >= self._end_s - self._options.grace_s
         if self._lac >= self._position:
             self._reached(now_s)
-        elif self._is_over and is_valid:
+        elif is_over and is_valid and self._spread_s is not None:
             self._news(self._lac, now_s)
         elif is_carrier and self._entry is not None:
             # The entry came, and what proves that it is acknowledged can only be a newer one.
@@ -219,6 +257,8 @@ class PollLac(Procedure[LacNews]):
         else:
             self._rest(bookie_id, is_valid, now_s)
             self._spread(now_s)
+            if not is_valid:
+                self._failed()
 
     def _rest(self, bookie_id: BookieId, is_valid: bool, now_s: float) -> None:
         """Ask again after a pause: a bookie may answer at once and without news, while the ledger is fenced for one."""

@@ -8,14 +8,15 @@ writes behind its back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.errors import StorageError
-from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, tighten
+from fastbk.errors import ConfigError, StorageError
+from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, open_found, tighten
 from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:
@@ -124,6 +125,17 @@ def disk_bytes(directories: Iterable[str]) -> tuple[int, int]:
     return free_bytes, used_bytes + free_bytes
 
 
+_OWNER = "The bookie's user has to own it, and to be let through the folders above it"
+_NEXT_STEPS = {
+    errno.EROFS: (
+        "If a systemd unit starts the bookie, a drop-in has to name the directory: ReadWritePaths= (docs/systemd.md)."
+        " Otherwise its file system is mounted read-only, by an operator or by the kernel after an error (`dmesg`)"
+    ),
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+}
+
+
 def _lock(directory: Path, deadline_s: float) -> DirectoryLock:
     while True:
         lock = _open(directory)
@@ -152,7 +164,11 @@ def _open(directory: Path) -> DirectoryLock:
         descriptor, is_new = _open_file(directory / LOCK_NAME)
     except OSError as error:
         DirectoryLock(directory, -1, made).take_back()
-        raise StorageError(f"{directory}: cannot be used: {error.strerror}") from error
+        is_no_file = error.errno in (errno.ELOOP, errno.EISDIR, errno.EMEDIUMTYPE)
+        text = f"{error.filename if is_no_file else directory}: cannot be used: {error.strerror}"
+        if next_step := _NEXT_STEPS.get(error.errno or 0):
+            raise ConfigError(f"{text}. {next_step}") from error  # starting again does not change it
+        raise StorageError(text) from error
     return DirectoryLock(directory, descriptor, made, is_new=is_new)
 
 
@@ -166,6 +182,7 @@ def _open_file(path: Path) -> tuple[int, bool]:
         except FileExistsError:
             # It may have been taken back by now.
             with contextlib.suppress(FileNotFoundError):
+                os.close(open_found(path))  # raises for a pipe, a device or a link
                 return os.open(path, flags), False
 
 

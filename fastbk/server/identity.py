@@ -23,6 +23,7 @@ import msgspec
 from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, all_ledgers
 from fastbk.meta.hold import check_not_held
+from fastbk.meta.records import BadRecord
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
@@ -207,10 +208,15 @@ def ledgers_of(
     """Return the ids of all ledgers that name this bookie in any fragment, ascending. Reads the metadata of all.
 
     `or_in_recovery`: those, too, that are being recovered. A recoverer gives copies to bookies that metadata names with
-    the close only; one that lost its data meanwhile would say "no" of what it is then named for (INV-X4).
+    the close only; one that lost its data meanwhile would say "no" of what it is then named for (INV-X4). And those
+    whose metadata nobody can read, which may name the bookie.
     """
     found = []
     for ledger_id, read in all_ledgers(store):
+        if isinstance(read, BadRecord):
+            if or_in_recovery:
+                found.append(ledger_id)
+            continue
         metadata = read.metadata
         is_taken_over = or_in_recovery and metadata.state is LedgerState.IN_RECOVERY
         if is_taken_over or any(bookie_id in one.ensemble for one in metadata.fragments):

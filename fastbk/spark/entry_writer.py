@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fastbk.arrow.schemas import HEADERS
 from fastbk.client.sync_writer import LedgerWriter
-from fastbk.errors import BufferFull, ConfigError, RecordTooLarge
+from fastbk.errors import BufferFull, ConfigError, ProtocolError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
 from fastbk.native.stream_gather import Column, Table
 from fastbk.stream.chain.segment_contents import IndexBuilder
@@ -34,18 +34,19 @@ class Columns:
 def table_of(batch: pa.RecordBatch, columns: Columns) -> Table:
     """Return a batch's rows as C takes them, without copies where the types are Spark's own. One row at least.
 
-    Raises ConfigError for a value that is null, and for headers that are null or have a null name.
+    Raises ConfigError for a value that is null, and for headers that are null or have a null name; ProtocolError for a
+    batch whose buffers are not what its columns say.
     """
-    values = _item_array(batch.column(columns.value))
+    values = _item_array(_checked(batch, columns.value))
     if values.null_count:
         raise ConfigError(
             f"column {columns.value} has {values.null_count} nulls, and a record has a value: leave those rows out,"
             f' as by .where("{columns.value} is not null")'
         )
-    keys = None if columns.key is None else _column(_item_array(batch.column(columns.key)))
+    keys = None if columns.key is None else _column(_item_array(_checked(batch, columns.key)))
     if columns.headers is None:
         return Table(_column(values), keys)
-    lists = batch.column(columns.headers)
+    lists = _checked(batch, columns.headers)
     if lists.type != HEADERS:
         lists = lists.cast(HEADERS)
     if len(lists.values) == 0:
@@ -58,9 +59,28 @@ def table_of(batch: pa.RecordBatch, columns: Columns) -> Table:
     return Table(_column(values), keys, headers, _column(names), _column(header_values))
 
 
+def _checked(batch: pa.RecordBatch, name: str) -> Any:  # noqa: ANN401 -- pyarrow has no types
+    """Return a column whose memory may be read. Raises ProtocolError.
+
+    Arrow believes what a sender says of lengths and offsets. C checks each offset of values and keys again; what Arrow
+    itself goes through, and names of headers, which have to be text, are checked whole.
+    """
+    array = batch.column(name)
+    try:
+        array.validate(full=not _is_plain(array.type))
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"column {name} of a batch of {batch.num_rows} rows makes no sense: {error}") from error
+    return array
+
+
+def _is_plain(kind: Any) -> bool:  # noqa: ANN401 -- pyarrow has no types
+    """Return whether a column's items are taken as they lie there: binary or string with 32-bit offsets."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind))
+
+
 def _item_array(array: Any) -> Any:  # noqa: ANN401 -- pyarrow has no types
     """Return an array of binary or string with 32-bit offsets."""
-    if pa.types.is_binary(array.type) or pa.types.is_string(array.type):
+    if _is_plain(array.type):
         return array
     return array.cast(pa.binary())
 

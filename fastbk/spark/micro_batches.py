@@ -6,8 +6,10 @@ into one of records by what they have had on average. The checkpoint says where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,13 +23,17 @@ from pyspark.sql.streaming.datasource import (
 
 from fastbk.errors import ConfigError
 from fastbk.observe.library_log import LibraryLog
-from fastbk.spark.offset_resolver import Cluster, Now
+from fastbk.retry import jittered
+from fastbk.spark.offset_resolver import AGAIN_S, Cluster, Now
 from fastbk.spark.offsets import At, Offsets, advanced, parse, renamed, shares
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.partition_reader import read_part
 from fastbk.spark.partitions import Parts
 from fastbk.spark.splits import amount
 from fastbk.spark.worker_client import in_parallel
+
+BEYOND_LOOKS = 3
+"""So often a place behind the end is looked for before it is said that it is none."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -73,9 +79,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return where the next batch ends; `start` itself where nothing has come."""
-        began = self._began = self._parsed(start)
-        self._publish(began)
-        return self._cluster.patiently(lambda: self._next(began, limit)).to_json()
+        began = self._parsed(start)
+        end = self._cluster.patiently(lambda: self._next(began, limit))
+        # Not before the places were looked at: records before them may be deleted once they are published.
+        self._publish(self._began or began)
+        return end.to_json()
 
     def _parsed(self, found: Mapping[str, object]) -> Offsets:
         """Return the checkpoint's offsets. Raises ConfigError for those of ledgers where streams are read, and back."""
@@ -92,7 +100,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._target if self._target is not None else self._latest()
         self._seen = end
         end = self._going_on(began, end)
-        began = renamed(began, end)
+        began = self._began = self._reached(renamed(began, end), end)
+        end = advanced(began, end)
         if self._options.reads_ledgers:
             self._planned = self._limited_ledgers(began, end, limit)
         else:
@@ -135,18 +144,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         streams = dict(end.streams)
         paths = {at.stream_id: path for path, at in end.streams.items()}
+        others = {path: at for path, at in start.streams.items() if at.stream_id not in paths}
+        nows = self._cluster.nows(others, missing_ok=True) if others else {}
         for path, at in start.streams.items():
-            if at.stream_id in paths:
+            if path not in others:
                 known = streams[paths[at.stream_id]]
                 streams[paths[at.stream_id]] = replace(known, began=at.began)
                 continue
-            now = self._cluster.now_if_any(path)
+            now = nows.get(path)
             if now is not None and now.end.stream_id == at.stream_id:
                 streams.setdefault(path, at)
             else:
                 self._cluster.checked(now, path, at)
-        found = Offsets(streams, end.ledgers)
-        return advanced(renamed(start, found), found)
+        return Offsets(streams, end.ledgers)
+
+    def _reached(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return `start`, with the end for places that no query can have reached. Raises DataLost with failOnDataLoss.
+
+        A place that bookies only do not know of just now, or a metadata server, stays.
+        """
+        behind = {
+            path: at
+            for path, at in start.streams.items()
+            if (known := end.streams.get(path)) is not None
+            and known.stream_id == at.stream_id
+            and known.dlsn < at.dlsn
+        }
+        streams, ledgers = dict(start.streams), dict(start.ledgers)
+        for path, now in (self._cluster.nows_of(behind) if behind else {}).items():
+            at = behind[path]
+            if now.end.dlsn < at.dlsn and _is_beyond(partial(self._cluster.is_beyond, now, at)):
+                self._cluster.beyond(f"the stream {path}", at.dlsn, now.end.dlsn)
+                streams[path] = end.streams[path]
+        for one, entry in start.ledgers.items():
+            known_end = end.ledgers.get(one, entry)
+            ask = partial(self._cluster.is_beyond_ledger, one, entry)
+            if known_end < entry and _is_beyond(ask):
+                self._cluster.beyond(f"ledger {one}", entry, known_end)
+                ledgers[one] = known_end
+        return Offsets(streams, ledgers)
 
     # --- limits --------------------------------------------------------------------------------------------------
 
@@ -184,6 +220,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = now.beginning()
             if known is not None:
                 first = self._cluster.checked(now, path, known) or first
+            if at.seq <= first.seq and first.dlsn < at.dlsn:
+                # The number is not that of the place; the limit would let everything pass.
+                first = replace(first, seq=min(first.seq, self._cluster.seq_of(now, first.dlsn)))
             begins[path] = first, now
             backlogs[path] = max(at.seq - first.seq, 0)
         total = sum(backlogs.values())
@@ -198,6 +237,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def place(path: str) -> At:
             first, now = begins[path]
+            found = self._cluster.find_seq(now, first, first.seq + allowed[path])
+            if found.dlsn > first.dlsn:
+                return found
+            # The number is not that of the place: a query that went by it would never go on.
+            first = replace(first, seq=self._cluster.seq_of(now, first.dlsn))
             return self._cluster.find_seq(now, first, first.seq + allowed[path])
 
         for path, at in zip(cut, in_parallel(place, cut), strict=True):
@@ -245,6 +289,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._progress is None:
                 self._progress = Progress(self._cluster, self._options.reader_name)
             self._progress.publish(done)
+
+
+def _is_beyond(ask: Callable[[], bool]) -> bool:
+    """Ask again for a moment: a metadata server may be behind the one that was asked before."""
+    for _ in range(BEYOND_LOOKS - 1):
+        if not ask():
+            return False
+        time.sleep(jittered(AGAIN_S))
+    return ask()
 
 
 BY = {"by": "spark"}

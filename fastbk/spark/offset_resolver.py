@@ -44,6 +44,7 @@ _log = LibraryLog("fastbk.spark")
 CHOICE = (
     'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
 )
+ALLOWED = "failOnDataLoss is false"
 AGAIN_S = 0.5
 RETRIES = 3
 AGED_MAX = 100
@@ -279,6 +280,56 @@ class Cluster:
             return At(max(now.first.dlsn, start.dlsn), now.first.seq, start.stream_id, start.began)
         # Behind the last record of a segment that is gone is where the next one begins.
         return At(max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began)
+
+    def is_beyond(self, now: Now, at: At) -> bool:
+        """Return whether a place that is behind the end, as bookies tell it now, is one that no query has reached.
+
+        In an open segment bookies that answer now may know of less than those that answered before. What was read
+        then is there, though: the entry before the place is asked for, acknowledged or not.
+        """
+        segment, entry, slot = at.dlsn
+        found = [one for one in now.stream.segments(segment) if one.number == segment]
+        if not found:
+            return True
+        last = entry if slot else entry - 1
+        if not found[0].is_open:
+            return last > found[0].last_entry_id
+        return last >= 0 and self._is_missing(found[0].ledger_id, last, None, b"")
+
+    def is_beyond_ledger(self, ledger_id: int, behind: int) -> bool:
+        """Return the same of a ledger: whether entry `behind` - 1 was never there."""
+        return self._is_missing(ledger_id, behind - 1, self.options.digest, self.options.password)
+
+    def _is_missing(
+        self, ledger_id: int, entry_id: int, digest: str | None, password: bytes
+    ) -> bool:
+        """Raises NotEnoughBookies where nobody can tell."""
+        try:
+            with self.client.open_ledger(ledger_id, False, digest, password) as reader:
+                if reader.is_closed:
+                    return entry_id > reader.metadata.last_entry_id
+                return not reader.read_unconfirmed(entry_id, entry_id)
+        except (NoSuchLedger, NoSuchEntry):
+            return True
+
+    def beyond(self, what: str, place: object, end: object) -> None:
+        """Raise DataLost for a place behind the end, unless that may be.
+
+        Records that come would be passed by in silence until the place is reached.
+        """
+        said = f"{what} was read up to {place}, and ends at {end} now: it lost records since, or the checkpoint is of"
+        if self.options.fail_on_data_loss:
+            raise DataLost(f"{said} another one, or was changed: {CHOICE}")
+        _log.warning("spark.place_beyond_end", what=what, place=str(place), end=str(end), reason=ALLOWED)
+
+    def seq_of(self, now: Now, dlsn: DLSN) -> int:
+        """Return the number of the first record that is not before a position; the end's behind the end."""
+        if dlsn >= now.end.dlsn:
+            return now.end.seq
+        try:
+            return self._seq_of(now, dlsn)
+        except (DataLost, NoSuchLedger):
+            return self._next_segment(now, dlsn).seq
 
     def oldest_ms(self, done: Offsets, waiting: Mapping[str, int]) -> int:
         """Return how many milliseconds old the oldest record is that waits behind `done`; `waiting`: how many in each.

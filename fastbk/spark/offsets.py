@@ -4,15 +4,21 @@
     {"ledgers": {"7": "1000"}}
 
 Everything before it was read. Numbers of 64 bits are text, so that no reader of JSON rounds them.
+
+A checkpoint is a file that others may have changed, and options come from anywhere. So each field is
+checked here, and a name that is not known is an error: whoever wrote it meant something by it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from fastbk.errors import ConfigError
+from fastbk.printable_text import printable, printable_json
+from fastbk.stream.paths import split_path, split_stream_path
 from fastbk.stream.positions import DLSN
 
 EXAMPLE = '{"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}, for ledgers {"7": 1000}'
@@ -23,6 +29,10 @@ _PLACE = {"segment", "entry", "slot", "seq", "id", "began"}
 """Fields of a stream's place, as options name it or Spark shows it."""
 _REPORTED = {"batch", "behind"}
 """What Spark's reports show beside places."""
+_KINDS = {"streams", "ledgers"}
+_STREAM_ID = re.compile("[0-9A-Za-z_-]{1,64}")
+"""It becomes part of a path of metadata."""
+_SHOWN_MAX = 200
 
 Edge: TypeAlias = Literal["earliest", "latest"]
 
@@ -71,20 +81,45 @@ def _put(at: At) -> dict[str, object]:
 
 def parse(found: Mapping[str, object]) -> Offsets:
     """Return the offsets that `to_json` wrote. Raises ConfigError for any others."""
+    if len(found) != 1 or not _KINDS.issuperset(found):
+        raise ConfigError(
+            f"the checkpoint's offsets are none of this version of fastbk: {_shown(found)}; go on with the version"
+            ' that wrote them, or begin anew with another .option("checkpointLocation", ...)'
+        )
     streams = {path: _get(path, one) for path, one in _object(found.get("streams", {})).items()}
     ledgers = {_number(one): _number(at) for one, at in _object(found.get("ledgers", {})).items()}
     return Offsets(streams, ledgers)
 
 
 def _get(path: str, found: object) -> At:
+    try:
+        split_path(path)
+        split_stream_path(path)
+    except ConfigError as error:
+        raise ConfigError(f"the checkpoint's offsets name a stream that cannot be: {error}") from error
     fields = _object(found)
-    stream_id, began = fields.get("id"), fields.get("began")
-    if not isinstance(stream_id, str) or not (began is None or isinstance(began, str)):
-        raise ConfigError(f"the checkpoint's offset of {path} is none of fastbk's: {found}")
-    dlsn = _dlsn(fields)
-    return At(
-        dlsn, _number(fields.get("seq")), stream_id, None if began is None else DLSN.parse(began)
+    stream_id, text = fields.get("id"), fields.get("began")
+    is_known = isinstance(stream_id, str) and _STREAM_ID.fullmatch(stream_id) and _PLACE.issuperset(fields)
+    if not is_known or not (text is None or isinstance(text, str)):
+        raise _not_ours(path, found)
+    dlsn, began = _dlsn(fields), None if text is None else DLSN.parse(text)
+    if began is not None and began > dlsn:
+        raise _not_ours(path, found)  # all before it would count as read
+    return At(dlsn, _number(fields.get("seq")), str(stream_id), began)
+
+
+def _not_ours(path: str, found: object) -> ConfigError:
+    return ConfigError(
+        f"the checkpoint's offset of {printable(path, _SHOWN_MAX)} is none of fastbk's: {_shown(found)}"
     )
+
+
+def _shown(found: object) -> str:
+    """Return the beginning of what was given, as JSON of one line: it may be deep, and megabytes."""
+    if isinstance(found, float):
+        return repr(found)
+    text = printable_json(found).decode()
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +158,11 @@ def _place(found: object) -> DLSN | int | Edge:
     unknown = sorted(set(fields) - _PLACE)
     if unknown and all(name.isdigit() for name in fields):
         raise ConfigError(
-            f"offsets by partition, as Kafka's connector takes them ({unknown[0]!r}): a stream has one partition; write"
-            ' its sequence number as {"shop/orders": {"seq": 23}}'
+            f"offsets by partition, as Kafka's connector takes them ({_shown(unknown[0])}): a stream has one partition;"
+            ' write its sequence number as {"shop/orders": {"seq": 23}}'
         )
     if unknown:
-        raise ConfigError(f"the offset of a stream has no field {unknown[0]!r}; write {EXAMPLE}")
+        raise ConfigError(f"the offset of a stream has no field {_shown(unknown[0])}; write {EXAMPLE}")
     return _number(fields["seq"]) if set(fields) - {"id"} == {"seq"} else _dlsn(fields)
 
 
@@ -144,7 +179,7 @@ def _dlsn(fields: Mapping[str, object]) -> DLSN:
 
 def _object(found: object) -> Mapping[str, object]:
     if not isinstance(found, dict):
-        raise ConfigError(f"{found!r} is not an offset; write {EXAMPLE}")
+        raise ConfigError(f"{_shown(found)} is not an offset; write {EXAMPLE}")
     return found
 
 
@@ -152,7 +187,7 @@ def _number(found: object) -> int:
     if isinstance(found, str) and len(found) <= _DIGITS_MAX and found.isascii() and found.isdigit():
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
-        raise ConfigError(f"{found!r} is not a number of an offset; write {EXAMPLE}")
+        raise ConfigError(f"{_shown(found)} is not a number of an offset; write {EXAMPLE}")
     return found
 
 

@@ -13,11 +13,16 @@ from datetime import UTC, datetime, timedelta
 from fastbk.client.config import ClientOptions
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE
+from fastbk.printable_text import printable
 from fastbk.spark.offsets import EXAMPLE
+from fastbk.spark.splits import PARTS_MAX
 from fastbk.stream.paths import split_path, split_stream_path
 from fastbk.units import parse_duration_us, parse_size
 
 LEDGERS_MAX = 100_000
+ROWS_MAX = 10_000_000
+"""Of a batch of rows: what holds them counts with 32 bits."""
+_SHOWN_MAX = 200
 _DIGITS_MAX = 19
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -70,7 +75,7 @@ _KAFKAS = {"kafka.bootstrap.servers": "metadata", "topic": "stream", "assign": "
 def wrong(option: Option, value: str, why: str) -> ConfigError:
     """Return the error of a value that an option does not take."""
     return ConfigError(
-        f'{option.name}: {why}: "{value}"; write .option("{option.name}", "{option.example}")'
+        f'{option.name}: {why}: "{printable(value, _SHOWN_MAX)}"; write .option("{option.name}", "{option.example}")'
     )
 
 
@@ -96,6 +101,7 @@ def known(given: Mapping[str, str], table: Sequence[Option], use: str) -> dict[s
 
 def _unknown(name: str, table: Sequence[Option], use: str) -> ConfigError:
     """Return what is said of a name that is not in the table: where it belongs, or what was meant."""
+    name = printable(name, _SHOWN_MAX)
     lower = name.lower()
     for one in (*BATCH, *STREAMING):
         if lower in (known_as.lower() for known_as in (one.name, *one.aliases)):
@@ -143,13 +149,17 @@ class Values:
             raise self.error(name, "neither true nor false")
         return value.lower() == "true"
 
-    def number(self, name: str, default: int | None = None) -> int | None:
-        """Return a number of 1 or more. Raises ConfigError."""
+    def number(
+        self, name: str, default: int | None = None, most: int = (1 << 62) - 1
+    ) -> int | None:
+        """Return a number from 1 to `most`. Raises ConfigError."""
         value = self._found.get(name)
         if value is None:
             return default
-        if not (_is_whole(value) and 1 <= int(value) < 1 << 62):
+        if not (_is_whole(value) and int(value) >= 1):
             raise self.error(name, "no whole number of 1 or more")
+        if int(value) > most:
+            raise self.error(name, f"more than {most}")
         return int(value)
 
     def number_or_0(self, name: str, most: int) -> int | None:
@@ -294,9 +304,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         values.flag("failOnDataLoss", True),
         values.flag("includeHeaders", False),
         values.flag("payload", True),
-        values.number("minPartitions", 1) or 1,
+        values.number("minPartitions", 1, PARTS_MAX) or 1,
         values.size("targetPartitionBytes", 64 << 20) or 1,
-        values.number("rowsPerBatch", 8192) or 1,
+        values.number("rowsPerBatch", 8192, ROWS_MAX) or 1,
         values.text("ledgerDigest"),
         (values.text("ledgerPassword") or "").encode(),
         values.flag("filterPushdown", False),
@@ -380,9 +390,9 @@ def _edge(values: Values, side: str, default: str) -> str | Mapping[str, object]
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object of JSON. Raises ValueError where a name comes twice: nobody knows which one is meant."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} is there twice")
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{printable(name, _SHOWN_MAX)} is there twice")
+        found[name] = value
     return found

@@ -18,13 +18,12 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
-from fastbk.spark.offset_resolver import CHOICE, Cluster
+from fastbk.spark.offset_resolver import ALLOWED, CHOICE, Cluster
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.schemas import arrow_schema
 from fastbk.stream.positions import DLSN
 
 _log = LibraryLog("fastbk.spark")
-_ALLOWED = "failOnDataLoss is false"
 _GONE = (PositionTruncated, DataLost, NoSuchEntry, NoSuchLedger, DigestMismatch, StreamNotFound)
 
 
@@ -80,13 +79,13 @@ def _stream(options: ReadOptions, part: StreamPart) -> Iterator[pa.RecordBatch]:
             rows_max=options.rows_max,
             skip_gaps=not options.fail_on_data_loss,
             on_gap=lambda gap: _log.warning(
-                "spark.gap_skipped", stream=part.path, gap=str(gap), reason=_ALLOWED
+                "spark.gap_skipped", stream=part.path, gap=str(gap), reason=ALLOWED
             ),
         )
     except StreamNotFound:
         if options.fail_on_data_loss:
             raise
-        _log.warning("spark.deleted_stream_skipped", stream=part.path, reason=_ALLOWED)
+        _log.warning("spark.deleted_stream_skipped", stream=part.path, reason=ALLOWED)
 
 
 def _ledger(options: ReadOptions, part: LedgerPart) -> Iterator[pa.RecordBatch]:
@@ -105,4 +104,4 @@ def _ledger(options: ReadOptions, part: LedgerPart) -> Iterator[pa.RecordBatch]:
     except NoSuchLedger:
         if options.fail_on_data_loss:
             raise
-        _log.warning("spark.deleted_ledger_skipped", ledger_id=part.ledger_id, reason=_ALLOWED)
+        _log.warning("spark.deleted_ledger_skipped", ledger_id=part.ledger_id, reason=ALLOWED)

@@ -11,6 +11,8 @@ from fastbk.spark.offsets import Offsets
 from fastbk.stream.positions import DLSN, to_us
 from fastbk.stream.reader.search import SegmentInfo
 
+PARTS_MAX = 100_000
+"""Of a batch, about: each is a task of Spark's, and its driver holds all of them."""
 RECORD_BYTES = 1024
 """What a record is taken to have where nothing is known of any."""
 
@@ -160,8 +162,11 @@ def _record_bytes(segments: Sequence[SegmentInfo]) -> float:
 
 
 def part_bytes_of(total_bytes: int, parts_min: int, part_bytes: int) -> int:
-    """Return how large parts are to be so that there are about `parts_min` of them, and none is above `part_bytes`."""
-    return max(1, min(part_bytes, -(-total_bytes // parts_min)))
+    """Return how large parts are to be so that there are about `parts_min` of them, and none is above `part_bytes`.
+
+    Where that would make more than `PARTS_MAX`, they are larger.
+    """
+    return max(1, min(part_bytes, -(-total_bytes // parts_min)), -(-total_bytes // PARTS_MAX))
 
 
 def plan_entries(

@@ -16,6 +16,7 @@ import msgspec
 
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT, shard_of
+from fastbk.printable_text import printable
 from fastbk.storage.small_files import SealedFile
 
 if TYPE_CHECKING:
@@ -90,13 +91,14 @@ def _check(identity: Identity, name: str) -> None:
         number = 0
     if (
         identity.role not in ROLES
-        or number <= 0
+        or not 0 < number < 1 << 64
         or identity.starts < 0
         or not is_map(identity.shards, identity.pairs)
         or not 0 <= identity.pair < identity.pairs
     ):
         raise CorruptDataError(
-            f"{name}: role {identity.role!r}, incarnation {identity.incarnation!r}, pair {identity.pair} of"
+            f"{name}: role {printable(identity.role, 80)!r}, incarnation"
+            f" {printable(identity.incarnation, 80)!r}, pair {identity.pair} of"
             f" {identity.pairs}"
         )
 

@@ -111,6 +111,8 @@ def judge(
     for each in found:
         if each.identity is not None:
             _check_own(bookie_id, each, each.identity)
+    if known is not None and accept_data_loss:
+        _check_nothing_left(bookie_id, found, known)
     _check_alike(found)
     if known is not None:
         return _judge_known(bookie_id, found, known, expand=expand)
@@ -141,6 +143,20 @@ def _is_lost(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBook
         return False
     alive = [one for one in identities if one.incarnation_number == known.incarnation]
     return len(alive) < len(found)
+
+
+def _check_nothing_left(bookie_id: str, found: Sequence[DirectoryContent], known: KnownBookie) -> None:
+    """Say what keeps a start from accepting the loss, where part of the data is there and part of it is not."""
+    if all(each.identity and each.identity.incarnation_number == known.incarnation for each in found):
+        return  # all of it is there: there is no loss, and the other rules judge
+    left = [(each.directory, [*each.data, *([NAME] if each.identity else [])]) for each in found]
+    if any(names for _, names in left):
+        named = "; ".join(f"{directory} holds {_some(names)}" for directory, names in left if names)
+        raise IdentityError(
+            f"the loss of bookie {bookie_id!r}'s data is accepted only where nothing of it is left, but {named}."
+            " If that is to go, move it aside and start again with --accept-data-loss. Otherwise mount or restore"
+            " what is missing, and start without the option"
+        )
 
 
 def _check_cookie(bookie_id: str, found: DirectoryContent, instance_id: str, *, is_known: bool) -> None:

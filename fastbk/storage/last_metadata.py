@@ -25,6 +25,7 @@ from fastbk.durable_files import replaced
 from fastbk.model.id_ranges import IdRanges
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
+from fastbk.private_files import open_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -62,7 +63,7 @@ def records(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
     Raises CorruptDataError for a file that is something else, FormatTooNewError, OSError.
     """
     try:
-        file = path.open("rb")
+        file = os.fdopen(open_found(path), "rb")
     except FileNotFoundError:
         return
     with file:
@@ -76,7 +77,7 @@ def records(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
         at = _HEADER.size
         while len(head := file.read(_RECORD.size)) == _RECORD.size:
             crc, size, ledger_id, number = _RECORD.unpack(head)
-            if size > BODY_BYTES_MAX:
+            if size > BODY_BYTES_MAX or ledger_id < 0 or (not size and number < ledger_id):
                 return
             body = file.read(size)
             if len(body) != size or crc32c(body, crc32c(head[4:])) != crc:
@@ -95,13 +96,8 @@ def read_last_metadata(directory: str | Path) -> tuple[dict[int, tuple[int, byte
             deleted.remove(ledger_id)
         else:
             deleted.add(ledger_id, number)
-            if number - ledger_id < len(seen):
-                for one in range(ledger_id, number + 1):
-                    seen.pop(one, None)
-            else:
-                for one in [one for one in seen if ledger_id <= one <= number]:
-                    del seen[one]
-    return seen, deleted
+    # A ledger is in the ranges if its last record is a deletion. Looked up once: a file may have millions of ranges.
+    return {one: last for one, last in seen.items() if one not in deleted}, deleted
 
 
 class LastMetadata:

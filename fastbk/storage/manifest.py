@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -32,16 +32,20 @@ HEADER_BYTES = HEADER.size + 4
 BLOCK_BYTES = 4096
 BODY_BYTES_MAX = 64 << 20
 SLOTS = ("manifest.0", "manifest.1")
+Number = Annotated[int, msgspec.Meta(ge=0)]
+"""What counts files and bytes; below `NUMBER_END`, as all: native code takes no others."""
+Signed = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
+NUMBER_END = 1 << 64
 FLUSH, COMPACTION = "flush", "compaction"
 
 
 class LocationsEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A locations file that counts; generations are those of the flushes merged in it."""
 
-    file_id: int
-    first_generation: int
-    last_generation: int
-    size_bytes: int
+    file_id: Number
+    first_generation: Number
+    last_generation: Number
+    size_bytes: Number
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,37 +54,37 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `kind`: FLUSH or COMPACTION; `created_s`: wall clock, 0 = by a version that did not note it.
     """
 
-    log_id: int
-    salt: int
-    durable_bytes: int
-    live_bytes: int
+    log_id: Number
+    salt: Number
+    durable_bytes: Number
+    live_bytes: Signed
     sealed: bool
     kind: str = FLUSH
-    created_s: int = 0
+    created_s: Signed = 0
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Acknowledged data that was found to be gone. Until it has ended in limbo (INV-X6), "no" is said of no ledger."""
 
     what: str
-    file_id: int
-    first_sequence: int
-    last_sequence: int
-    found_s: int
+    file_id: Number
+    first_sequence: Number
+    last_sequence: Number
+    found_s: Signed
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One generation. `mark`: the last journal batch contained in the files named here, 0 = none."""
 
-    generation: int
-    mark: int = 0
-    next_file_id: int = 1
-    next_log_id: int = 1
+    generation: Number
+    mark: Number = 0
+    next_file_id: Number = 1
+    next_log_id: Number = 1
     locations: tuple[LocationsEntry, ...] = ()
     logs: tuple[LogEntry, ...] = ()
     damage: tuple[Damage, ...] = ()
     clean: bool = False
-    pairs: int = 1
+    pairs: Number = 1
 
 
 class ManifestMissing(StorageError):
@@ -126,11 +130,18 @@ def decode(raw: bytes, name: str = "manifest") -> Manifest:
         manifest = msgspec.json.decode(body, type=Manifest)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"{name}: {error}") from None
+    parts = (manifest, *manifest.locations, *manifest.logs, *manifest.damage)
+    if max(map(_largest_number, parts)) >= NUMBER_END:
+        raise CorruptDataError(f"{name}: it has numbers that no file has")
     if manifest.generation != generation:
         raise CorruptDataError(
             f"{name}: generation {manifest.generation} under a header of {generation}"
         )
     return manifest
+
+
+def _largest_number(part: msgspec.Struct) -> int:
+    return max(value for value in msgspec.structs.astuple(part) if isinstance(value, int))
 
 
 class ManifestSlots:

@@ -27,6 +27,7 @@ import msgspec
 
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.hashes import crc32c
+from fastbk.printable_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,12 +61,17 @@ def decode(raw: bytes, kind: type[T], format_known: int, name: str) -> T:
         raise FormatTooNewError(
             f"{name} has format {version}, this fastbk knows {format_known}: start the version that wrote it"
         )
-    if stored != crc32c(_canonical(fields)):
+    try:
+        right = crc32c(_canonical(fields))
+        json.dumps(fields, ensure_ascii=False).encode()  # lone surrogates: no encoding takes what it says
+    except (ValueError, RecursionError):
+        raise CorruptDataError(f"{name}: not what its name says, or damaged") from None
+    if stored != right:
         raise CorruptDataError(f"{name}: its checksum is wrong: damaged or edited by hand")
     try:
         return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise CorruptDataError(f"{name}: {error}") from None
+    except (ValueError, RecursionError) as error:  # msgspec's own, and UnicodeEncodeError
+        raise CorruptDataError(f"{name}: {printable(str(error))}") from None
 
 
 def _canonical(fields: object) -> bytes:

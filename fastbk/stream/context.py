@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from fastbk.client.client import Client
-from fastbk.errors import ClientClosed, Error
+from fastbk.errors import ClientClosed, ConfigError, Error
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.policy import StreamPolicy
 
 A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def one_at_a_time(
+    read: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[A, P], Coroutine[object, object, T]]:
+    """Return the method of a reader, which raises ConfigError while another task waits in it.
+
+    Two tasks that read would each get some of the records, and none would know of what the other one failed at.
+    """
+    waiting: WeakSet[object] = WeakSet()
+
+    @functools.wraps(read)
+    async def guarded(self: A, /, *args: P.args, **options: P.kwargs) -> T:
+        if self in waiting:
+            raise ConfigError(
+                f"{self!r}: another task reads from it. One task at a time may read; hand its records on by a queue"
+            )
+        waiting.add(self)
+        try:
+            return await read(self, *args, **options)
+        finally:
+            waiting.discard(self)
+
+    return guarded
+
 
 async def _no_policy() -> StreamPolicy:
     raise Error("the stream is only read here")

@@ -9,12 +9,15 @@ name. Parents are made by the first record below them, and nobody lists more tha
 
 from __future__ import annotations
 
+import re
 import unicodedata
 import zlib
 from urllib.parse import quote, unquote
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, WrongType
 
+NAMESPACES = "namespaces"
+USAGE = "usage"
 STREAMS = "streams"
 STORED = "stored"
 NAME_PARTS = 64
@@ -32,7 +35,7 @@ def _by_id(folder: str, one_id: str) -> str:
 
 def namespace_path(namespace_id: str) -> str:
     """Return where a namespace's record is; the parts of its names lie directly below."""
-    return _by_id("namespaces", namespace_id)
+    return _by_id(NAMESPACES, namespace_id)
 
 
 def entry_path(namespace_id: str, name: str) -> str:
@@ -48,7 +51,7 @@ def names_path(namespace_id: str, part: str) -> str:
 
 def usage_path(namespace_id: str) -> str:
     """Return where a namespace's counts are."""
-    return _by_id("usage", namespace_id)
+    return _by_id(USAGE, namespace_id)
 
 
 def stored_path(namespace_id: str) -> str:
@@ -104,27 +107,56 @@ def drafts_path(stream_id: str) -> str:
     return f"{stream_path(stream_id)}/drafts"
 
 
+_KINDS = {
+    re.compile(pattern): kind
+    for pattern, kind in (
+        (rf"{NAMESPACES}/[^/]+/[^/]+", "namespace"),
+        (rf"{NAMESPACES}/[^/]+/[^/]+/[^/]+/[^/]+", "entry"),
+        (rf"{USAGE}/[^/]+/[^/]+", "usage"),
+        (rf"{STORED}/[^/]+/[^/]+", "stored"),
+        (rf"{STREAMS}/[^/]+/[^/]+", "stream"),
+        (rf"{STREAMS}/[^/]+/[^/]+/chain", "chain"),
+        (rf"{STREAMS}/[^/]+/[^/]+/pages/[^/]+", "page"),
+        (rf"{STREAMS}/[^/]+/[^/]+/cursors/[^/]+", "cursor"),
+        (rf"{STREAMS}/[^/]+/[^/]+/drafts/[^/]+", "draft"),
+    )
+}
+
+
+def kind_at(path: str) -> str:
+    """Return what kind of record is at a path; "": none of a stream or namespace."""
+    return next((kind for pattern, kind in _KINDS.items() if pattern.fullmatch(path)), "")
+
+
 NAME_BYTES_MAX = 255
 """Of a name as it is written in a path: UTF-8, with three characters for each byte that paths do not take."""
+SHOWN_MAX = 80
 _PLAIN = "@:+=~"  # beside letters, digits and _.-
 _FORBIDDEN = {"Cc", "Cs", "Zl", "Zp"}
 
 
 def check_name(name: str) -> str:
     """Return `name` if a namespace or stream may have it. Raises ConfigError with the rule that it breaks."""
+    if not isinstance(name, str):
+        raise WrongType(f"{name!r} is no name of a namespace or stream: a name is text")
     if not name:
         raise ConfigError("a name is empty: between slashes there has to be one")
     if name[0] in ".<":
-        raise ConfigError(f"{name!r}: a name does not begin with {name[0]!r}")
+        raise ConfigError(f"{_shown(name)}: a name does not begin with {name[0]!r}")
     if "/" in name:
-        raise ConfigError(f"{name!r}: slashes are for paths of namespaces, not for names")
+        raise ConfigError(f"{_shown(name)}: slashes are for paths of namespaces, not for names")
     if any(unicodedata.category(one) in _FORBIDDEN for one in name):
-        raise ConfigError(f"{name!r}: a name has no control characters and no line ends")
+        raise ConfigError(f"{_shown(name)}: a name has no control characters and no line ends")
     if len(encode(name)) > NAME_BYTES_MAX:
         raise ConfigError(
-            f"{name[:40]!r}…: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata"
+            f"{_shown(name)}: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata"
         )
     return name
+
+
+def _shown(name: str) -> str:
+    """Return a name for a message: it may be of any length."""
+    return repr(name) if len(name) <= SHOWN_MAX else f"{name[:SHOWN_MAX]!r}…"
 
 
 def encode(name: str) -> str:
@@ -139,6 +171,8 @@ def decode(part: str) -> str:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Return the names of a path of namespaces, such as tenant/app; none for the root, "". Raises ConfigError."""
+    if not isinstance(path, str):
+        raise WrongType(f"{path!r} is no path of namespaces: write text, such as tenant/app")
     return tuple(check_name(name) for name in path.split("/")) if path else ()
 
 
@@ -146,5 +180,5 @@ def split_stream_path(path: str) -> tuple[str, str]:
     """Return namespace and name of a stream's path, such as tenant/app/orders. Raises ConfigError."""
     namespace, _, name = path.strip("/").rpartition("/")
     if not name:
-        raise ConfigError(f"{path!r} is no stream: write namespace and name, such as shop/orders")
+        raise ConfigError(f"{_shown(path)} is no stream: write namespace and name, such as shop/orders")
     return namespace, name

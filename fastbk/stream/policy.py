@@ -108,6 +108,20 @@ class PolicyPatch(
         return msgspec.structs.replace(self, **dict.fromkeys(found))
 
 
+def checked_patch(patch: PolicyPatch | None) -> PolicyPatch:
+    """Return a patch that was given, or an empty one. Raises PolicyInvalid for what is none, and for a wrong type."""
+    if patch is None:
+        return PolicyPatch()
+    if not isinstance(patch, PolicyPatch):
+        raise PolicyInvalid(
+            f"policy: write PolicyPatch(compression='lz4', ...), not {type(patch).__name__}"
+        )
+    try:
+        return msgspec.convert(named(patch), PolicyPatch)
+    except msgspec.ValidationError as error:
+        raise PolicyInvalid(f"policy: {error}") from error
+
+
 DEFAULT_POLICY = StreamPolicy()
 
 

@@ -10,7 +10,9 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, WrongType
+from fastbk.option_checks import checked_integer
+from fastbk.printable_text import printable
 
 _LAYOUT = struct.Struct(">bqqq")
 VERSION = 1
@@ -50,10 +52,14 @@ class DLSN(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> DLSN:
         """Return what `str` wrote: three numbers with dots between them, such as 3.120.0. Raises ConfigError."""
-        parts = text.split(".")
-        if len(parts) != 3 or not all(_NUMBER.fullmatch(part) for part in parts):
-            raise ConfigError(f"{text!r} is no position: write segment.entry.slot, such as 3.120.0")
-        return cls(*map(int, parts))
+        parts = text.split(".", 3)
+        if len(parts) == 3 and all(_NUMBER.fullmatch(part) for part in parts):
+            numbers = [int(part) for part in parts]
+            if max(numbers) <= NUMBER_MAX:
+                return cls(*numbers)
+        raise ConfigError(
+            f"{printable(text, 80)!r} is no position: write segment.entry.slot, such as 3.120.0"
+        )
 
     def to_bytes(self) -> bytes:
         """Return 25 bytes that sort as positions do: a version, then three numbers of 8 bytes, big-endian."""
@@ -73,31 +79,65 @@ FIRST = DLSN(1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class AtTxid:
-    """At the first record whose transaction id is not less."""
+    """At the first record whose transaction id is not less. Raises ConfigError for what is no such number."""
 
     txid: int
+
+    def __post_init__(self) -> None:
+        checked_integer("txid", self.txid, -1, TXID_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """At the first record that was appended at this time or later, by its writer's clock."""
+    """At the first record that was appended at this time or later, by its writer's clock.
+
+    Raises ConfigError for what is no time with a zone.
+    """
 
     time: datetime
+
+    def __post_init__(self) -> None:
+        to_us(self.time)
 
 
 @dataclass(frozen=True, slots=True)
 class AtSeq:
-    """At the record of this sequence number; records of a stream are numbered from 0 without holes."""
+    """At the record of this sequence number; records of a stream are numbered from 0 without holes.
+
+    Raises ConfigError for what is no such number.
+    """
 
     seq: int
+
+    def __post_init__(self) -> None:
+        checked_integer("seq", self.seq, 0, NUMBER_MAX)
 
 
 Start: TypeAlias = DLSN | AtTxid | AtTime | AtSeq | Literal["earliest", "latest"]
 """Where to begin: "latest" is behind the last record that is visible now."""
 
 
+def check_start(start: object, name: str = "start") -> None:
+    """Raise ConfigError for what is no position to begin or end at."""
+    if isinstance(start, AtTxid | AtTime | AtSeq) or start in ("earliest", "latest"):
+        return
+    if not isinstance(start, DLSN):
+        raise WrongType(
+            f"{name}={start!r} is no position: a DLSN, AtTxid, AtTime, AtSeq, earliest or latest"
+        )
+    check_dlsn(start)
+
+
+def check_dlsn(dlsn: DLSN) -> None:
+    """Raise ConfigError for a position that no record can have."""
+    for field, value in zip(dlsn._fields, dlsn, strict=True):
+        checked_integer(f"DLSN.{field}", value, 0, NUMBER_MAX)
+
+
 def to_us(time: datetime) -> int:
     """Return microseconds since 1970 in UTC. Raises ConfigError for a time without a zone."""
+    if not isinstance(time, datetime):
+        raise WrongType(f"time={time!r}: must be a datetime with a zone, such as datetime.now(UTC)")
     if time.tzinfo is None:
         raise ConfigError(f"{time} has no time zone: write datetime.now(UTC), or another zone")
     return (time - _EPOCH) // timedelta(microseconds=1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, overload
 
-from fastbk.errors import ConfigError, ProtocolError
+from fastbk.errors import ConfigError, ProtocolError, WrongType
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import (
     CODEC_NONE,
@@ -28,11 +28,14 @@ from fastbk.native.stream_codec import (
     ROW_WORDS,
 )
 from fastbk.native.stream_columns import Source
+from fastbk.option_checks import owned_bytes
 from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.positions import DLSN, to_time
 
 _SLOT_MASK = 0xFFFFFFFF
+_SHOWN_BYTES_MAX = 40
+"""Of a payload, in what `repr` returns."""
 _CODEC_AT = 2
 _UNPACKED_RECORDS_MAX = 256 * 1024
 """Of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
@@ -40,7 +43,10 @@ _UNPACKED_RECORDS_MAX = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. `payload` is a view of the chunk that it came in: keep `bytes(record.payload)` to keep it alone."""
+    """One record. `payload` is a view of the chunk that it came in; `value` is a copy, to keep it alone.
+
+    It can be pickled and copied: what comes out has its own payload.
+    """
 
     dlsn: DLSN
     seq: int
@@ -53,9 +59,36 @@ class Record:
     headers: Headers = ()
 
     @property
+    def value(self) -> bytes:
+        """The payload as bytes of its own, as `json.loads` and others want it."""
+        return bytes(self.payload)
+
+    @property
     def time(self) -> datetime:
         """When it was appended, in UTC."""
         return to_time(self.time_us)
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f", key={_shown(self.key)}"
+        headers = f", headers={self.headers!r}" if self.headers else ""
+        sizes = f"{len(self.payload)} bytes {_shown(self.payload)}"
+        return f"<Record {self.dlsn} seq={self.seq} txid={self.txid}{key}{headers}: {sizes}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        given = (self.dlsn, self.seq, self.txid, self.time_us, self.value, self.key, self.headers)
+        return _record_of, given
+
+
+def _record_of(
+    dlsn: DLSN, seq: int, txid: int, time_us: int, value: bytes, key: bytes | None, headers: Headers
+) -> Record:
+    """Return a record that was pickled."""
+    return Record(dlsn, seq, txid, time_us, memoryview(value), key, headers)
+
+
+def _shown(data: bytes | memoryview) -> str:
+    """Return the beginning of what may be long."""
+    return repr(bytes(data[:_SHOWN_BYTES_MAX])) + ("…" if len(data) > _SHOWN_BYTES_MAX else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +144,27 @@ class Chunk(Sequence[Record]):
     def __len__(self) -> int:
         return self._last - self._first
 
+    def __repr__(self) -> str:
+        if len(self) == 0:
+            return f"<Chunk of no records of segment {self.segment}>"
+        between = f"{self.first_dlsn} to {self.last_dlsn}"
+        return f"<Chunk of {len(self)} records, {between}, seq from {self.first_seq}, {self.nbytes} bytes>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        base_seq = self.first_seq - self._first - (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
+        tables = (self._heads.tobytes(), self._rows.tobytes())
+        given = (self.segment, self.first_entry_id, base_seq, self.base_txid, bytes(self.data), *tables)
+        return _chunk_part_of, (*given, self._first, self._last)
+
     @overload
     def __getitem__(self, index: int) -> Record: ...
     @overload
     def __getitem__(self, index: slice) -> Chunk: ...
     def __getitem__(self, index: int | slice) -> Record | Chunk:
-        """Return a record, or a chunk of consecutive ones (of the same memory)."""
+        """Return a record, or a chunk of consecutive ones (of the same memory).
+
+        Raises ProtocolError for a record whose headers make no sense; it names the record's position.
+        """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
@@ -154,10 +202,21 @@ class Chunk(Sequence[Record]):
             None
             if key_bytes < 0
             else bytes(view[words[ROW_KEY_AT] : words[ROW_KEY_AT] + key_bytes]),
-            get_headers(view[words[ROW_HEADERS_AT] : words[ROW_HEADERS_AT] + header_bytes])
+            self._headers(row, view[words[ROW_HEADERS_AT] : words[ROW_HEADERS_AT] + header_bytes])
             if header_bytes
             else (),
         )
+
+    def _headers(self, row: int, raw: memoryview) -> Headers:
+        """Return a record's headers. Raises ProtocolError, which says where the record is, and what is behind it."""
+        try:
+            return get_headers(raw)
+        except ProtocolError as error:
+            at = row - self._first
+            raise ProtocolError(
+                f"record {self._dlsn_of_row(row)} cannot be read: {error}; behind it is"
+                f" {self[at : at + 1].next_dlsn}"
+            ) from error
 
     def _dlsn(self, place: int) -> DLSN:
         return DLSN(self.segment, self.first_entry_id + (place >> 32), place & _SLOT_MASK)
@@ -198,6 +257,17 @@ class Chunk(Sequence[Record]):
         records = self._heads[(place >> 32) * HEAD_WORDS + codec.HEAD_RECORDS]
         at_end = slot + 1 == records
         return DLSN(segment, entry + 1, 0) if at_end else DLSN(segment, entry, slot + 1)
+
+    @property
+    def last_txid(self) -> int:
+        """The transaction id of the last record."""
+        return self.base_txid + self._rows[(self._last - 1) * ROW_WORDS + ROW_TXID]
+
+    @property
+    def last_time_us(self) -> int:
+        """When the last record was appended."""
+        place = self._rows[(self._last - 1) * ROW_WORDS + ROW_PLACE]
+        return self._heads[(place >> 32) * HEAD_WORDS + HEAD_TIME_US]
 
     @property
     def nbytes(self) -> int:
@@ -257,6 +327,22 @@ class Chunk(Sequence[Record]):
         if dlsn > self.last_dlsn:
             return len(self)
         return bisect_left(range(self._first, self._last), dlsn, key=self._dlsn_of_row)
+
+
+def _chunk_part_of(
+    segment: int,
+    first_entry_id: int,
+    base_seq: int,
+    base_txid: int,
+    data: bytes,
+    heads: bytes,
+    rows: bytes,
+    start: int,
+    stop: int,
+) -> Chunk:
+    """Return a chunk that was pickled."""
+    tables = (memoryview(heads).cast("q"), memoryview(rows).cast("q"))
+    return Chunk(segment, first_entry_id, base_seq, base_txid, data, tables)[start:stop]
 
 
 def chunk_of(
@@ -320,20 +406,36 @@ def chunk_of_run(
 # They keep their order, and a name may occur more than once.
 
 Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+HeadersLike: TypeAlias = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
+"""As callers give them: pairs of a name and a value, or a mapping."""
 
+_HEADERS_ARE = "headers are pairs of a text and bytes, or a mapping from text to bytes"
 _NAME_SIZE = struct.Struct("<H")
 _VALUE_SIZE = struct.Struct("<I")
 NAME_BYTES_MAX = 0xFFFF
 
 
-def put_headers(headers: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return the bytes of headers. Raises ConfigError for a name of more than 64 KiB."""
+def put_headers(headers: HeadersLike) -> bytes:
+    """Return the bytes of headers. Raises ConfigError for what is no header, or a name of more than 64 KiB."""
     parts: list[bytes] = []
-    for name, value in headers:
-        raw = name.encode()
+    given: object = headers
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise WrongType(f"headers={given!r}: {_HEADERS_ARE}")
+    pairs: Iterable[object] = given.items() if isinstance(given, Mapping) else given
+    for pair in pairs:
+        if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise WrongType(f"headers: {pair!r} is no header; {_HEADERS_ARE}")
+        name, value = pair
+        if not isinstance(name, str):
+            raise WrongType(f"headers: the name {name!r} is no text; {_HEADERS_ARE}")
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"headers: the name {name!r} cannot be written: {error}") from None
         if len(raw) > NAME_BYTES_MAX:
             raise ConfigError(f"a header's name has {len(raw)} bytes: at most {NAME_BYTES_MAX}")
-        parts += (_NAME_SIZE.pack(len(raw)), raw, _VALUE_SIZE.pack(len(value)), value)
+        data = owned_bytes(value, f"the value of header {name!r}")
+        parts += (_NAME_SIZE.pack(len(raw)), raw, _VALUE_SIZE.pack(len(data)), data)
     return b"".join(parts)
 
 

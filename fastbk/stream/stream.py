@@ -19,8 +19,8 @@ from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
-from fastbk.stream.namespace.tree_records import NO_PATCH
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.namespace.tree_records import StreamRecord
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.reader import search
 from fastbk.stream.reader.options import (
@@ -92,7 +92,7 @@ class Stream:
     ) -> StreamWriter:
         """Return a writer; `async with` opens it and fences whoever wrote before. Options: `WriterOptions`.
 
-        `create`: a stream that is not there is made, as `Namespace.create_stream` does. Raises ConfigError.
+        `create`: a stream that is not there is made, with the namespaces that it is in. Raises ConfigError.
         """
         from fastbk.stream.namespace.namespace import Namespace
         from fastbk.stream.writer.options import writer_options_of
@@ -100,7 +100,11 @@ class Stream:
 
         async def made() -> StreamContext:
             namespace = Namespace(self._catalog, "/".join(self.namespace))
-            await namespace.create_stream(self.name, exist_ok=True)
+            try:
+                await namespace.create_stream(self.name, exist_ok=True)
+            except StreamNotFound:
+                await namespace.create(exist_ok=True)
+                await namespace.create_stream(self.name, exist_ok=True)
             return await self.context()
 
         late = LateContext(self.path, made) if create else self._late()
@@ -226,6 +230,7 @@ class Stream:
     def cursor(self, name: str, start: Start = "earliest", **options: Any) -> Cursor[Gap]:
         """Return a durable cursor; `async with` makes it, or takes it over. Options: `Cursor`. Raises ConfigError."""
         from fastbk.stream.cursor.cursor import Cursor
+
         check_options(options, AnyCursorOptions)
         return Cursor(self._late(), name, start, **options)
 
@@ -274,18 +279,20 @@ class Stream:
 
         Raises PolicyInvalid, StreamNotFound.
         """
-        fields = list(inherit)
+        fields, known = list(inherit), checked_patch(patch)
 
         async def attempt() -> None:
             stream_id = (await self.context()).stream_id
-            record = await self._catalog.stream_record(stream_id, self.path)
+            # A record that nobody can read is written anew: where the stream is, the tree says.
+            instead = StreamRecord((await self._catalog.place(self.namespace)).here.id, self.name)
+            record = await self._catalog.stream_record(stream_id, self.path, instead)
             place = await self._catalog.place(self.namespace, record.value.name)
             found = place.entries.get(record.value.name)
             if found is None or found.value.id != stream_id:
                 raise StreamNotFound(f"stream {self.path} is not in its namespace any more")
             before = record.value.policy
-            after = before.changed(patch or NO_PATCH).without(fields)
-            if after != before:
+            after = before.changed(known).without(fields)
+            if after != before or record.value is instead:
                 effective([*patches(place), after])
                 await self._catalog.records.change(*stream_policy_set(place, found, record, after))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from fastbk.client.loop_thread import LoopThread, blocking
 from fastbk.option_checks import check_options
 from fastbk.stream.client import Client
-from fastbk.stream.positions import Start
+from fastbk.stream.positions import Start, check_start
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.options import StreamWriterOptions, writer_options_of
 from fastbk.stream.writer.sync_writer import SyncStreamWriter
@@ -32,6 +32,9 @@ class SyncStream:
         self._loop = loop
         self._inner = functools.cache(find)  # only on the loop
         self.name = name
+
+    def __repr__(self) -> str:
+        return f"<fastbk.sync Stream {self.name}>"
 
     def _call(self, act: Callable[[Stream], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner()))
@@ -74,6 +77,7 @@ class SyncStream:
         from fastbk.stream.reader.sync_reader import SyncStreamReader
 
         check_options(options, AnyReaderOptions)
+        check_start(start)
         return SyncStreamReader(self._loop, lambda: self._inner().reader(start, **options))
 
     @overload
@@ -102,6 +106,7 @@ class SyncStream:
         from fastbk.stream.reader.options import AnyCursorOptions
 
         check_options(options, AnyCursorOptions)
+        check_start(start)
         return SyncCursor(self._loop, lambda: self._inner().cursor(name, start, **options))
 
     exists = blocking(Stream.exists)

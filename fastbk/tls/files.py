@@ -52,7 +52,7 @@ class TlsFiles:
         key_file = self.key_file or self.certificate_file
         for path in filter(None, (key_file, self.key_password_file, self.ca_password_file)):
             if is_open_to_others(path):
-                raise ConfigError(f"{where}: others can read {path}: run `chmod o= {path}`")
+                raise ConfigError(f"{where}: others can read {path}. If it is the right file, run `chmod o= {path}`")
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Give a context what there is. Raises OSError, ValueError, ConfigError."""

@@ -81,7 +81,7 @@ class TopApp(App[int]):
     #bookies { height: 2fr; min-height: 5; }
     #panel-title { height: 1; text-style: reverse; }
     #panel { height: 1fr; min-height: 4; }
-    #errors { height: auto; max-height: 2; color: $error; }
+    #errors { height: auto; max-height: 3; color: $error; }
     #filter { display: none; height: 1; border: none; padding: 0; }
     DataTable { scrollbar-size-horizontal: 0; }
     """
@@ -147,7 +147,7 @@ class TopApp(App[int]):
                     self.overview = overview
                     self._show()
         except Error as error:
-            self.exit(return_code=1, message=f"fastbk: {error}")
+            self.exit(return_code=1, message=Text(screen_text(f"fastbk: {error}")))
 
     def _show(self) -> None:
         overview = self.overview
@@ -163,9 +163,7 @@ class TopApp(App[int]):
         self.query_one("#healing", Static).update(healing)
         self._show_bookies(overview)
         self._show_panel(overview)
-        self.query_one("#errors", Static).update(
-            screen_text("\n".join(f"not read: {one}" for one in overview.errors))
-        )
+        self.query_one("#errors", Static).update(screen_text("\n".join(columns.notices(overview))))
         screen = self.screen
         if isinstance(screen, DetailsScreen):
             screen.show(self._row(screen.bookie_id), overview.at_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
+from fastbk.model.health import Verdict
 from fastbk.overview.values import (
     BookieRow,
     ClusterOverview,
@@ -199,6 +200,16 @@ def healing_line(healing: Healing | None) -> str:
     for bookie_id, due_ms in healing.lost:
         text += f"; lost: {bookie_id}" + (f" (due {clock(due_ms / 1000)})" if due_ms else " (due)")
     return text
+
+
+def notices(overview: ClusterOverview) -> list[str]:
+    """Return what neither a bookie's row nor the line of healing says: reasons with their next step, and errors."""
+    found = [
+        f"{one.text}: {one.next_step}"
+        for one in overview.reasons
+        if one.subject in ("metadata", "ledgers") and one.verdict is not Verdict.WELL and one.name != "not_read"
+    ]
+    return [*found, *(f"not read: {error}" for error in overview.errors)]
 
 
 def detail_lines(row: BookieRow, now_s: float) -> list[str]:

@@ -24,8 +24,7 @@ def plain_lines(
     found += _table(overview.cursors, columns.CURSOR_COLUMNS, text, width)
     if overview.cursors_left_out:
         found.append(f"{overview.cursors_left_out:,} more cursors were not read")
-    found += [f"not read: {error}" for error in overview.errors]
-    return found
+    return [*found, *columns.notices(overview)]
 
 
 def _table(rows: Iterable[T], of: Sequence[columns.Column[T]], text: str, width: int) -> list[str]:

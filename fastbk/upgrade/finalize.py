@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.autorecovery.state import WORKER_SILENT_S, ClusterState, clock_ms
 from fastbk.errors import Error
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX, LEVEL_PROPERTY
-from fastbk.meta.format_level import LevelRecord, raise_level, read_record
+from fastbk.meta.format_level import LevelRecord, raise_level, read_or_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,7 +79,7 @@ def reasons_against(
 async def check(client: Client) -> Finalization:
     """Look whether the cluster may be finalized at `LEVEL_MAX`; changes nothing. Raises Error."""
     record, registered, identities = await client.call_store(
-        lambda store: (read_record(store), store.list_bookies(), store.list_identities())
+        lambda store: (read_or_first(store), store.list_bookies(), store.list_identities())
     )
     known = [one.bookie_id for one in identities]
     workers = await ClusterState(client.records).workers()

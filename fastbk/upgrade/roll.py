@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from fastbk.admin.cluster import bookie_states, marked, under_replicated
 from fastbk.autorecovery.lost_bookies import HealingHold
-from fastbk.autorecovery.state import ClusterState, clock_ms
+from fastbk.autorecovery.state import WORKER_SILENT_S, ClusterState, clock_ms
 from fastbk.client.bookie_views import LOCATION_PROPERTY
 from fastbk.errors import ConfigError, Error, MetadataUnavailable, StorageError
+from fastbk.meta.api import BookieIdentity
 from fastbk.meta.hold import read_hold
 from fastbk.placement.topology import valid_location
 from fastbk.placement.values import DEFAULT_LOCATION
@@ -77,7 +78,7 @@ class RollReport:
 async def read_bookies(client: Client) -> dict[BookieId, RollBookie]:
     """Return all bookies as they are now. Raises Error."""
     identities = await client.call_store(lambda store: store.list_identities())
-    starts = {one.bookie_id: one.starts for one in identities}
+    starts = {one.bookie_id: one.starts for one in identities if isinstance(one, BookieIdentity)}
     states = await bookie_states(client, identities)
     return {one.bookie_id: _roll_bookie(one, starts.get(one.bookie_id)) for one in states}
 
@@ -193,10 +194,18 @@ class _Runner:
             async with asyncio.timeout(self._roll.limits.whole_s), aclosing(check) as found:
                 async for one in found:
                     if one.bookie_id not in may_miss:
-                        return f"ledger {one.ledger_id} on {one.bookie_id}: {one.reason}"
+                        return f"ledger {one.ledger_id} on {one.bookie_id}: {one.reason}{await self._who_heals()}"
         except TimeoutError:
             return f"the check of all ledgers took more than {self._roll.limits.whole_s:g} s: give --check marks"
         return ""
+
+    async def _who_heals(self) -> str:
+        """Return what to do where nobody copies what is missing; "": AutoRecovery does."""
+        silent_ms = clock_ms() - WORKER_SILENT_S * 1000
+        workers = await ClusterState(self._client.records).workers()
+        if any(one.report_ms > silent_ms for one in workers.values()):
+            return ""
+        return "; no `fastbk autorecovery` runs, so that only writers bring copies back: start one"
 
     # --- the command ----------------------------------------------------------------------------------------------
 

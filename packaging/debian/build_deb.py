@@ -108,7 +108,7 @@ def install_packages(tree: Path) -> None:
     target = home / "lib" / PYTHON / "site-packages"
     install = ("pip", "install", "-q", "--no-compile", "--no-deps", "--target", target)
     for name in ("run.txt", "console.txt"):
-        run(sys.executable, "-m", *install, "-r", ROOT / "requirements" / name)
+        run(sys.executable, "-m", *install, "--require-hashes", "-r", ROOT / "requirements" / name)
     run(sys.executable, "-m", *install, wheel)
     for surplus in (target / "bin", home / "bin" / "activate", home / "include"):
         shutil.rmtree(surplus, ignore_errors=True) if surplus.is_dir() else surplus.unlink(missing_ok=True)

@@ -144,7 +144,8 @@ async def check_metadata(pages: Pages, bookie_id: str, ledger_id: str) -> None:
     assert decoded[ledger_id]["lastEntryId"] == 0
     assert decoded[ledger_id]["allEnsembles"] == {"0": [{"id": bookie_id}]}
     assert (await pages.raw("GET", V1 + "ledger/metadata?ledger_id=77"))[0] == 500
-    assert (await pages.raw("GET", V1 + "ledger/metadata?ledger_id=x"))[0] == 500
+    wrong = await pages.raw("GET", V1 + "ledger/metadata?ledger_id=x")
+    assert wrong[0] == 400 and "ledger_id=x: must be a whole number" in wrong[1]
     assert (await pages.raw("GET", V1 + "ledger/metadata"))[0] == 404
     assert await pages.get("bookie/list_bookies") == {bookie_id: None}
     assert await pages.get("bookie/list_bookies?print_hostnames=true") == {bookie_id: "127.0.0.1"}
@@ -246,6 +247,11 @@ async def test_switch_marks_and_delay_are_the_nodes_of_zookeeper(zookeeper: ZooK
         assert nodes.lost_bookie_delay_s() == 90
         assert await ask("GET", name) == (200, "lostBookieRecoveryDelay value: 90")
         assert (await ask("PUT", name, "{}"))[0] == 404
+        for wrong in ("-5", '"x"', "true", "1.5", str(2**31), "null"):
+            status, said_wrong = await ask("PUT", name, f'{{"delay_seconds": {wrong}}}')
+            assert status == 400 and "lostBookieRecoveryDelay" in said_wrong
+        assert nodes.lost_bookie_delay_s() == 90
+        assert (await ask("PUT", "status", enabled="yes"))[0] == 400
         assert await ask("GET", "who_is_auditor") == (404, "No auditor elected")
         assert (await ask("GET", "decommission"))[0] == 404
     await ask.close()

@@ -18,7 +18,7 @@ from tests.fixtures import apache_wire as apache
 from tests.fixtures.pages import metrics
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.users import as_user, sasl_section
-from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.wait import beats, wait_until, wait_until_async
 from tests.integration.test_limits import can_connect, counted, dial, hello
 from tests.rigs.attacks import own_bytes
 
@@ -120,18 +120,18 @@ async def test_silent_connections_below_three_quarters_stay() -> None:
 
 async def send_without_end(port: int) -> None:
     """Hold a connection as somebody who may not: send requests that are refused; when it is closed, connect again."""
-    while True:
+    async for _ in beats(0.2):
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
-                while not reader.at_eof():
+                async for _ in beats(0.2):
+                    if reader.at_eof():
+                        break
                     writer.write(apache.v3_read(1, 0))
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(reader.read(1 << 16), 0.2)
-                    await asyncio.sleep(0.2)
             finally:
                 writer.close()
-        await asyncio.sleep(0.2)
 
 
 async def test_strangers_who_keep_sending_leave_room_for_who_authenticates(tmp_path: Path) -> None:

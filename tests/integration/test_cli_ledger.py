@@ -12,6 +12,7 @@ import pytest
 
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until
 
 
 @pytest.fixture
@@ -52,6 +53,16 @@ def test_reading_in_json_gives_an_object_an_entry(cli: Cli) -> None:
     lines = cli.raw("ledger", "read", ledger_id, "--json").decode().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"entry_id": 0, "data": "a\n"}, {"entry_id": 1, "data_base64": "/wo="}]  # fmt: skip
+
+
+def test_reading_beyond_the_end_says_where_that_is(cli: Cli) -> None:
+    ledger_id = str(cli.json("ledger", "write", stdin=b"a\nb\n")["ledger_id"])
+    assert cli.raw("ledger", "read", ledger_id, "--first", "2") == b""
+    assert cli.err == f"ledger {ledger_id} ends with entry 1 now\n"
+    assert cli.raw("ledger", "read", ledger_id, "--first", "1", "--last", "7") == b"1\tb\n"
+    assert "ends with entry 1" in cli.err
+    assert cli.raw("ledger", "read", ledger_id, "--last", "1") == b"0\ta\n1\tb\n"
+    assert cli.err == ""
 
 
 def test_tail_prints_what_is_there_and_ends_with_a_closed_ledger(cli: Cli) -> None:
@@ -134,6 +145,32 @@ asyncio.run(main())
 """
 
 
+def test_what_a_pipe_gives_slowly_is_stored_while_it_stays_open(cli: Cli) -> None:
+    before = set(cli("ledger", "list").split())
+    writer = cli.start("ledger", "write")
+    try:
+        assert writer.stdin is not None
+        for line in ("one\n", "two\n", "begun"):
+            writer.stdin.write(line)
+            writer.stdin.flush()
+        wait_until(lambda: len(set(cli("ledger", "list").split()) - before) == 1, "the ledger")
+        (ledger_id,) = set(cli("ledger", "list").split()) - before
+        wait_until(lambda: cli.raw("ledger", "read", ledger_id, "--raw") == b"one\ntwo\n", "whole lines")
+        writer.kill()
+        writer.communicate(timeout=20)
+        assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
+    finally:
+        cli.end()
+
+
+def test_a_line_that_is_too_large_is_named_and_those_before_it_stay(cli: Cli) -> None:
+    before = set(cli("ledger", "list").split())
+    said = cli.fails("ledger", "write", stdin=b"one\ntwo\n" + bytes(8 << 20) + b"\nfour\n", code=2)
+    assert "line or chunk 3: " in said
+    (ledger_id,) = set(cli("ledger", "list").split()) - before
+    assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
+
+
 def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalCluster) -> None:
     command = [sys.executable, "-c", WRITE_AND_WAIT, cluster.metadata_uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
@@ -174,6 +211,8 @@ def test_custom_metadata_is_printed_set_and_removed(cli: Cli) -> None:
         (["write", "--chunk-bytes", "0"], 2, "--chunk-bytes must be 1 or more"),
         (["read", "1", "--first", "-1"], 2, "--first must be 0 or above"),
         (["read", "999999"], 1, "999999"),
+        (["read", "999999", "--raw"], 2, "give one of them"),
+        (["tail", "999999", "--raw"], 2, "give one of them"),
         (["write", "-E", "4"], 75, "4 bookies are needed, but only 3 can be used"),
         (["write", "-E", "2", "-w", "3"], 2, ""),
     ],

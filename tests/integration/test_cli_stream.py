@@ -44,7 +44,7 @@ def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
     cli("namespace", "set", "a/b", "--inherit", "roll_bytes")
     assert cli.json("namespace", "info", "a/b")["policy"] == {"roll_age_s": 7200.0}
     text = cli("namespace", "info", "a/b")
-    assert "roll_age_s             7200.0       set here" in text and "inherited" in text
+    assert "roll_age_s             7200.0       set here" in text and "default" in text
     assert cli("namespace", "list") == "a\n"
     assert cli("namespace", "list", "-r") == "a\na/b\n"
     assert cli("namespace", "rename", "a/b", "c") == "a/c\n"
@@ -64,12 +64,19 @@ def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
         (["namespace", "create", ".x"], "does not begin"),
         (["namespace", "set", "x"], "nothing to change"),
         (["stream", "info", "/"], "is no stream"),
+        (["stream", "read", "shop/orders", "--payload", "--json"], "give one of them"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(
     cli: Cli, words: list[str], says: str
 ) -> None:
     assert says in cli.fails(*words, code=2)
+
+
+def test_a_stream_without_a_namespace_is_said_to_be_in_the_root(cli: Cli) -> None:
+    cli("stream", "create", "typo")
+    assert "typo: created in the root, since no namespace was given" in cli.err
+    cli("stream", "delete", "typo", "--yes")
 
 
 def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> None:
@@ -90,6 +97,61 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
     ]
     assert cli("stream", "seal", "lines/a", "-y") == "2.0.0\n"
     assert "has ended" in cli.fails("stream", "append", "lines/a", stdin=b"x")
+
+
+def _append(uri: str, name: str, payload: bytes) -> None:
+    with fastbk.sync.connect(uri) as client, client.namespace("resumed").stream(name).writer() as writer:
+        writer.append(payload).result()
+
+
+def test_resume_is_refused_where_others_have_appended(cli: Cli, cluster: LocalCluster) -> None:
+    """A line's number says nothing of who has used it as a transaction id."""
+    cli("namespace", "create", "resumed", "--exist-ok")
+    lines = [b"%d\n" % one for one in range(1, 9)]
+    cli("stream", "append", "resumed/a", "--create", "--resume", stdin=b"".join(lines[:5]))
+    _append(cluster.metadata_uri, "a", b"by another")
+    said = cli.fails("stream", "append", "resumed/a", "--resume", stdin=b"".join(lines), code=2)
+    assert "line 6 is not its last record" in said and "Nothing was appended" in said
+    assert cli.json("stream", "info", "resumed/a")["records"] == 6
+    # The other way round, where the lines are the same: a first attempt without it.
+    cli("stream", "append", "resumed/b", "--create", stdin=b"x\nx\n")
+    said = cli.fails("stream", "append", "resumed/b", "--resume", stdin=b"x\nx\nx\n", code=2)
+    assert "number 2 and has the transaction id 1" in said
+    # A stream that is longer than the input, which is another one or was cut.
+    cli("stream", "append", "resumed/c", "--create", "--resume", stdin=b"".join(lines))
+    said = cli.fails("stream", "append", "resumed/c", "--resume", stdin=b"new\n", code=2)
+    assert "no line has the transaction id of its last record, 8" in said
+    assert cli.json("stream", "append", "resumed/c", "--resume", stdin=b"".join(lines))["passed_over"] == 8
+    assert cli.json("stream", "append", "resumed/c", "--resume")["records"] == 0, "no lines, nothing to tell"
+
+
+def test_lines_of_json_are_resumed_only_behind_the_last_record(cli: Cli, cluster: LocalCluster) -> None:
+    cli("namespace", "create", "resumed", "--exist-ok")
+    words = ("stream", "append", "resumed/j", "--json-lines", "--resume")
+    cli(*words, "--create", stdin=b'{"payload": "a", "txid": 10}\n{"payload": "b", "txid": 20}\n')
+    found = cli.json(*words, stdin=b'{"payload": "c", "txid": 30}\n')
+    assert (found["records"], found["passed_over"]) == (1, 0), "the next part, which begins behind all"
+    same = b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 30}\n{"payload": "e", "txid": 40}\n'
+    assert "line 2: it has the txid of the line before, 30" in cli.fails(*words, stdin=same, code=2)
+    _append(cluster.metadata_uri, "j", b"by another")
+    said = cli.fails(*words, stdin=b'{"payload": "c", "txid": 30}\n{"payload": "d", "txid": 31}\n', code=2)
+    assert "line 2 is not its last record" in said
+
+
+def test_a_line_that_cannot_be_appended_is_named_and_those_before_it_stay(cli: Cli) -> None:
+    cli("namespace", "create", "large", "--exist-ok")
+    lines = b"one\ntwo\n" + bytes(8 << 20) + b"\nfour\n"
+    said = cli.fails("stream", "append", "large/a", "--create", stdin=lines, code=2)
+    assert "line 3: " in said and "2 records, 6 B appended before it" in said
+    assert cli("stream", "read", "large/a", "--payload") == "one\ntwo\n"
+    for bad, text in (
+        (b'{"payload": "", "headers": {"a": "b"}}', "headers must be a list"),
+        (b'{"payload": "", "headers": ["a"]}', "headers must be a list"),
+        (b'{"payload": "", "headers": [{"name": "\\ud800", "value": ""}]}', "surrogates not allowed"),
+    ):
+        said = cli.fails("stream", "append", "large/a", "--json-lines", stdin=b'{"payload": "x"}\n' + bad, code=2)
+        assert "line 2: " in said and text in said
+    assert cli.json("stream", "info", "large/a")["records"] == 5
 
 
 def test_lines_of_json_carry_keys_headers_and_ids(cli: Cli) -> None:
@@ -253,10 +315,12 @@ def test_a_policy_is_told_in_words_with_where_each_value_is_from(cli: Cli) -> No
     cli("stream", "create", "words/a", "--set", "retention_age=7d")
     for info in (cli("namespace", "info", "words"), cli("stream", "info", "words/a")):
         lines = {line.split()[0]: line.split()[1:] for line in info.splitlines()}
-        assert lines["roll_age_s"] == ["7200.0", "inherited", "2", "h"]
-        assert lines["hard_bytes"] == ["0", "inherited", "no", "limit"]
+        assert lines["roll_age_s"] == ["7200.0", "default", "2", "h"]
+        assert lines["hard_bytes"] == ["0", "default", "no", "limit"]
         assert lines["roll_bytes"][-2:] == ["64.0", "MiB"]
-        assert lines["ensemble"] == ["3", "inherited"]
+        origin = "set here" if "namespace  words" in info else "from words"
+        assert lines["roll_bytes"][1:3] == origin.split()
+        assert lines["ensemble"] == ["3", "default"]
     assert lines["retention_age_s"] == ["604800.0", "set", "here", "7", "d"]
     assert "7d" in cli.fails("stream", "set", "words/a", "--set", "roll_age=soon", code=2)
 

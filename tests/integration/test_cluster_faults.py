@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-import fastbk
+import fastbk.sync
 from fastbk.client.client import Client
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.devcluster import is_alive
 from fastbk.errors import ConfigError
 from fastbk.testing import LocalCluster
+from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.pages import json_page
 from tests.fixtures.wait import wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
@@ -268,3 +269,19 @@ def test_a_frozen_bookie_ends_when_whoever_froze_it_is_killed(tmp_path: Path) ->
     finally:
         for pid in filter(is_alive, pids):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_forked_child_that_leaves_the_block_stops_nothing() -> None:
+    with LocalCluster(1) as cluster:
+        pids = [dict(one.pids) for one in cluster.bookies]
+
+        def child() -> int:
+            cluster.__exit__(None, None, None)
+            return 0
+
+        assert exit_code_of_fork(child) == 0
+        assert [one.pids for one in cluster.bookies] == pids
+        with fastbk.sync.connect(cluster.metadata_uri) as client:
+            writer = client.create_ledger(1, 1, 1)
+            assert writer.append(b"x") == 0
+            writer.close()

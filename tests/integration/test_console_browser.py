@@ -152,6 +152,10 @@ def test_the_console_can_be_used_by_keyboard_alone(window: Browser) -> None:
     assert window.run("return document.activeElement.className") == "skip"
     window.press(Keys.ENTER)
     assert window.run("return document.activeElement.id") == "main"
+    window.press("?")
+    assert "search" in window.run("return document.querySelector('#keys[open]').textContent")
+    window.press(Keys.ESCAPE)
+    assert window.run("return document.querySelector('#keys[open]')") is None
     window.press("/")
     assert window.run("return document.activeElement.id") == "q"
     window.press("shop/orders", Keys.ENTER)

@@ -88,3 +88,11 @@ def test_it_can_leave_a_bookie_writable_and_ends_by_itself(cluster: LocalCluster
 def test_wrong_words_change_nothing(cli: Cli, words: tuple[str, ...], said: str) -> None:
     assert said in cli.fails("bookie", "maintenance", *words, code=2)
     assert cli.json("bookie", "maintenance") == {}
+
+
+def test_it_ends_with_the_bookie(cluster: LocalCluster, cli: Cli) -> None:
+    """Another bookie may get the id."""
+    cli("bookie", "maintenance", "bookie-3", "--for", "10min", "--keep-writable")
+    cluster.stop_bookie(2)
+    cli("cluster", "cookies", "--forget", "bookie-3", "--yes")
+    assert cli.json("bookie", "maintenance") == {}

@@ -29,7 +29,6 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import QuorumServer
-from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 BOOKIES = 4
@@ -276,37 +275,6 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         records = [json.loads(one) for one in cli.raw("stream", "read", "shop/eu/orders", "--json").splitlines()]
         assert len(records) == 301, "nothing is missing or twice"
         cli("metadata", "confirm", "--yes")
-
-
-def test_an_operator_restores_a_backup_on_three_servers(tmp_path: Path) -> None:
-    """Backup, wipe, restore, and the segments that are newer than the backup: streams are what they were."""
-    with ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble:
-        uri = ensemble.uri
-        with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
-            world, cli, backup = World(cluster, uri), Cli(uri), str(tmp_path / "backup")
-            lines = b"".join(b"%d\n" % one for one in range(2000))
-            cli("namespace", "create", "shop")
-            cli("stream", "append", "shop/orders", "--create", "--resume", stdin=lines)
-            cli("metadata", "backup", "--to", backup)
-            more = lines + b"".join(b"%d\n" % one for one in range(2000, 3000))
-            cli("stream", "append", "shop/orders", "--resume", stdin=more)
-            cli("stream", "append", "shop/late", "--create", "--resume", stdin=lines)
-            names = ("shop/orders", "shop/late")
-            before = {one: cli.raw("stream", "read", one, "--json") for one in names}
-            ledgers = set(map(int, cli("ledger", "list").split()))
-            wait_until(lambda: world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
-            world.kill()
-            ensemble.wipe()
-            cli("metadata", "rebuild", *world.collect(tmp_path, cli), "--backup", backup)
-            world.start()
-            found = cli("stream", "reattach")
-            assert "shop/orders: 1 segment put back\n" in found
-            assert "shop/late, made anew: 1 segment put back\n" in found
-            assert {one: cli.raw("stream", "read", one, "--json") for one in names} == before
-            more += b"last\n"
-            cli("stream", "append", "shop/orders", "--resume", stdin=more)
-            assert len(cli.raw("stream", "read", "shop/orders").splitlines()) == 3001
-            cli("metadata", "confirm", "--yes")
 
 
 def wipe(server: ZooKeeperServer, folder: Path) -> None:

@@ -106,7 +106,6 @@ def answers(port: int) -> bool:
     return False
 
 
-@pytest.mark.soak
 @pytest.mark.no_service
 @pytest.mark.parametrize(
     "words", ["check config prometheus.yml", "check rules rules.yml", "test rules rules_test.yml"]

@@ -10,6 +10,7 @@ import pytest
 
 from fastbk.meta.api import Endpoint
 from fastbk.overview.page_reader import ANSWER_BYTES_MAX, PageError, PageReader
+from tests.fixtures.wait import beats
 
 pytestmark = pytest.mark.no_service
 
@@ -58,10 +59,9 @@ async def silence(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None
 
 async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(OK)
-    while True:
+    async for _ in beats(0.01):
         writer.write(b"x")
         await writer.drain()
-        await asyncio.sleep(0.01)
 
 
 async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -150,6 +150,22 @@ def test_lose_a_bookie(machines: Callable[..., Machines]) -> None:
     load.check(of.cluster.metadata_uri)
 
 
+def test_retire_a_bookie(machines: Callable[..., Machines]) -> None:
+    of = machines(4, settings=QUICK)
+    walk = of.walk("retire-a-bookie.md")
+    with SteadyLoad(of.cluster.metadata_uri, replace_after=1.0) as load:
+        for heading in (
+            "Let no new entries come", "See how much there is to copy", "Copy what it holds",
+            "Stop it, and free its id", "See that it is done",
+        ):  # fmt: skip
+            walk.step(heading)
+        shutil.rmtree(of.cluster.bookies[2].directory)
+        load.wait_written()
+    walk.check_walked()
+    of.cluster.kill(0)
+    load.check(of.cluster.metadata_uri)
+
+
 def test_lose_a_zone(machines: Callable[..., Machines]) -> None:
     of = machines(6, settings=QUICK)
     for number, bookie in enumerate(of.cluster.bookies):

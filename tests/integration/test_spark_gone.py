@@ -13,13 +13,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import fastbk
 import fastbk.sync
-from fastbk.errors import ConfigError, DataLost, PositionTruncated
+from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.offsets import At
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.positions import AtSeq
+from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import append, between, read, rows, stream_reader
 
@@ -221,3 +221,110 @@ def test_progress_is_a_cursor_of_the_stream(cluster: LocalCluster, space: SyncNa
     (cursor,) = stream.cursors()
     tail = stream.last_position()
     assert tail is not None and cursor.mark == tail.next
+
+
+# --- checkpoints that were changed, or are of another cluster's past ----------------------------------------------
+
+
+def changed(offsets: dict[str, object], path: str, **fields: object) -> dict[str, object]:
+    """Return offsets with other fields of a stream."""
+    found = json.loads(json.dumps(offsets))
+    found["streams"][path].update(fields)
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("place", [("1", "9999", 0), ("99", "0", 0), ("1", str(1 << 61), 5)])
+def test_a_place_behind_the_end_is_told_and_no_record_is_passed_by(
+    cluster: LocalCluster, space: SyncNamespace, place: tuple[str, str, int]
+) -> None:
+    """Records that came later were passed by in silence until the place was reached; its mark went there, too."""
+    stream = space.create_stream("orders")
+    append(stream, 5)
+    named = {"stream": stream.path, "startingOffsets": "earliest", "readerName": "billing"}
+    reader = stream_reader(cluster, **named)
+    good = reader.latestOffset(reader.initialOffset(), ALL)
+    segment, entry, slot = place
+    hostile = changed(good, stream.path, segment=segment, entry=entry, slot=slot)
+    with pytest.raises(DataLost, match=r'lost records since.*\.option\("failOnDataLoss", "false"\)'):
+        stream_reader(cluster, **named).latestOffset(hostile, ALL)
+    (cursor,) = stream.cursors()
+    assert cursor.mark == stream.find(seq=0)
+    easy = stream_reader(cluster, failOnDataLoss="false", **named)
+    end = easy.latestOffset(hostile, ALL)
+    assert end == good
+    assert between(easy, hostile, end) == []
+    append(stream, 3)
+    assert between(easy, end, easy.latestOffset(end, ALL)) == [5, 6, 7]
+    (cursor,) = stream.cursors()
+    assert cursor.mark is not None and cursor.mark <= stream.find(seq=5)  # type: ignore[operator]
+
+
+def test_a_place_in_an_open_segment_is_told_only_where_nothing_is(
+    cluster: LocalCluster, space: SyncNamespace
+) -> None:
+    stream = space.create_stream("orders")
+    with stream.writer() as writer:
+        for _ in range(4):
+            writer.append(b"v").result()
+        reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
+        good = reader.latestOffset(reader.initialOffset(), ALL)
+        place = good["streams"][stream.path]  # type: ignore[index]
+        hostile = changed(good, stream.path, entry=str(int(place["entry"]) + 7))
+        with pytest.raises(DataLost, match="ends at"):
+            stream_reader(cluster, stream=stream.path).latestOffset(hostile, ALL)
+        # Of the last acknowledged entry bookies may not know yet: it is there, so the place stays.
+        target = Cluster(reader._options).nows_of({stream.path: At(DLSN(1, 0, 0), 0, place["id"])})
+        assert not reader._cluster.is_beyond(target[stream.path], At(DLSN(1, 4, 0), 4, place["id"]))
+        assert reader._cluster.is_beyond(target[stream.path], At(DLSN(1, 5, 0), 5, place["id"]))
+
+
+def test_a_number_that_is_not_that_of_its_place_stops_no_query(
+    cluster: LocalCluster, space: SyncNamespace
+) -> None:
+    """It looked up the record by its number behind the place, found it before, and stayed there for ever."""
+    stream = space.create_stream("orders")
+    append(stream, 30)
+    options = {"stream": stream.path, "startingOffsets": "earliest", "maxEntriesPerTrigger": "4"}
+    reader = stream_reader(cluster, **options)
+    start = reader.initialOffset()
+    for _ in range(4):
+        start = reader.latestOffset(start, ReadMaxRows(4))
+    for seq in ("0", str(1 << 61)):
+        wrong = changed(start, stream.path, seq=seq)
+        end = stream_reader(cluster, **options).latestOffset(wrong, ReadMaxRows(4))
+        assert between(reader, start, end) == [16, 17, 18, 19]
+
+
+def test_a_place_behind_the_end_of_a_ledger_is_told(
+    cluster: LocalCluster, client: fastbk.sync.Client
+) -> None:
+    with client.create_ledger() as writer:
+        for _ in range(5):
+            writer.append(b"x")
+        writer.append(b"y")
+        ledger = str(writer.ledger_id)
+        for _ in range(2):  # open, then closed
+            reader = stream_reader(cluster, ledgers=ledger, startingOffsets="earliest")
+            hostile = {"ledgers": {ledger: "9"}}
+            with pytest.raises(DataLost, match=f"ledger {ledger} was read up to 9"):
+                reader.latestOffset(hostile, ALL)
+            easy = stream_reader(cluster, ledgers=ledger, failOnDataLoss="false")
+            assert easy.latestOffset(hostile, ALL) == {"ledgers": {ledger: "6"}}
+            writer.close()
+
+
+def test_a_checkpoint_that_names_other_streams_is_read_or_told(
+    cluster: LocalCluster, space: SyncNamespace
+) -> None:
+    stream = space.create_stream("orders")
+    append(stream, 3)
+    reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
+    good = reader.latestOffset(reader.initialOffset(), ALL)
+    place = good["streams"][stream.path]  # type: ignore[index]
+    for path in ("../../ledgers", "a\x1b[2J/b", "no-namespace", "", "x" * 100_000 + "/y"):
+        hostile = {"streams": {path: {**place, "id": "0" * 16}}}
+        with pytest.raises(Error) as caught:
+            stream_reader(cluster, stream=stream.path).latestOffset(hostile, ALL)
+        assert len(str(caught.value)) < 1000
+    with pytest.raises(ConfigError, match="none of this version"):
+        stream_reader(cluster, stream=stream.path).latestOffset({"version": 2, **good}, ALL)

@@ -19,6 +19,8 @@ from fastbk.exit_codes import FAILED, INTERRUPTED, REFUSED, USAGE
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX
 from fastbk.meta import open_store
 from fastbk.meta.format_level import raise_level
+from fastbk.model.ids import BookieId
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.fixtures.cli import Cli
@@ -182,6 +184,21 @@ async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_dow
         assert "bookie bookie-3 is down" in done["stopped"]
         said = await asyncio.to_thread(cli.fails, "cluster", "roll", "--restart", "true", code=USAGE)
         assert "write {bookie} where the bookie's id belongs" in said
+
+
+async def test_a_roll_that_waits_for_copies_says_so_where_nobody_makes_them(tmp_path: Path) -> None:
+    async with LocalCluster(3) as cluster:
+        cli = Cli(cluster.metadata_uri)
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            async with await client.create_ledger(3, 3, 2) as writer:
+                await writer.append(b"x")
+            missing = MissingReplica(BookieId("bookie-2"), 0, 0)
+            await client.call_store(lambda store: store.marks.update(writer.ledger_id, add=[missing]))
+        words = ("cluster", "roll", "--restart", "true {bookie}", "--check", "marks", "--whole-timeout", "1s",
+                 "--ready-timeout", "2s")
+        code, done, _ = await cli.answer_async(*words)
+        assert (code, done["restarted"]) == (FAILED, [])
+        assert "copies are missing" in done["stopped"] and "no `fastbk autorecovery` runs" in done["stopped"]
 
 
 def test_an_interrupted_roll_prints_the_command_that_goes_on(fastbk_cluster: LocalCluster) -> None:

@@ -58,18 +58,19 @@ def compile_object(source: Path, kind: str) -> Path:
         flags.remove("-Werror")  # another compiler, other opinions
     target = folder / f"{source.parent.name}-{source.stem}.o"
     depends = target.with_suffix(".d")
-    noted = target.with_suffix(".flags")
-    if is_fresh(target, depends, flags):
+    noted = target.with_suffix(".command")
+    command = [compiler(kind), *flags, "-MMD", "-c", str(source)]
+    if is_fresh(target, depends, command):
         return target
     mine = {path: path.with_suffix(f"{path.suffix}.{os.getpid()}") for path in (target, depends, noted)}
-    command = [compiler(kind), *flags, "-MMD", "-MF", str(mine[depends]), "-c", str(source)]
     started_ns = time.time_ns()
     result = subprocess.run(
-        [*command, "-o", str(mine[target])], capture_output=True, text=True, check=False
-    )
+        [*command, "-MF", str(mine[depends]), "-o", str(mine[target])],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert result.returncode == 0, f"{source.name} ({kind}):\n{result.stderr}"
     os.utime(mine[target], ns=(started_ns, started_ns))
-    mine[noted].write_text("\n".join(flags))
+    mine[noted].write_text("\n".join(command))
     for path in (depends, noted, target):
         mine[path].replace(path)
     return target

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.style.tree import ROOT
+from tests.unit.test_pins import wheel
 
 
-def dev(*arguments: str) -> subprocess.CompletedProcess[str]:
+def dev(*arguments: str, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `./dev` as a developer would, from a folder that is not the project's."""
     return subprocess.run(
-        [str(ROOT / "dev"), *arguments],
+        [str(root / "dev"), *arguments],
         cwd="/",
-        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+        env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"} | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -35,9 +38,27 @@ def test_setup_with_nothing_to_do_is_quick_and_silent() -> None:
     assert took_s < 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("hashed", ["", "--hash=sha256:" + "0" * 64], ids=["without", "of another file"])
+def test_setup_takes_no_package_without_its_hash(hashed: str, tmp_path: Path) -> None:
+    """In a folder that has little more than `dev` and requirements: what comes first is installed first."""
+    for name in ("dev", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/build.txt").write_text(f"tiny==1 {hashed}\n")
+    (tmp_path / "requirements/run.txt").write_text("")
+    wheel(tmp_path)
+    done = dev("setup", root=tmp_path, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert done.returncode != 0
+    assert "hash" in done.stderr.lower(), done.stderr
+    assert not list((tmp_path / ".venv").rglob("tiny.py"))
+
+
 def test_help_names_every_command() -> None:
     text = dev("help").stdout
-    for command in ("setup", "run", "pipeline", "test", "bench", "fuzz", "model", "load", "wheels", "help"):
+    for command in (
+        "setup", "run", "pipeline", "test", "bench", "fuzz", "model", "load", "wheels", "audit", "pins", "help",
+    ):  # fmt: skip
         assert f"./dev {command} " in text
 
 

@@ -19,6 +19,7 @@ from fastbk.tls.authority import Authority
 from tests.fixtures.logs import events
 from tests.fixtures.wait import wait_until
 from tests.style.tree import ROOT
+from tests.tools.environments import ensure_environment
 
 MANIFEST = ROOT / "packaging" / "kubernetes" / "fastbk.yaml"
 SCHEMAS = ("1.28", "1.31", "1.34")
@@ -104,13 +105,9 @@ def test_the_configuration_starts_a_bookie_and_the_probe_tests_its_data_path(tmp
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_schemas_know_every_field(tmp_path: Path) -> None:
-    python = tmp_path / "venv" / "bin" / "python"
-    needed = ROOT / "requirements" / "kubernetes.txt"
-    for command in (
-        [sys.executable, "-m", "venv", tmp_path / "venv"],
-        [python, "-m", "pip", "install", "-q", "-r", needed],
-        *([python.with_name("kubernetes-validate"), "--strict", "-k", version, MANIFEST] for version in SCHEMAS),
-    ):
+    python = ensure_environment(str(tmp_path / "venv"), ROOT / "requirements" / "kubernetes.txt")
+    for version in SCHEMAS:
+        command = [python.with_name("kubernetes-validate"), "--strict", "-k", version, MANIFEST]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -109,7 +109,7 @@ async def _asyncio_case(uri: str, case: Case) -> None:
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel()
-                await asyncio.get_running_loop().create_future()
+                await asyncio.Event().wait()
             if case.manner == "exit":
                 os._exit(0)
             if case.manner == "unsent":
@@ -119,7 +119,8 @@ async def _asyncio_case(uri: str, case: Case) -> None:
             if case.manner == "blocked":
                 stand_still()
             else:
-                await asyncio.to_thread(stand_still)
+                with suppress(TimeoutError):  # an application that does nothing more
+                    await asyncio.wait_for(asyncio.Event().wait(), BLOCKED_S)
 
 
 def _sync_case(uri: str, case: Case) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.released import RELEASED
 from tests.style.tree import ROOT, walk
 from tests.tools import pages
 
@@ -86,6 +87,10 @@ def test_decisions_have_one_number_each_and_are_all_listed() -> None:
     numbers = [int(one) for one in re.findall(r"^### (\d+)\. ", page, re.MULTILINE)]
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
     assert [int(one) for one in re.findall(r"^ +- \[(\d+)\. ", page, re.MULTILINE)] == numbers
+
+
+def test_the_page_about_upgrades_names_the_last_build_of_the_version_before() -> None:
+    assert RELEASED in (ROOT / "docs" / "upgrade.md").read_text()
 
 
 def test_the_version_has_one_home() -> None:

@@ -39,7 +39,7 @@ from tests.tools.part import BUILD, setting, write
 
 OTHERS = (
     "slow", "stalls", "openloop", "restart", "ledgers", "gc", "streams", "segments", "manystreams", "arrow", "spark",
-    "spark-memory", "costs", "growth", "healing", "tls", "quotas", "tracing", "gateway", "observation",
+    "spark-memory", "costs", "growth", "healing", "tls", "quotas", "tracing", "gateway", "observation", "tails",
 )  # fmt: skip
 """`./dev bench NAME` runs `main` of tests.tools.bench_NAME, and writes the figures that it returns."""
 PAIR_S = 1.0

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def ensure_environment(name: str, *requirements: Path) -> Path:
-    """Return the python of the folder `name`, made or brought up to date when its requirements changed."""
+    """Return the python of the folder `name`, made or brought up to date when its requirements changed.
+
+    It gets what they pin and nothing else, by hash: what a source package would fetch for its build has none.
+    """
     folder = ROOT / name
     python, stamp = folder / "bin/python", folder / "stamp"
     key = "\n".join(path.read_text() for path in requirements)
@@ -23,6 +26,7 @@ def ensure_environment(name: str, *requirements: Path) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
         files = [part for path in requirements for part in ("-r", str(path))]
-        subprocess.run([*pip, "--no-input", "install", "-q", *files], check=True)
+        words = ["--no-input", "install", "-q", "--require-hashes", "--only-binary", ":all:"]
+        subprocess.run([*pip, *words, *files], check=True)
         stamp.write_text(key)
     return python

@@ -12,10 +12,11 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.style.tree import ROOT
 from tests.tools.environments import ensure_environment
+from tests.tools.pins import read_pins
 from tests.tools.wheels import liburing
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def uplot() -> dict[str, object]:
 
 def linked_into_wheels() -> list[dict[str, object]]:
     """Return what the wheels of `./dev wheels` have linked in: pinned, so not what this machine has."""
-    pinned = re.search(r"(?m)^ziglang==(\S+)$", WHEELS.read_text())
-    assert pinned is not None
+    zig = read_pins(WHEELS.read_text())["ziglang"].version
     return [
         {
             "type": "library",
@@ -91,10 +91,10 @@ def linked_into_wheels() -> list[dict[str, object]]:
         {
             "type": "library",
             "name": "zig",
-            "version": pinned[1],
+            "version": zig,
             "description": "the compiler of ./dev wheels; parts of its runtime library are linked in",
             "bom-ref": "zig of wheels",
-            "purl": f"pkg:pypi/ziglang@{pinned[1]}",
+            "purl": f"pkg:pypi/ziglang@{zig}",
             "licenses": MIT,
         },
     ]
@@ -112,7 +112,7 @@ def system_version(library: str) -> str:
 
 
 def audit() -> int:
-    """Ask the package index about each pinned package; return the exit code: 1 for a vulnerability."""
+    """Ask the package index about each pinned package; return the exit code."""
     files = [word for one in SHIPPED for word in ("--requirement", one)]
     command = [tool("pip-audit"), "--no-deps", "--disable-pip", *files, "--format", "json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -121,16 +121,30 @@ def audit() -> int:
     except (ValueError, KeyError):
         print(done.stderr, file=sys.stderr)
         return done.returncode or 1
+    text, code = audited(packages)
+    print(text)
+    return code
+
+
+def audited(packages: list[dict[str, Any]]) -> tuple[str, int]:
+    """Return what to print of pip-audit's findings, and the exit code.
+
+    It is 0 only if the index said of every package that it has no known vulnerability.
+    """
     unknown = [one["name"] for one in packages if "skip_reason" in one]
     bad = [one for one in packages if one.get("vulns")]
+    lines = []
     for one in bad:
         for found in one["vulns"]:
             fixed = ", ".join(found.get("fix_versions", [])) or "no version"
-            print(f"{one['name']} {one['version']}: {found['id']}, fixed in {fixed}")
-    print(f"{len(packages) - len(unknown)} packages audited, {len(bad)} with known vulnerabilities")
+            lines.append(f"{one['name']} {one['version']}: {found['id']}, fixed in {fixed}")
+    lines.append(f"{len(packages) - len(unknown)} packages audited, {len(bad)} with known vulnerabilities")
     if unknown:
-        print(f"{len(unknown)} {NOT_AUDITED}, since this package index does not say: {', '.join(unknown)}")
-    return 1 if bad else 0
+        lines.append(
+            f"{len(unknown)} {NOT_AUDITED}, since this package index does not say: {', '.join(unknown)}. "
+            "Run this where pip uses an index that publishes vulnerabilities."
+        )
+    return "\n".join(lines), 1 if bad or unknown or not packages else 0
 
 
 if __name__ == "__main__":

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from fastbk.errors import Error
+from fastbk.errors import ConfigError, Error
+from fastbk.model.ids import ID_MAX
 from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Response, decoded_object
 
 if TYPE_CHECKING:
     from fastbk.server.admin.http import Page
 
+_NUMBER = re.compile("-?[0-9]{1,19}")
 NOT_GET = "Not found method. Should be GET method"
 INTERNAL_ERROR = "Internal Server Error"
 
@@ -44,14 +47,39 @@ def pretty(value: object, depth: int = 0) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def json_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object in a request's body. Raises ConfigError."""
-    return decoded_object(request.body)
+class WrongParameter(ConfigError):
+    """A parameter of the query or body has no value that it can have: answered as 400, and nothing is done."""
+
+    code = ConfigError.code
 
 
-def integer(request: Request, name: str, default: int) -> int:
-    """Return a number of the query. Raises ValueError."""
-    return int(request.query[name]) if name in request.query else default
+def json_object(request: Request, *known: str) -> dict[str, Any]:
+    """Return the JSON object in a request's body. Raises ConfigError, also for another key than `known`, if given."""
+    asked = decoded_object(request.body)
+    for name in asked:
+        if known and name not in known:
+            raise WrongParameter(f"the body has the key {name!r}: it takes {', '.join(known)}")
+    return asked
+
+
+def integer(
+    request: Request, name: str, default: int, low: int = -1, high: int = ID_MAX
+) -> int:
+    """Return a number of the query. Raises WrongParameter."""
+    if name not in request.query:
+        return default
+    given = request.query[name]
+    if not _NUMBER.fullmatch(given) or not low <= int(given) <= high:
+        raise WrongParameter(f"{name}={given[:40]}: must be a whole number from {low} to {high}")
+    return int(given)
+
+
+def boolean(name: str, given: object) -> bool:
+    """Return what `true` or `false` says, of a query as text. Raises WrongParameter for anything else."""
+    value = {"true": True, "false": False}.get(given.lower()) if isinstance(given, str) else given
+    if not isinstance(value, bool):
+        raise WrongParameter(f"{name}={str(given)[:40]}: must be true or false")
+    return value
 
 
 _faults = LimitLog("http.page_failed", level="error")
@@ -64,6 +92,8 @@ def guarded(page: Page) -> Page:
         try:
             async with asyncio.timeout(ROUTE_TIMEOUT_S):
                 return await page(request)
+        except WrongParameter as error:
+            return text(400, f"Bad Request: {error}")
         except TimeoutError:
             reason = f"not done after {ROUTE_TIMEOUT_S:.0f} s"
         except (Error, ValueError, OSError) as error:

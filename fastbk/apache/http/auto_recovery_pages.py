@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fastbk.apache.http.answers import NOT_GET, answer, json_object, text
+from fastbk.apache.http.answers import NOT_GET, answer, boolean, json_object, text
 from fastbk.errors import ConfigError, Error
+from fastbk.meta.coordination import check_delay
 from fastbk.model.ids import check_bookie_id
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class AutoRecoveryPages:
         if request.method == "PUT":
             if "enabled" not in request.query:
                 return text(400, f"Param 'enabled' not found in {request.query}")
-            is_wanted = request.query["enabled"].lower() == "true"
+            is_wanted = boolean("enabled", request.query["enabled"])
             await self._metadata.call(
                 lambda store: (
                     store.coordination.enable() if is_wanted else store.coordination.disable()
@@ -136,7 +137,10 @@ class AutoRecoveryPages:
         asked = json_object(request)
         if "delay_seconds" not in asked:
             return text(404, "Request body not contains lostBookieRecoveryDelay.")
-        delay_s = msgspec.convert(asked["delay_seconds"], int)
+        try:
+            delay_s = check_delay(asked["delay_seconds"])
+        except ConfigError as error:
+            return text(400, f"Bad Request: {error}")
         await self._metadata.call(lambda store: store.coordination.set_lost_bookie_delay(delay_s))
         return text(200, f"Success set lostBookieRecoveryDelay to {delay_s}")
 

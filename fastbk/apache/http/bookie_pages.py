@@ -10,7 +10,7 @@ import msgspec
 
 from fastbk.apache.configuration.key_table import KEYS
 from fastbk.apache.configuration.keys import Verdict
-from fastbk.apache.http.answers import NOT_GET, answer, json_object, text
+from fastbk.apache.http.answers import NOT_GET, answer, boolean, json_object, text
 from fastbk.config import split_address
 from fastbk.errors import Error
 from fastbk.native.disk import Disk
@@ -83,9 +83,8 @@ class BookiePages:
 
     async def _read_only(self, request: Request) -> Response:
         if request.method == "PUT":
-            wanted = json_object(request).get("readOnly", False)
-            if not isinstance(wanted, bool):
-                raise ValueError("readOnly must be true or false")
+            # No default: with a key that is misspelt a bookie would become writable.
+            wanted = boolean("readOnly", json_object(request, "readOnly").get("readOnly"))
             if wanted != bool(self._facts.read_only.reason):
                 if not wanted and self._facts.read_only.is_forced:
                     return text(
@@ -187,7 +186,7 @@ class BookiePages:
             suspended = set((await self._status())["suspended"])
             what = [LEDGERS]
             for kind, name in ((MINOR, "forceMinor"), (MAJOR, "forceMajor")):
-                if str(asked_for.get(name, kind not in suspended)).lower() == "true":
+                if boolean(name, asked_for.get(name, kind not in suspended)):
                     what.append(kind)
             await self._facts.gc.run({"what": what})
         except Error as error:
@@ -250,7 +249,7 @@ class BookiePages:
             return text(400, f"No {verb}Major or {verb}Minor params found")
         said = ""
         for kind, is_asked, before in ((MAJOR, major, ""), (MINOR, minor, ", ")):
-            if is_asked is True:
+            if is_asked is not None and boolean(f"{verb}{kind.title()}", is_asked):
                 action = self._facts.gc.suspend if verb == "suspend" else self._facts.gc.resume
                 await action({"what": [kind]})
                 said += f"{before}{verb.title()} {kind}GC on BookieServer: {self._facts.bookie_id}"

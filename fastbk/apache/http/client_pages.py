@@ -21,7 +21,7 @@ import msgspec
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.auth.credentials import Credentials
 from fastbk.errors import StorageError
-from fastbk.observe import logs
+from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http import Request, Response
 from fastbk.tls.options import TlsOptions
 from fastbk.units import format_apache_size
@@ -44,6 +44,7 @@ class ClientPages:
         self._facts = facts
         self._turns = asyncio.Semaphore(TOOLS_MAX)
         self._sanity_turn = asyncio.Lock()
+        self._failures = LimitLog("http.sanity_failed")
 
     def bookie_pages(self) -> dict[str, Page]:
         """Return the pages about bookies by the ends of their paths."""
@@ -73,13 +74,13 @@ class ClientPages:
         async with self._sanity_turn:
             reason: str = await self._tool("sanity", bookie_id=self._facts.bookie_id)
         if reason:
-            logs.warning("http.sanity_failed", reason=reason)
+            self._failures.note("sanity", reason=reason)
         return answer({"passed": not reason, "readOnly": False})
 
     async def _read(self, request: Request) -> Response:
         if request.method != "GET" or "ledger_id" not in request.query:
             return text(404, "Not found method. Should be GET method, with ledger_id provided")
-        ledger_id = integer(request, "ledger_id", 0)
+        ledger_id = integer(request, "ledger_id", 0, low=0)
         first, last = integer(request, "start_entry_id", 0), integer(request, "end_entry_id", -1)
         page = integer(request, "page", -1)
         said: dict[str, str] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.errors import ConfigError, NoSuchLedger
-from fastbk.meta.api import all_ids
+from fastbk.meta.api import VersionedLedger, all_ids
 from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.observe import logs
 
@@ -48,7 +48,7 @@ class LedgerPages:
     async def _show(self, request: Request) -> Response:
         if request.method != "GET" or "ledger_id" not in request.query:
             return text(404, NOT_GET)
-        ledger_id = integer(request, "ledger_id", 0)
+        ledger_id = integer(request, "ledger_id", 0, low=0)
         found = await self._metadata.call(lambda store: store.read_ledger(ledger_id))
         return answer({str(ledger_id): shown(ledger_id, found.metadata)})
 
@@ -57,7 +57,7 @@ class LedgerPages:
             return text(404, "Not found method. Should be DELETE method")
         if "ledger_id" not in request.query:
             return text(404, "Not ledger found. Should provide ledger_id=<id>")
-        ledger_id = integer(request, "ledger_id", 0)
+        ledger_id = integer(request, "ledger_id", 0, low=0)
         # One that is gone is deleted, as for Apache's client: who asks again after a lost answer gets no error.
         with suppress(NoSuchLedger):
             await self._metadata.call(lambda store: store.delete_ledger(ledger_id))
@@ -93,7 +93,7 @@ def _described(store: MetadataStore, page: int, *, decode: bool) -> dict[str, An
     for at in range(0, len(chosen), PAGE_COUNT):
         ids = chosen[at : at + PAGE_COUNT]
         for ledger_id, found in zip(ids, store.read_ledgers(ids), strict=True):
-            if found is not None:
+            if isinstance(found, VersionedLedger):
                 metadata = found.metadata
                 raw = metadata.to_bytes().decode("utf-8", "replace")
                 described[str(ledger_id)] = shown(ledger_id, metadata) if decode else raw

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fastbk.apache.importer.records import Record
 
 DAMAGE_KEPT_MAX = 1000
+LEFT_OUT_KEPT_MAX = 1_000_000
 _LAC = slice(16, 24)
 _BODY_AT = 16
 _KEY_BYTES = 20
@@ -52,6 +53,7 @@ class Counts:
     """Of ledgers that metadata does not list: deleted ones."""
     left_out_bytes: int = 0
     left_out_ledgers: set[int] = field(default_factory=set)
+    """The first `LEFT_OUT_KEPT_MAX` ones: a file may name any number."""
     damage: list[Damage] = field(default_factory=list)
     """The first ones."""
     journal_entries: int = 0
@@ -143,7 +145,7 @@ class Content:
                 self._unreadable(source)
 
     def _in_journals(self, indexes: Indexes) -> Iterator[Record]:
-        for part in self._directories.journal_parts():
+        for part in self._directories.journal_parts(self._on_mark):
             is_newest = part.is_newest
             with FileReader(part.path) as source:
 
@@ -156,6 +158,9 @@ class Content:
                     indexes.note_copy(record[0], record[1])
                     yield record
                 self._unreadable(source)
+
+    def _on_mark(self, damage: Damage) -> None:
+        self.counts.note(damage, is_expected=False)
 
     def states(self) -> list[LedgerState]:
         """Return the states of all ledgers that were met, ascending; fenced where they are not closed."""
@@ -188,7 +193,8 @@ class Content:
                 if entry_id >= 0:
                     counts.left_out_entries += 1
                     counts.left_out_bytes += len(raw)
-                counts.left_out_ledgers.add(ledger_id)
+                if len(counts.left_out_ledgers) < LEFT_OUT_KEPT_MAX:
+                    counts.left_out_ledgers.add(ledger_id)
                 continue
             ledger = self._ledgers.get(ledger_id)
             if ledger is None:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.apache.importer.records import Damage
 from fastbk.errors import StorageError, os_errors_as
 from fastbk.model import cookie as cookies
+from fastbk.private_files import open_found, read_found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fastbk.apache.importer.records import Report
     from fastbk.model.cookie import Cookie
 
 FOLDER = "current"
@@ -55,12 +58,24 @@ class ApacheDirectories:
         ]
         return [path for _, path in sorted(found)]
 
-    def journal_parts(self) -> list[JournalPart]:
-        """Return the journal files that replay would read, in its order. Raises StorageError."""
+    def journal_parts(self, report: Report) -> list[JournalPart]:
+        """Return the journal files that replay would read, in its order. Raises StorageError.
+
+        A mark that lies behind all that is there would have everything passed over. It is reported, and all is read.
+        """
         found = []
         for index, directory in enumerate(self.journals):
             file_id, offset_bytes = self._mark(index)
-            files = sorted(one for one in _numbered(directory, JOURNAL_ENDING) if one[0] >= file_id)
+            files = sorted(_numbered(directory, JOURNAL_ENDING))
+            with os_errors_as(StorageError, directory / FOLDER):
+                sizes_bytes = {one: path.lstat().st_size for one, path in files if one == file_id}
+            is_beyond = bool(files) and file_id > files[-1][0]
+            if is_beyond or offset_bytes > sizes_bytes.get(file_id, offset_bytes):
+                place = f"journal file {file_id:x} at {offset_bytes}"
+                reason = f"the mark says {place}, behind what is there: all of the journal is read"
+                report(Damage(f"{self._mark_name(index)} of {directory}", 0, 0, reason))
+                file_id = offset_bytes = 0
+            files = [one for one in files if one[0] >= file_id]
             found += [
                 JournalPart(path, offset_bytes if number == file_id else 0, number == files[-1][0])
                 for number, path in files
@@ -73,8 +88,8 @@ class ApacheDirectories:
         for directory in dict.fromkeys((*self.journals, *self.ledgers, *self.indexes)):
             path = directory / FOLDER / "VERSION"
             try:
-                with path.open("rb") as file:
-                    found.append((path, cookies.decode(file.read(_COOKIE_BYTES_MAX), str(path))))
+                raw = read_found(path, _COOKIE_BYTES_MAX)
+                found.append((path, cookies.decode(raw, str(path))))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -92,17 +107,20 @@ class ApacheDirectories:
                         " still"
                     )
 
+    def _mark_name(self, journal: int) -> str:
+        return "lastMark" if len(self.journals) == 1 else f"lastMark.{journal}"
+
     def _mark(self, journal: int) -> tuple[int, int]:
         """Return the file and offset up to which every ledger directory has everything; 0, 0 if one does not say.
 
         Apache takes the highest of them. One directory may be behind, though, if it could not be written to.
         """
-        name = "lastMark" if len(self.journals) == 1 else f"lastMark.{journal}"
+        name = self._mark_name(journal)
         marks = []
         for directory in self.ledgers:
             path = directory / FOLDER / name
             try:
-                raw = path.read_bytes()
+                raw = read_found(path, _MARK.size + 1)
             except FileNotFoundError:
                 return 0, 0
             except OSError as error:
@@ -153,7 +171,7 @@ def _locked_by(path: Path) -> int:
     """Return the process that holds a lock on the file, 0 for none."""
     wish = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_found(path)
     except FileNotFoundError:
         return 0
     except OSError as error:

@@ -23,9 +23,11 @@ from fastbk.apache.importer.ledger_table import LedgerTable
 from fastbk.errors import StorageError
 from fastbk.gc.limbo import shares_of
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.meta.records import BadRecord
 from fastbk.model import cookie as cookies
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
+from fastbk.printable_text import printable
 from fastbk.server.identity import Directory, content_of, places, stamp_cookies
 from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie_file as cookie_file
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from fastbk.server.configuration.bookie_config import BookieConfig
 
 LEDGERS_AT_ONCE = 1000
+SHOWN_MAX = 300
 OWN_FILES = (*SLOTS, DELETION_LOG_NAME, limbo.NAME, identity.NAME)
 
 
@@ -114,14 +117,15 @@ def check_source(plan: ImportPlan, store: MetadataStore) -> bytes | None:
         )
     for where, cookie in found:
         if cookie.bookie_id != plan.bookie_id:
+            theirs = repr(printable(cookie.bookie_id, SHOWN_MAX))
             raise StorageError(
-                f"{where} is that of bookie {cookie.bookie_id!r}, not of {plan.bookie_id!r}. Set [bookie] id to"
-                f" {cookie.bookie_id!r}, which its ledgers name, or name other directories"
+                f"{where} is that of bookie {theirs}, not of {plan.bookie_id!r}. Set [bookie] id to"
+                f" {theirs}, which its ledgers name, or name other directories"
             )
         if instance_id and cookie.instance_id and cookie.instance_id != instance_id:
             raise StorageError(
-                f"{where} is of the cluster with the instance id {cookie.instance_id}, the metadata store of"
-                f" {instance_id}. Correct metadata.uri"
+                f"{where} is of the cluster with the instance id {printable(cookie.instance_id, SHOWN_MAX)},"
+                f" the metadata store of {instance_id}. Correct metadata.uri"
             )
     return in_metadata
 
@@ -258,7 +262,7 @@ def _doubtful(
             if read is None:
                 continue  # deleted meanwhile
             opened = pairs[pair_of(ledger_id, shards)]
-            if not read.metadata.is_closed or not holds(
+            if isinstance(read, BadRecord) or not read.metadata.is_closed or not holds(
                 opened.store, ledger_id, shares_of(bookie_id, read.metadata)
             ):
                 found.append(ledger_id)

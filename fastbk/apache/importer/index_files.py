@@ -22,6 +22,7 @@ from fastbk.apache.importer.directories import FOLDER
 from fastbk.apache.importer.index import NOWHERE, UNKNOWN, Listed, is_location
 from fastbk.apache.importer.records import Damage
 from fastbk.errors import StorageError
+from fastbk.private_files import open_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -145,7 +146,7 @@ class IndexFiles:
         self._pages.clear()
 
     def _entries(self, path: str) -> Iterator[int]:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_found(path)
         try:
             size_bytes = os.fstat(file).st_size
             at, wrong, first_wrong = HEADER_BYTES, 0, 0
@@ -199,7 +200,7 @@ class IndexFiles:
 
     @staticmethod
     def _read(path: str, offset_bytes: int, size_bytes: int) -> bytes:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_found(path)
         try:
             return os.pread(file, size_bytes, offset_bytes)
         finally:

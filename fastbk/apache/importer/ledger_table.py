@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.meta.api import all_ledgers
+from fastbk.meta.records import BadRecord
 from fastbk.model.entry import (
     DIGEST_BYTES,
     HEADER_BYTES,
@@ -82,7 +83,11 @@ class LedgerTable:
         self._store = store
         kinds: dict[LedgerSummary, LedgerSummary] = {}
         for ledger_id, read in all_ledgers(store):
-            known = _known(read.metadata, bookie_id)
+            # One that nobody can read may count on the bookie, and may be open.
+            if isinstance(read, BadRecord):
+                known = LedgerSummary(None, None, False, True)
+            else:
+                known = _known(read.metadata, bookie_id)
             self._known[ledger_id] = kinds.setdefault(known, known)
 
     def get(self, ledger_id: int) -> LedgerSummary | None:

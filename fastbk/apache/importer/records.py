@@ -112,6 +112,8 @@ class Resync:
         reach = LENGTH.size + IDS.size
         source, window_at, window_bytes = self._source, from_bytes, _WINDOW_BYTES_MIN
         while window_at + reach <= source.size_bytes:
+            # What begins in a hole has a length of 0, but for the zeros that a length begins with.
+            window_at = max(window_at, source.data_from(window_at) - LENGTH.size)
             window = source.read(window_at, window_bytes + reach)
             end = min(len(window) - reach + 1, window_bytes)
             at = window.find(b"\0", 0, end)
@@ -148,7 +150,7 @@ def _past_zeros(window: bytes, at: int) -> int:
 def is_empty_from(source: FileReader, at: int) -> bool:
     """Return whether there are only zeros up to the end of the file."""
     size_bytes = _WINDOW_BYTES_MIN
-    while piece := source.read(at, size_bytes):
+    while piece := source.read(at := source.data_from(at), size_bytes):
         if piece.count(0) != len(piece):
             return False
         at += len(piece)

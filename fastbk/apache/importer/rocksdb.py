@@ -13,6 +13,7 @@ that has nothing but links to its files. The blocks of its files have checksums,
 from __future__ import annotations
 
 import os
+import re
 import struct
 import tempfile
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from fastbk.apache.importer.index import NOWHERE, UNKNOWN, Listed, is_location
 from fastbk.apache.importer.records import Damage
 from fastbk.errors import StorageError, os_errors_as
 from fastbk.model.protobuf import fields
+from fastbk.private_files import open_found
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ CACHE_BYTES = 64 * MIB
 FILES_OPEN_MAX = 256
 FAILURES_MAX = 100
 """So many look-ups that fail are reported; behind them the database is not asked any more."""
+_DATABASE_FILE = re.compile(r"CURRENT|IDENTITY|(?:MANIFEST|OPTIONS)-[0-9]{1,20}|[0-9]{1,20}\.(?:sst|ldb|log|blob)")
+"""What RocksDB reads; files by which rocksdict would be told otherwise, and those of others, are left out."""
 _PAIR = struct.Struct(">qq")
 _INT = struct.Struct(">q")
 
@@ -162,8 +166,12 @@ def _open(path: Path, stack: ExitStack) -> Rdict:
         ) from error
     links = stack.enter_context(tempfile.TemporaryDirectory(prefix="fastbk-import-"))
     with os_errors_as(StorageError, path):
-        for name in os.listdir(path):
-            os.symlink((path / name).resolve(), f"{links}/{name}")
+        names = [name for name in os.listdir(path) if _DATABASE_FILE.fullmatch(name)]
+    for name in names:
+        with os_errors_as(StorageError, path / name):
+            # A link would be followed out of the directory, and a pipe waited for without end.
+            os.close(open_found(path / name))
+            os.symlink(path.resolve() / name, f"{links}/{name}")
     table = BlockBasedOptions()
     table.set_block_cache(Cache(CACHE_BYTES // 2))
     table.set_cache_index_and_filter_blocks(True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.apache.shell.arguments import CommandLine, Option, Verb, flag
 from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError
+from fastbk.meta.api import VersionedLedger
 
 if TYPE_CHECKING:
     from fastbk.apache.shell.context import Context
@@ -44,7 +45,8 @@ def _status(context: Context, words: CommandLine) -> int:
             line = f"\tLedgerId:{ledger_id}\tBookieId:{worker}"
             if words.has("verbose"):
                 (found,) = store.read_ledgers([ledger_id])
-                line += f"\tLedgerSize:{'gone' if found is None else found.metadata.length}"
+                size = found.metadata.length if isinstance(found, VersionedLedger) else "unreadable"
+                line += f"\tLedgerSize:{'gone' if found is None else size}"
             print(line)
         if not count:
             print("\t No Ledger is being recovered.")

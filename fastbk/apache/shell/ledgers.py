@@ -50,6 +50,7 @@ def metadata_line(metadata: LedgerMetadata) -> str:
 
 def _list(context: Context, words: CommandLine) -> int:
     from fastbk.meta.api import all_ids, all_ledgers
+    from fastbk.meta.records import BadRecord
     from fastbk.model.ids import check_bookie_id
     from fastbk.replication.named_copies import holds_entries
 
@@ -62,6 +63,8 @@ def _list(context: Context, words: CommandLine) -> int:
                 print(f"ledgerID: {context.shown(ledger_id)}")
             return 0
         for ledger_id, found in all_ledgers(store):
+            if isinstance(found, BadRecord):
+                continue
             if bookie_id and not holds_entries(found.metadata, bookie_id):
                 continue
             print(f"ledgerID: {context.shown(ledger_id)}")
@@ -98,15 +101,14 @@ def _restore(store: MetadataStore, ledger_id: LedgerId, path: Path, *, is_update
     with os_errors_as(ConfigError, path):
         metadata = LedgerMetadata.from_bytes(path.read_bytes())
     for _ in range(UPDATES_TRIED_MAX):
-        try:
-            version = store.read_ledger(ledger_id).version
-        except NoSuchLedger:
+        (found,) = store.read_ledgers([ledger_id])
+        if found is None:
             store.create_ledger(ledger_id, metadata)
             return 0
         if not is_update:
             raise MetadataConflict(f"ledger {ledger_id} exists: -update replaces its metadata")
         try:
-            store.update_ledger(ledger_id, metadata, version)
+            store.update_ledger(ledger_id, metadata, found.version)  # also over one that nobody can read
         except (MetadataConflict, NoSuchLedger):
             continue
         print(f"successfully updated ledger metadata {ledger_id}")

@@ -180,7 +180,7 @@ def _text(done: Imported, what: str) -> str:
     counts = done.counts
     lines = [
         f"{what}: {done.ledgers:,} ledgers, {counts.entries:,} entries, {format_size(counts.bytes)}",
-        f"left out, for metadata does not list them: {len(counts.left_out_ledgers):,} ledgers,"
+        f"left out, for metadata does not list them: {_left_out(counts)} ledgers,"
         f" {counts.left_out_entries:,} entries, {format_size(counts.left_out_bytes)}",
         f"damaged: {counts.damaged_entries:,} entries, {counts.damaged_places:,} places in files;"
         f" ends that were cut off: {counts.cut_off_ends:,}",
@@ -194,6 +194,13 @@ def _text(done: Imported, what: str) -> str:
             " closed, and would be fenced and in limbo: best close them first"
         )
     return "\n".join(lines)
+
+
+def _left_out(counts: Counts) -> str:
+    from fastbk.apache.importer.content import LEFT_OUT_KEPT_MAX
+
+    found = len(counts.left_out_ledgers)
+    return f"{found:,}" if found < LEFT_OUT_KEPT_MAX else f"{found:,} or more"
 
 
 def _index_text(counts: Counts) -> list[str]:

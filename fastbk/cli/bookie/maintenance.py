@@ -107,6 +107,11 @@ async def _change(uri: str, bookie_id: BookieId, hold: HealingHold | None) -> bo
     return was
 
 
+async def end_with_bookie(uri: str, bookie_id: BookieId) -> None:
+    """End the maintenance of a bookie that is forgotten: another one may get its id."""
+    await _change(uri, bookie_id, None)
+
+
 async def _check_known(client: Client, bookie_id: BookieId) -> None:
     def known(store: MetadataStore) -> set[BookieId]:
         return {one.service.bookie_id for one in store.list_bookies()} | {

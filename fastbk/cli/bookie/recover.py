@@ -126,6 +126,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
     from fastbk.admin.bookie_recovery import BookieRecovery
     from fastbk.admin.cookies import check_known, free_id
+    from fastbk.cli.bookie.maintenance import end_with_bookie
 
     uri = metadata_uri(options)
     line = ProgressLine()
@@ -169,6 +170,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     if forget:
         if not is_named:
             others = await asyncio.to_thread(free_id, uri, options.bookie_id)
+            await end_with_bookie(uri, options.bookie_id)
             if others is not None:
                 note(
                     f"the metadata knows no {options.bookie_id} (any more): was that its id?"
@@ -282,6 +284,7 @@ async def _repair(options: argparse.Namespace) -> int:
         if options.dry_run:
             work = await healing.find()
             _print_result(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            _note_uncloseable(healing.progress)
             return 0
         try:
             progress = await healing.run()
@@ -329,9 +332,23 @@ def _say_done(options: argparse.Namespace, progress: RepairProgress) -> None:
             "entries_lost": progress.entries_lost,
             "failed": progress.failed_count,
             "parked": progress.parked_count,
+            "uncloseable": progress.uncloseable_count,
         },
     )
     _note_rest(progress, f"is not whole on {options.bookie_id}")
+    _note_uncloseable(progress)
+
+
+def _note_uncloseable(progress: RepairProgress) -> None:
+    from fastbk.model.health import accept_loss
+
+    for one in progress.uncloseable[:LISTED_MAX]:
+        note(
+            f"ledger {one.ledger_id} is open, and cannot be closed while {format_names(one.away)} are away:"
+            f" {accept_loss(one.ledger_id)}"
+        )
+    if progress.uncloseable_count > LISTED_MAX:
+        note(f"... and {progress.uncloseable_count - LISTED_MAX} more that cannot be closed")
 
 
 def _repairing(bookie_id: str, progress: RepairProgress) -> str:

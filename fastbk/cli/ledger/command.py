@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import warnings
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from fastbk.cli import export
+from fastbk.cli.input import opened_input, read_chunks, read_lines
 from fastbk.cli.ledger import audit
 from fastbk.cli.ledger.output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import (
@@ -19,7 +21,9 @@ from fastbk.cli.options import (
     add_verbs,
     digest_name,
     exit_without_consent,
+    metadata_uri,
     note,
+    opened_store,
     print_answer,
     print_json,
     run_client_verb,
@@ -29,12 +33,19 @@ from fastbk.cli.passwords import add_password, password_of
 from fastbk.cli.progress import ByteProgress
 from fastbk.cli.running import add_watch
 from fastbk.cli.terminal import write_payload
-from fastbk.errors import ConfigError, DigestMismatch, Error, NotEnoughBookies, os_errors_as
+from fastbk.errors import (
+    BufferFull,
+    ConfigError,
+    DigestMismatch,
+    Error,
+    NotEnoughBookies,
+    RecordTooLarge,
+)
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.client import Client, LedgerInfo, LedgerReader, LedgerWriter
@@ -43,9 +54,7 @@ if TYPE_CHECKING:
 ENSEMBLE_DEFAULT = 3
 IDLE_S_MAX = 3600.0
 ASKED_AT_ONCE = 32
-CHUNK_ENTRIES = 256
-CHUNK_BYTES = 256 * 1024
-"""Entries handed to the client at once; it pipelines them by its own window."""
+GONE = (-1, -1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     read.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
     read.add_argument(
-        "--raw", action="store_true", help="exactly the entries' bytes, nothing between them"
+        "--raw",
+        action="store_true",
+        help="exactly the entries' bytes, nothing between them; a terminal gets control characters escaped",
     )
     read.add_argument(
         "--recover",
@@ -83,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "print entries as they come, until the ledger is closed"
     tail = _add_verb_of_one(verbs, "tail", _tail, text)
     tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
-    tail.add_argument("--raw", action="store_true", help="exactly the entries' bytes")
+    tail.add_argument("--raw", action="store_true", help="as `read` has it")
     for reading in (read, tail, export.add_ledger_verb(verbs)):
         _add_secret(reading)
     _add_verbs_about(verbs)
@@ -132,6 +143,8 @@ def _add_verbs_about(verbs: Verbs) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
+    if options.verb == "list" and not (options.open or options.abandoned):
+        return _list_ids(options)
     return run_verb(options) if options.verb == "export" else run_client_verb(options)
 
 
@@ -149,17 +162,20 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
 async def _write(client: Client, options: argparse.Namespace) -> int:
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise ConfigError("--chunk-bytes must be 1 or more")
-    with _source(options.file) as source:
+    entries = size_bytes = 0
+    with opened_input(options.file) as descriptor:
         writer = await _new(client, options)
         progress = ByteProgress(f"ledger {writer.ledger_id}")
-        entries = size_bytes = 0
+        size = options.chunk_bytes
+        # A line keeps its end, so that the entries one behind the other are the file.
+        source = read_lines(descriptor, keep_ends=True) if size is None else read_chunks(descriptor, size)
         try:
-            async with writer:
-                pieces = _pieces(source, options.chunk_bytes)
-                while chunk := await asyncio.to_thread(_chunk, pieces):
-                    await writer.append_many(chunk)
-                    entries += len(chunk)
-                    size_bytes += sum(map(len, chunk))
+            async with writer, contextlib.aclosing(source) as pieces:
+                async for some in pieces:
+                    for entry in some:
+                        await _send(writer, entry, entries)
+                        entries += 1
+                        size_bytes += len(entry)
                     progress.moved(entries, size_bytes)
         finally:
             progress.end()
@@ -169,9 +185,26 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
     return print_answer(options, found, str(writer.ledger_id))
 
 
+async def _send(writer: LedgerWriter, entry: bytes, entries: int) -> None:
+    """Append behind all before, without waiting for any; `entries` were before it."""
+    try:
+        try:
+            writer.append_nowait(entry)
+        except BufferFull:
+            await writer.ready()
+            try:
+                writer.append_nowait(entry)
+            except BufferFull:
+                await writer.append(entry)  # so large that it has to go alone
+    except RecordTooLarge as error:
+        await writer.flush()
+        raise RecordTooLarge(f"line or chunk {entries + 1}: {error}; those before it are in the ledger") from error
+
+
 async def _read(client: Client, options: argparse.Namespace) -> int:
     if options.first < 0 or (options.last is not None and options.last < options.first):
         raise ConfigError("--first must be 0 or above, --last not below it")
+    _check_form(options)
     async with await _opened(client, options, options.ledger_id, options.recover) as reader:
         try:
             last = await reader.last_add_confirmed()
@@ -182,6 +215,9 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
                 f"{error}\nread up to entry {last}, by what the bookies say that answer; later entries may have been"
                 f" acknowledged: `fastbk ledger close {options.ledger_id} --accept-loss --dry-run` looks for them"
             )
+        if max(options.first, options.last or 0) > last:
+            note(f"ledger {options.ledger_id} ends with entry {last} now" if last >= 0 else
+                 f"ledger {options.ledger_id} has no entries now")
         if options.last is not None:
             last = min(last, options.last)
         if options.first <= last:
@@ -194,7 +230,13 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_form(options: argparse.Namespace) -> None:
+    if options.raw and options.json:
+        raise ConfigError("--raw prints entries as they are, --json as JSON: give one of them")
+
+
 async def _tail(client: Client, options: argparse.Namespace) -> int:
+    _check_form(options)
     async with await _opened(client, options, options.ledger_id, recovery=False) as reader:
         async for entry in reader.tail(options.first):
             print_entry(entry.entry_id, entry.data, options)
@@ -210,15 +252,33 @@ async def _opened(
     )
 
 
+def _list_ids(options: argparse.Namespace) -> int:
+    """List ids, which needs neither a ledger's metadata nor a client: to import one takes longer than to list."""
+    from fastbk.meta.api import LedgerIdPages
+    from fastbk.meta.uri import is_gateway
+
+    uri = metadata_uri(options)
+    if is_gateway(uri):  # it wants the client's credentials
+        return run_client_verb(options)
+    with opened_store(uri) as store:
+        return _print_ids(options, LedgerIdPages().all_of(store))
+
+
 async def _list(client: Client, options: argparse.Namespace) -> int:
     if options.open or options.abandoned:
         return await _list_open(client, options)
-    # Ids alone need no ledger's metadata: a page of 100,000 is written while the next one is read.
-    if options.json:
-        return print_answer(options, {"ledgers": [one async for page in client.list_ledger_ids() for one in page]})
-    async for page in client.list_ledger_ids():
-        print("\n".join(map(str, page)))
-    return 0
+    return _print_ids(options, [page async for page in client.list_ledger_ids()])
+
+
+def _print_ids(options: argparse.Namespace, pages: Iterable[list[int]]) -> int:
+    """Print pages of ids, each while the next one is not read yet."""
+    found: list[int] = []
+    for page in pages:
+        if options.json:
+            found += page
+        elif page:
+            print("\n".join(map(str, page)))
+    return print_answer(options, {"ledgers": found}) if options.json else 0
 
 
 async def _list_open(client: Client, options: argparse.Namespace) -> int:
@@ -240,7 +300,7 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
             known = after.get(one.ledger_id)
             if known is None:
                 reasons[one.ledger_id] = "open, and no bookie told its last add confirmed"
-            elif known == before.get(one.ledger_id):
+            elif known == before.get(one.ledger_id) != GONE:
                 reasons[one.ledger_id] = text
             else:
                 del reasons[one.ledger_id]
@@ -249,7 +309,7 @@ async def _list_open(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple[int, int]]:
-    """Return (version, last add confirmed) of open ledgers now, as far as bookies tell them."""
+    """Return (version, last add confirmed) of ledgers now, as far as bookies tell; GONE: closed or deleted."""
     from fastbk.errors import NoSuchLedger
     from fastbk.replication.lac_procedures import TryReadLastConfirmed
     from fastbk.replication.replicas import Pacing
@@ -262,11 +322,13 @@ async def _confirmed(client: Client, infos: list[LedgerInfo]) -> dict[int, tuple
             try:
                 info = await client.ledger_info(ledger_id)
                 if info.metadata.is_closed:
-                    found[ledger_id] = (info.version, info.metadata.last_entry_id)
+                    found[ledger_id] = GONE
                     return
                 procedure = TryReadLastConfirmed(ledger_id, info.metadata, Pacing(request_timeout_s=3.0))
                 found[ledger_id] = (info.version, await client.run_procedure(ledger_id, info.metadata, procedure))
-            except (NotEnoughBookies, DigestMismatch, NoSuchLedger):
+            except NoSuchLedger:
+                found[ledger_id] = GONE
+            except (NotEnoughBookies, DigestMismatch):
                 return
 
     await asyncio.gather(*(ask(one.ledger_id) for one in infos))
@@ -282,6 +344,7 @@ async def _show(client: Client, options: argparse.Namespace) -> int:
     # Apache's clients may leave out when they made it: then it was before, as far as anybody knows.
     known_ms = audit.known_whole_ms(info.ledger_id, info.metadata.created_ms or 0)
     found = facts(info) | {
+        "mark_fault": mark.fault,
         "missing_copies_on": sorted({str(one.bookie_id) for one in mark.missing}),
         # Of a ledger that is not closed nobody has checked what its last bookies hold.
         "known_whole_ms": (known_ms or None) if info.metadata.is_closed else None,
@@ -456,31 +519,3 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
     for one in told:
         note(str(one.message))
     return writer
-
-
-def _source(name: str) -> BinaryIO:
-    if name == "-":
-        return sys.stdin.buffer
-    with os_errors_as(ConfigError, name):
-        return open(name, "rb")
-
-
-def _pieces(source: BinaryIO, chunk_bytes: int | None) -> Iterator[bytes]:
-    """Yield the entries; a line keeps its end, so that the entries one behind the other are the file."""
-    if chunk_bytes is None:
-        yield from source
-    else:
-        while piece := source.read(chunk_bytes):
-            yield piece
-
-
-def _chunk(pieces: Iterator[bytes]) -> list[bytes]:
-    """Return some entries, none at the end. Runs in a thread: reading a pipe or a disk may wait."""
-    chunk: list[bytes] = []
-    size_bytes = 0
-    for piece in pieces:
-        chunk.append(piece)
-        size_bytes += len(piece)
-        if len(chunk) >= CHUNK_ENTRIES or size_bytes >= CHUNK_BYTES:
-            break
-    return chunk

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import print_json, table, text_or_base64
 from fastbk.cli.terminal import write_payload
+from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +74,7 @@ def lines_of(found: dict[str, object]) -> list[str]:
 
 def _time_of(value_ms: object) -> str:
     assert isinstance(value_ms, int)
-    return f"all copies were there at {datetime.fromtimestamp(value_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"all copies were there at {format_utc_ms(value_ms)}"
 
 
 def plain(value: bytes) -> str:

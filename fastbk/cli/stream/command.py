@@ -32,6 +32,7 @@ from fastbk.cli.stream.options import (
     add_inherit,
     add_policy,
     add_verb_of_one,
+    origins_of,
     policy_facts,
     policy_lines,
     policy_of,
@@ -125,6 +126,8 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
         by_namespace.setdefault(namespace, []).append(name)
     for namespace, names in by_namespace.items():
         await client.namespace(namespace).create_streams(names, policy, exist_ok=options.exist_ok)
+        if not namespace:
+            note(f"{', '.join(names)}: created in the root, since no namespace was given (NAMESPACE/STREAM)")
     return print_answer(options, {"created": options.streams})
 
 
@@ -145,7 +148,8 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     effective = policy_facts(await stream.effective_policy())
     cursors = await _cursors_of(stream)
     lines = [*_lines(found), "policy"]
-    lines += policy_lines(effective, policy_facts(await stream.policy()))
+    origins = await origins_of(client, split_stream_path(options.stream)[0])
+    lines += policy_lines(effective, policy_facts(await stream.policy()), origins)
     if cursors:
         lines += ["cursors", *(f"  {line}" for line in cursor_lines(cursors))]
     return print_answer(options, found | {"policy": effective, "cursors": cursors}, *lines)

@@ -119,10 +119,25 @@ def policy_facts(policy: StreamPolicy | PolicyPatch) -> dict[str, object]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def policy_lines(effective: dict[str, object], own: dict[str, object]) -> list[str]:
+async def origins_of(client: Client, namespace: str) -> dict[str, str]:
+    """Return for each setting that a namespace or one above it has which of them it is: the nearest."""
+    names = namespace.split("/") if namespace else []
+    found: dict[str, str] = {}
+    for depth in range(len(names) + 1):
+        path = "/".join(names[:depth])
+        patch = policy_facts(await client.namespace(path).policy())
+        found |= dict.fromkeys(patch, f"from {path}" if path else "from the root")
+    return found
+
+
+def policy_lines(
+    effective: dict[str, object], own: dict[str, object], origins: dict[str, str]
+) -> list[str]:
     """Return a line a field: its value, where it is from, and what that means for people."""
+    origin_of = origins | dict.fromkeys(own, "set here")
+    width = max(map(len, (*origin_of.values(), "default")))
     return [
-        f"  {name:<22} {value!s:<12} {'set here' if name in own else 'inherited':<9}  {_said(name, value)}".rstrip()
+        f"  {name:<22} {value!s:<12} {origin_of.get(name, 'default'):<{width}}  {_said(name, value)}".rstrip()
         for name, value in effective.items()
     ]
 

@@ -98,7 +98,10 @@ def line_of_json(raw: bytes, number: int) -> RecordLine:
         txid = found.get("txid")
         if txid is not None and (not isinstance(txid, int) or isinstance(txid, bool)):
             raise ValueError("txid must be a whole number")
-        headers = tuple(_header(one) for one in found.get("headers", ()))
+        listed = found.get("headers", [])
+        if not isinstance(listed, list):
+            raise ValueError("headers must be a list of objects with name and value")
+        headers = tuple(_header(one) for one in listed)
         return RecordLine(payload, txid, _get(found, "key"), headers)
     except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
         raise ConfigError(
@@ -106,10 +109,13 @@ def line_of_json(raw: bytes, number: int) -> RecordLine:
         ) from error
 
 
-def _header(found: dict[str, object]) -> tuple[str, bytes]:
+def _header(found: object) -> tuple[str, bytes]:
+    if not isinstance(found, dict):
+        raise ValueError("headers must be a list of objects with name and value")
     name, value = found.get("name"), _get(found, "value")
     if not isinstance(name, str) or value is None:
         raise ValueError("a header has a name and a value")
+    name.encode()  # a lone surrogate has no UTF-8
     return name, value
 
 

@@ -35,7 +35,9 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_manner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--payload", action="store_true", help="the payloads alone, each with a line end"
+        "--payload",
+        action="store_true",
+        help="the payloads alone, each with a line end; a terminal gets control characters escaped",
     )
     add_on_gap(parser, LOST)
 
@@ -70,6 +72,8 @@ async def _print(
 
     if options.max is not None and options.max < 1:
         raise ConfigError("--max must be 1 or more")
+    if options.payload and options.json:
+        raise ConfigError("--payload prints payloads as they are, --json records as JSON: give one of them")
     left = options.max
     on_gap: Literal["raise", "yield"] = "yield" if options.on_gap == "tell" else "raise"
     async with stream.reader(start, end=end, tail=tail, on_gap=on_gap) as reader:

@@ -68,7 +68,7 @@ async function refresh() {
 setInterval(refresh, REFRESH_MS);
 document.addEventListener("visibilitychange", refresh);
 
-// "/" goes to the search, "g" and a letter to a page, as the list of pages has them.
+// "/" goes to the search, "g" and a letter to a page, as the list of pages has them; "?" shows all keys.
 let going = false;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) {
@@ -78,6 +78,8 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/") {
     event.preventDefault();
     document.getElementById("q")?.select();
+  } else if (event.key === "?") {
+    document.getElementById("keys").showModal();
   } else if (going) {
     going = false;
     const pages = { c: "/", b: "/bookies", d: "/disks", s: "/streams", u: "/cursors", n: "/namespaces", l: "/ledgers", h: "/healing", e: "/events" };

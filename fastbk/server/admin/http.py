@@ -14,6 +14,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -28,7 +29,7 @@ from fastbk.observe.prometheus import family
 from fastbk.printable_text import printable_json
 from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.http_head import parsed_head
-from fastbk.server.admin.listener import HttpListener
+from fastbk.server.admin.listener import REQUEST_BYTES_MAX, HttpListener
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.admin.page_admission import ANY_HOST, CHANGING, PageAdmission, Visitor, kind_of
 from fastbk.server.supervision.lifecycle import reasons_of
@@ -55,10 +56,13 @@ Handler = Callable[[dict[str, Any]], Awaitable[object]]
 another Error 503 if trying again may help, else 409; all with {"error": text}."""
 
 TEXT = "text/plain; charset=utf-8"
+DISCARDED_BYTES_MAX, DISCARD_S = 64 * 1024, 0.2
+"""What is read of a request that is too large, before it is answered."""
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
             405: "Method Not Allowed", 409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type",
+            431: "Request Header Fields Too Large",
             500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
 
 Response = tuple[int, str, bytes]
@@ -186,7 +190,9 @@ class PageServer:
             self._admission.answered(writer, visitor, method, target, status)
             answer = _encoded(status, kind, content, has_body=method != "HEAD")
             await self._sent(writer, answer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except asyncio.LimitOverrunError:
+            await self._refuse_head(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
             pass  # it did not ask properly or is gone: nothing to say
         except Exception as error:  # noqa: BLE001 - one client's exception is not the server's
             trace = traceback.format_exc(limit=-12)
@@ -214,6 +220,17 @@ class PageServer:
             raise
         finally:
             self._requests.leave(writer.transport)
+
+    async def _refuse_head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._limits.note("request_size")
+        left = DISCARDED_BYTES_MAX
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(DISCARD_S):
+                # The kernel resets a connection that is closed with something unread, and the answer is lost.
+                while left > 0 and (some := await reader.read(left)):
+                    left -= len(some)
+        text = f"the request line and headers have more than {REQUEST_BYTES_MAX} bytes\n"
+        await self._sent(writer, _encoded(431, TEXT, text.encode(), has_body=True))
 
     def _refusal(self, visitor: Visitor, method: str, target: str) -> Response | None:
         """Return the answer to a client that may not use the page; None: it may."""
@@ -381,6 +398,9 @@ def decoded_object(body: bytes) -> dict[str, Any]:
         raise ConfigError(f"the body is no JSON object, or a very deep one: {error}") from None
 
 
+_route_faults = LimitLog("http.route_failed", level="error")
+
+
 async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Response:
     try:
         asked: dict[str, Any]
@@ -396,9 +416,8 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
         return _failed(504, f"not done after {ROUTE_TIMEOUT_S:.0f} s")
     except Exception as error:  # noqa: BLE001 - a route's fault must not end the page
         if not isinstance(error, Error):
-            logs.error(
-                "http.route_failed", reason=repr(error), trace=traceback.format_exc(limit=-8)
-            )
+            trace = traceback.format_exc(limit=-8)
+            _route_faults.note(type(error).__name__, reason=repr(error), trace=trace)
             return _failed(500, f"a fault of this bookie's: {error!r}; see its log")
         return _failed(503 if error.retryable else 409, str(error))
 

@@ -106,7 +106,7 @@ class HttpListener:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                logs.warning("http.cannot_accept", reason=error.strerror)
+                _unaccepted.note(str(error.errno), reason=error.strerror)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
             else:
                 opening = _Opening(self._run(self._open(sock, protocol)), peer)
@@ -126,16 +126,19 @@ class HttpListener:
 
 
 _failures = LimitLog("http.connection_failed", level="error")
+_complaints = LimitLog("loop.complained", level="error")
+_unaccepted = LimitLog("http.cannot_accept")
 
 
-def _contained(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _contained(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what a connection's bytes led to at a bounded rate; the loop has closed the connection."""
     error = context.get("exception")
-    if isinstance(error, Exception) and ("transport" in context or "protocol" in context):
+    log = _failures if "transport" in context or "protocol" in context else _complaints
+    if isinstance(error, BaseException):
         trace = "".join(traceback.format_exception(error, limit=-12))
-        _failures.note(type(error).__name__, reason=repr(error), trace=trace)
+        log.note(type(error).__name__, message=str(context.get("message")), reason=repr(error), trace=trace)
     else:
-        loop.default_exception_handler(context)
+        log.note("loop", message=str(context.get("message")))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ import socket
 from typing import TYPE_CHECKING
 
 from fastbk.native.worker import TLS_FAILED, TLS_HANDSHAKES
-from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.printable_text import printable
 from fastbk.rate_limit import RateLimit
@@ -89,6 +88,7 @@ class Acceptor:
         self._timer: asyncio.TimerHandle | None = None
         self._listener: socket.socket | None = None
         self._failures = LimitLog("connection.tls_failed")
+        self._unaccepted = LimitLog("worker.cannot_accept")
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, listener: socket.socket, backlog: int) -> None:
@@ -169,7 +169,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _OUT_OF:
                     raise
-                logs.warning("worker.cannot_accept", reason=error.strerror)
+                self._unaccepted.note(errno.errorcode[error.errno], reason=error.strerror)
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
                 return

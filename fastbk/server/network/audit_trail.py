@@ -32,6 +32,9 @@ class Audited(Protocol):
     client: Client
     address: str
 
+    def failed(self, error: Exception) -> None:
+        """Close it at once: an exception came of it."""
+
 
 class AuditTrail:
     """The records of one worker; without an audit log it keeps none, and events are all that it records."""
@@ -66,16 +69,22 @@ class AuditTrail:
             if connection is None:
                 self._dropped += 1 if self._is_on else 0
                 continue
-            if status == 0 and (event := EVENTS.get(operation)):
-                self._events.note(event, ledger_id, connection.client)
-            self.note(
-                "request.denied" if status else "request.allowed",
-                connection.address,
-                connection.client.principal.name,
-                operation=OPERATIONS.get(operation, "other"),
-                ledger=ledger_id,
-                verdict=VERDICTS.get(status, str(status)),
-            )
+            try:
+                self._take(connection, operation, ledger_id, status)
+            except Exception as error:  # noqa: BLE001 - INV-N5
+                connection.failed(error)
+
+    def _take(self, connection: Audited, operation: int, ledger_id: int, status: int) -> None:
+        if status == 0 and (event := EVENTS.get(operation)):
+            self._events.note(event, ledger_id, connection.client)
+        self.note(
+            "request.denied" if status else "request.allowed",
+            connection.address,
+            connection.client.principal.name,
+            operation=OPERATIONS.get(operation, "other"),
+            ledger=ledger_id,
+            verdict=VERDICTS.get(status, str(status)),
+        )
 
     def sweep(self) -> None:
         """Send what was kept."""

@@ -100,8 +100,8 @@ class Owner(Protocol):
     def connection_is_gone(self) -> None:
         """A connection was closed."""
 
-    def contain(self, connection: Connection, error: Exception) -> None:
-        """End the connection that an exception came of."""
+    def contains(self, connection: Connection, error: Exception) -> bool:
+        """Count and log an exception that came of a connection; False: of none, and the worker ends."""
 
     def collect_soon(self) -> None:
         """Have `Worker.collect` called in the next turn of the loop."""
@@ -132,13 +132,13 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(self, network: Owner) -> None:
+        """Remember whose it is, no more: what a listener's factory raises closes the listener."""
         self._network = network
         self._worker = network.worker
         self._transport = cast("asyncio.Transport", None)
         self._own_buffer: memoryview | None = None
         self._has_transport = self._was_lost = False
         self.client = Client()
-        network.admission.meet(self.client, None)
         self._rest = memoryview(b"")
         self._held = 0
         self.slot = -1
@@ -238,6 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self.slot = self.client.slot = slot
         self.address = self.client.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._network.admission.meet(self.client, None)
         self._network.came(self)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sock.family != socket.AF_UNIX:
@@ -348,11 +349,18 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def failed(self, error: Exception) -> None:
-        """Close at once: an exception came of this connection."""
-        self._network.contain(self, error)
+        """Close at once: an exception came of this connection, and ends no other (INV-N5)."""
+        if self._network.contains(self, error):
+            self.abort()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once. Also where that fails the exception goes no further: timers close connections of many."""
+        try:
+            self._abort()
+        except Exception as error:  # noqa: BLE001 - INV-N5
+            self._network.contains(self, error)
+
+    def _abort(self) -> None:
         if self._was_lost:
             return
         opening, self.opening = self.opening, None

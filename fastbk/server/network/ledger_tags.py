@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbk.auth.ledger_tags import verify_tag
@@ -51,7 +52,7 @@ class LedgerTags:
 
     Attributes:
         send: hands a message to the supervisor; never waits. False: it did not take it.
-        reply: sends a frame to a client, if it still has its connection.
+        reply: has an answer made and sent to a client, if it still has its connection.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class LedgerTags:
         self._clock_s = clock_s
         self._asked: dict[int, _Asked] = {}
         self.send: Callable[[dict[str, Any]], bool] = lambda _message: False
-        self.reply: Callable[[Client, bytes], None] = lambda _client, _frame: None
+        self.reply: Callable[[Client, Callable[[], bytes]], None] = lambda _client, _answer: None
 
     def answer(self, request_id: int, hello: Hello, client: Client) -> bytes:
         """Return the answer to a tag that is shown or asked for; b"": it comes later, by `reply`."""
@@ -84,14 +85,15 @@ class LedgerTags:
         """Answer those who wait for a ledger's tag with what the supervisor said."""
         ledger_id = int(message["ledger"])
         for client, request_id in self._take_waiting(ledger_id):
-            if "tag" not in message:
-                status = Status.NO_LEDGER if message.get("is_missing") else Status.NOT_READY
-                frame = _error(request_id, status, f"ledger {ledger_id}: {message.get('reason')}")
-            elif not client.principal.is_allowed(message["namespace"]):
-                frame = self._refuse(request_id, client, ledger_id)
-            else:
-                frame = self._accept(request_id, message["tag"].encode())
-            self.reply(client, frame)
+            self.reply(client, partial(self._answer_late, request_id, client, ledger_id, message))
+
+    def _answer_late(self, request_id: int, client: Client, ledger_id: int, message: dict[str, Any]) -> bytes:
+        if "tag" not in message:
+            status = Status.NO_LEDGER if message.get("is_missing") else Status.NOT_READY
+            return _error(request_id, status, f"ledger {ledger_id}: {message.get('reason')}")
+        if not client.principal.is_allowed(message["namespace"]):
+            return self._refuse(request_id, client, ledger_id)
+        return self._accept(request_id, message["tag"].encode())
 
     def _take(self, request_id: int, payload: bytes, client: Client) -> bytes:
         """Have C serve a ledger whose tag is good."""

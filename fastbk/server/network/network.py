@@ -4,8 +4,9 @@
 everything once the bell rang (an eventfd of journal and index). The timer, once a second, looks at deadlines and at
 what a lost wake-up may have left.
 
-INV-N5: no client ends a worker. An exception that a connection's bytes led to ends that connection (`contain`), and is
-counted and logged. The worker ends only for what no connection can cause: broken shared memory, or a lost supervisor.
+INV-N5: no client ends a worker. An exception that a connection led to ends that connection (`Connection.failed`), and
+is counted and logged. A round over many connections, such as the timer's, ends the one that raises and goes on with
+the others. The worker ends only for what no connection can cause: broken shared memory, or a lost supervisor.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from fastbk.server.network.quotas import Quotas, QuotaWaits
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from fastbk.native.worker import Event, Worker
     from fastbk.server.configuration.bookie_config import WorkerConfig
@@ -80,6 +82,7 @@ class Network:
         self._idle = IdleConnections(worker, self.connections)
         self._limits = LimitLog("worker.limit_reached")
         self._contained = LimitLog("connection.failed")
+        self._complaints = LimitLog("loop.complained")
         self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
         self._poll_fd = worker.poll_fd
@@ -192,13 +195,9 @@ class Network:
                 self._acceptor.left(connection)
             self.principals.left(connection)
 
-    def contain(self, connection: Connection, error: Exception) -> None:
-        """End the connection that an exception came of, and no other (INV-N5)."""
-        if self._is_contained(error, connection.address, connection.client.principal.name):
-            try:
-                connection.abort()
-            except Exception as another:  # noqa: BLE001 - nothing that a client leads to ends the worker
-                self._is_contained(another, connection.address)
+    def contains(self, connection: Connection, error: Exception) -> bool:
+        """Count and log an exception that came of a connection; False: of none, and the worker ends (INV-N5)."""
+        return self._is_contained(error, connection.address, connection.client.principal.name)
 
     def _is_contained(self, error: Exception, address: str, principal: str = "") -> bool:
         """Count and log an exception that a connection led to; False: none did, and the worker fails."""
@@ -244,14 +243,14 @@ class Network:
         self._quota_timer = None
         self._on_bell()
 
-    def _reply(self, client: Client, frame: bytes) -> None:
-        """Send a frame that is no answer at once, if the client still has its connection."""
+    def _reply(self, client: Client, answer: Callable[[], bytes]) -> None:
+        """Send an answer that comes late, if the client still has its connection."""
         connection = self.connections.get(client.slot)
         if connection is not None and connection.client is client:
             try:
-                connection.act(self.worker.send(client.slot, frame))
+                connection.act(self.worker.send(client.slot, answer()))
             except Exception as error:  # noqa: BLE001 - INV-N5: clients wait for one answer together
-                self.contain(connection, error)
+                connection.failed(error)
 
     def _on_timer(self) -> None:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
@@ -279,7 +278,7 @@ class Network:
                 try:
                     connection.act(todo)
                 except Exception as error:  # noqa: BLE001 - INV-N5
-                    self.contain(connection, error)
+                    connection.failed(error)
 
     def _look_at_drain(self) -> None:
         if self._drained is not None and not self._drained.done() and self.worker.pending == 0:
@@ -294,4 +293,4 @@ class Network:
         elif isinstance(error, BaseException):
             self.fail(error)
         else:
-            logs.warning("loop.complained", message=str(context.get("message")))
+            self._complaints.note("loop", message=str(context.get("message")))

@@ -28,6 +28,9 @@ class Authenticated(Protocol):
     def close(self) -> None:
         """Close it once everything answered so far is written."""
 
+    def failed(self, error: Exception) -> None:
+        """Close it at once: an exception came of it."""
+
 
 class Principals:
     """Looks once a second at who has authenticated. Files are read anew once in `refresh_s`."""
@@ -73,13 +76,19 @@ class Principals:
             is_changed = self._admission.files.has_changed()
         wall_s = self._wall_clock_s()
         for connection in list(self._connections):
-            principal = connection.client.principal
-            if not is_changed and (principal.ends_at_s is None or principal.ends_at_s > wall_s):
-                continue
-            if reason := self._admission.why_ended(connection.client, wall_s):
-                self._worker.count(AUTH_ENDED)
-                self._audit.note("client.ended", connection.address, principal.name, reason=reason)
-                self._ends.note("ended", reason=reason, principal=principal.name, address=connection.address)
-                self._worker.admit(connection.slot, 0)
-                self._connections.discard(connection)  # TLS may take a while to close, and it ends once
-                connection.close()
+            try:
+                self._check(connection, wall_s, is_changed=is_changed)
+            except Exception as error:  # noqa: BLE001 - INV-N5
+                connection.failed(error)
+
+    def _check(self, connection: Authenticated, wall_s: float, *, is_changed: bool) -> None:
+        principal = connection.client.principal
+        if not is_changed and (principal.ends_at_s is None or principal.ends_at_s > wall_s):
+            return
+        if reason := self._admission.why_ended(connection.client, wall_s):
+            self._worker.count(AUTH_ENDED)
+            self._audit.note("client.ended", connection.address, principal.name, reason=reason)
+            self._ends.note("ended", reason=reason, principal=principal.name, address=connection.address)
+            self._worker.admit(connection.slot, 0)
+            self._connections.discard(connection)  # TLS may take a while to close, and it ends once
+            connection.close()

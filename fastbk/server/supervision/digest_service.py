@@ -12,13 +12,13 @@ So an answer is good for a minute here, and whoever keeps one longer asks again 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastbk.errors import Error, StorageError
+from fastbk.errors import Error
+from fastbk.meta.records import BadRecord
 from fastbk.model.entry import DigestType, mac_key
 from fastbk.model.ids import ID_MAX, LedgerId
 from fastbk.observe import logs
@@ -27,11 +27,11 @@ from fastbk.server.supervision.metadata_reader import MetadataReader, Waiting
 from fastbk.storage.digest_check import KnownDigest
 
 if TYPE_CHECKING:
-    from fastbk.meta.api import VersionedLedger
+    from fastbk.meta.api import LedgerRead
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.server.process_table import Process
 
-Read = Callable[[Sequence[LedgerId]], "list[VersionedLedger | None]"]
+Read = Callable[[Sequence[LedgerId]], "list[LedgerRead]"]
 """Blocks; from any thread. Raises Error."""
 DigestsRead: TypeAlias = "dict[LedgerId, KnownDigest | None] | Error"
 """What a read found; Error: metadata is away."""
@@ -114,26 +114,11 @@ def _said(known: KnownDigest | None, process: Process) -> int | str | None:
 
 
 def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, KnownDigest | None]:
-    """Return the digest types or keys of ledgers, without those whose metadata is damaged. Raises Error: it is away.
-
-    One damaged ledger keeps nobody from hearing of the others.
-    """
-    try:
-        return _types(ledger_ids, read(ledger_ids))
-    except StorageError:
-        found: dict[LedgerId, KnownDigest | None] = {}
-        for ledger_id in ledger_ids:
-            with contextlib.suppress(StorageError):
-                found.update(_types([ledger_id], read([ledger_id])))
-        return found
-
-
-def _types(
-    ledger_ids: Sequence[LedgerId], ledgers: Sequence[VersionedLedger | None]
-) -> dict[LedgerId, KnownDigest | None]:
+    """Return the digest types or keys of ledgers, without those whose metadata is damaged. Raises Error: it is away."""
     return {
         ledger_id: None if ledger is None else _known(ledger.metadata)
-        for ledger_id, ledger in zip(ledger_ids, ledgers, strict=True)
+        for ledger_id, ledger in zip(ledger_ids, read(ledger_ids), strict=True)
+        if not isinstance(ledger, BadRecord)
     }
 
 

@@ -21,6 +21,8 @@ WINDOWS_SLOW = 2
 """In a row, and a journal is slow: one late commit is none. A very slow one is."""
 QUICK_S = 10.0
 """Without a slow window, and it is quick again."""
+LOGGED_S = 300.0
+"""Between two lines that a journal is slow, at least: of a disk at its limit they would hide all other events."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,12 @@ class _Journal:
     slow_since_s: float | None = None
     last_slow_s: float = 0.0
     worst_ns: int = 0
+    logged_s: float | None = None
+    """When a line last said that it is slow."""
+    times: int = 0
+    """It has become slow so often since that line."""
+    is_logged: bool = False
+    """Whether a line said that it is slow now."""
     reason: str = ""
     """Why it is slow now; "": it is not."""
 
@@ -64,13 +72,20 @@ class JournalStalls:
             one.last_slow_s, one.worst_ns = now_s, max(one.worst_ns, p99_ns)
             if one.slow_since_s is None and (one.slow_windows >= WINDOWS_SLOW or p99_ns > VERY_SLOW_NS):
                 one.slow_since_s, one.reason = now_s, _reason(p99_ns, cause)
-                logs.warning("journal.slow", process=process, reason=one.reason, commits=new.count)
+                one.times += 1
+                one.is_logged = one.logged_s is None or now_s - one.logged_s >= LOGGED_S
+                if one.is_logged:
+                    often = {"times": one.times} if one.times > 1 else {}
+                    one.logged_s, one.times = now_s, 0
+                    logs.warning("journal.slow", process=process, reason=one.reason, commits=new.count, **often)
         elif new.count:
             one.slow_windows = 0
         if one.slow_since_s is not None and now_s - one.last_slow_s >= QUICK_S:
             slow_s, worst_ms = one.last_slow_s - one.slow_since_s, round(one.worst_ns / 1e6, 1)
             one.slow_since_s, one.slow_windows, one.worst_ns, one.reason = None, 0, 0, ""
-            logs.info("journal.quick_again", process=process, slow_s=round(slow_s + WINDOW_S, 1), worst_ms=worst_ms)
+            if one.is_logged:
+                slow_s = round(slow_s + WINDOW_S, 1)
+                logs.info("journal.quick_again", process=process, slow_s=slow_s, worst_ms=worst_ms)
 
     @property
     def slow(self) -> str:

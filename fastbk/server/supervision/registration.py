@@ -43,7 +43,7 @@ from fastbk.server.supervision.unclean_start import begin_life, was_unclean
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.meta.api import Lease, MetadataStore, VersionedLedger
+    from fastbk.meta.api import Lease, LedgerRead, MetadataStore
     from fastbk.meta.hold import Hold
     from fastbk.model.ids import LedgerId
     from fastbk.server.configuration.bookie_config import BookieConfig
@@ -206,7 +206,7 @@ class Membership:
             await self._call(store.close)
         self._thread.shutdown(wait=False)
 
-    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[LedgerRead]:
         """Return ledgers' metadata; blocks, from any thread but the loop's. Raises Error."""
         if self._store is None:
             raise MetadataUnavailable("metadata is not open yet, or not any more")

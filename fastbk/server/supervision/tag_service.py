@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastbk.errors import ConfigError, Error, MetadataUnavailable
+from fastbk.errors import ConfigError, Error
+from fastbk.meta.records import BadRecord
 from fastbk.model.ids import ID_MAX
 from fastbk.server.supervision.metadata_reader import MetadataReader, Waiting
 from fastbk.tls.files import Stamp, stamp_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastbk.auth.tokens import TokenKey
-    from fastbk.meta.api import VersionedLedger
+    from fastbk.meta.api import LedgerRead
     from fastbk.model.ids import LedgerId
     from fastbk.server.process_table import Process
 
@@ -29,7 +30,7 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
 
     def __init__(
         self,
-        read: Callable[[Sequence[LedgerId]], list[VersionedLedger | None]],
+        read: Callable[[Sequence[LedgerId]], list[LedgerRead]],
         key_file: str,
         audience: Callable[[], str],
     ) -> None:
@@ -60,19 +61,18 @@ class TagService(MetadataReader[list[dict[str, Any]]]):
             self._look_at_key()
             found = self._read_ledgers(ledger_ids)
         except Error as error:
-            is_away = isinstance(error, MetadataUnavailable)  # each further read would wait for it as long
-            if len(ledger_ids) > 1 and not is_away:  # one that is damaged keeps nobody from hearing of the others
-                return [message for one in ledger_ids for message in self._read([one])]
             return [{"type": "tag_known", "ledger": one, "reason": str(error)} for one in ledger_ids]
         return [self._signed(one, ledger) for one, ledger in zip(ledger_ids, found, strict=True)]
 
-    def _signed(self, ledger_id: LedgerId, ledger: VersionedLedger | None) -> dict[str, Any]:
+    def _signed(self, ledger_id: LedgerId, ledger: LedgerRead) -> dict[str, Any]:
         from fastbk.auth.ledger_tags import sign_tag
         from fastbk.auth.tokens import TokenError
 
         message: dict[str, Any] = {"type": "tag_known", "ledger": ledger_id}
         if ledger is None:
             return {**message, "is_missing": True, "reason": "metadata does not have it"}
+        if isinstance(ledger, BadRecord):
+            return {**message, "reason": str(ledger)}
         assert self._key is not None
         namespace = ledger.metadata.namespace
         try:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 import fastbk.sync
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
+from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId
 from fastbk.spark.jobs.folders import check_place, names_in
 from fastbk.spark.jobs.usage_totals import DAY_S, ROWS, WEEK_S, Clock, rows_of
@@ -131,7 +132,7 @@ def infos_in(client: fastbk.sync.Client, after: LedgerId, last: LedgerId) -> Ite
         for ledger_id, read in zip(page, found, strict=True):
             if ledger_id > last:
                 return
-            if read is not None:
+            if isinstance(read, VersionedLedger):
                 yield LedgerInfo(ledger_id, read.metadata, read.version)
         if not page:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 
@@ -25,8 +26,8 @@ class SegmentMoved(MetadataConflict):
 
 
 def new_owner() -> str:
-    """Return a name for one opening: of this host, for people, and drawn, so that no other has it."""
-    return f"{socket.gethostname()}-{secrets.token_hex(8)}"
+    """Return a name for one opening: of this host and process, for people, and drawn, so that no other has it."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 async def check_bookies(context: StreamContext, policy: StreamPolicy) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, TypeAlias, cast
 
-from fastbk.errors import ClientClosed, ConfigError, Error
-from fastbk.option_checks import checked_timeout
+from fastbk.errors import ClientClosed, ConfigError, Error, ProtocolError
+from fastbk.model.ids import ID_MAX
+from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
@@ -18,7 +19,8 @@ from fastbk.stream.cursor.opening import CursorRequest, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
-from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
+from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
@@ -64,10 +66,11 @@ class Cursor(Generic[GapT]):
             on_gap: what happens where records are gone that were not done: "raise" PositionTruncated or DataLost, again
                 and again until `reset`; or "yield" a Gap, count it, and go on.
         """
+        check_start(start)
+        checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
         if not 0.001 <= flush_interval <= 3600:
             raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
-        if flush_acks < 1:
-            raise ConfigError("flush_acks must be at least 1")
+        checked_integer("flush_acks", flush_acks, 1, ID_MAX)
         if expire_after is not None and not 1 <= expire_after <= 1e9:
             raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
         if on_gap not in ("raise", "yield"):
@@ -82,7 +85,6 @@ class Cursor(Generic[GapT]):
         self._prefetch_bytes = prefetch_bytes
         self._raises = on_gap == "raise"
         self._parts: _Parts | None = None
-        self._records: Iterator[Record] = iter(())
         self._chunk: Chunk | None = None
         self._handed_out = 0
         self._room = asyncio.Event()
@@ -116,8 +118,13 @@ class Cursor(Generic[GapT]):
             self._flush_acks,
             self._room.set,
         )
-        delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises)
+        path = f"{context.name}/{self.name}"
+        delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises, name=path)
         self._parts = _Parts(context, acks, reader, flusher, delivery, store.record.state.epoch)
+
+    def __repr__(self) -> str:
+        where = "not open" if self._parts is None else f"mark {self._parts.acks.mark}"
+        return f"<Cursor {self._given.name}/{self.name}: {where}>"
 
     def _opened(self) -> _Parts:
         if self._parts is None:
@@ -167,26 +174,38 @@ class Cursor(Generic[GapT]):
     async def __anext__(self) -> Record | GapT:
         """Return the next record that is not done; with `on_gap="yield"` also Gaps."""
         while True:
-            parts = self._alive()
-            for record in self._records:
-                self._handed_out += 1
-                if not parts.acks.is_done(record.seq):
-                    return record
-            self._forget_chunk()
+            parts, chunk, at = self._alive(), self._chunk, self._handed_out
+            while chunk is not None and at < len(chunk):
+                if not parts.acks.is_done(chunk.first_seq + at):
+                    try:
+                        record: Record | Gap = chunk[at]
+                    except ProtocolError as error:
+                        record = self._unreadable(chunk, at, error)
+                    self._handed_out = at + 1
+                    return cast("Record | GapT", record)
+                at = self._handed_out = at + 1
+            self._chunk = None
             item = await parts.delivery.next(CHUNK_RECORDS, CHUNK_BYTES, None)
             if item is None:
                 raise StopAsyncIteration
             if isinstance(item, Gap):
                 return cast("GapT", item)
-            self._records, self._chunk, self._handed_out = iter(item), item, 0
+            self._chunk, self._handed_out = item, 0
 
-    def _forget_chunk(self) -> None:
-        self._records, self._chunk = iter(()), None
+    def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
+        """Pass by a record that cannot be read, and count it as gone. Raises `error` instead, with on_gap "raise"."""
+        if self._raises:
+            raise error
+        parts, gap, seq = self._alive(), unreadable_gap(chunk, at), chunk.first_seq + at
+        if parts.acks.pass_gap(seq, seq + 1, gap.next):
+            parts.flusher.touch()
+            self._room.set()
+        return gap
 
     def _delivery(self) -> CursorDelivery:
         """Return what hands out many records at once, with what iteration took and has not handed out before it."""
         delivery, chunk, at = self._alive().delivery, self._chunk, self._handed_out
-        self._forget_chunk()
+        self._chunk = None
         if chunk is not None and at < len(chunk):
             delivery.give_back(chunk[at:])
         return delivery
@@ -224,20 +243,41 @@ class Cursor(Generic[GapT]):
             self._room.set()
         return Kept(parts.flusher, parts.acks.changes)
 
-    async def ack_one(self, done: Record | DLSN) -> None:
-        """This record is done, whatever is before it; `flush` has that kept now.
+    def ack_one(self, done: Record | DLSN) -> Awaitable[None]:
+        """This record is done, whatever is before it; awaiting the result has that kept now.
 
-        While 10,000 ranges of such records lie behind the mark it waits until there are fewer. Raises CursorFenced.
+        What is not awaited is kept in groups. While 10,000 ranges of such records lie behind the mark there is no room
+        for more: then only who awaits has it acknowledged, once there are fewer. Raises CursorFenced, ConfigError.
         """
         parts = self._alive()
         seq, dlsn = self._place(parts, done)
+        if parts.acks.has_room(seq) or parts.acks.is_done(seq):
+            self._take_one(parts, seq, dlsn)
+            return Kept(parts.flusher, parts.acks.changes)
+        return self._ack_one_later(parts, seq, dlsn)
+
+    async def _ack_one_later(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
+        await self._until_room(parts, seq)
+        self._take_one(parts, seq, dlsn)
+        await parts.flusher.until(parts.acks.changes)
+
+    async def _until_room(self, parts: _Parts, seq: int) -> None:
         while not parts.acks.has_room(seq) and not parts.acks.is_done(seq):
             self._room.clear()
             await self._room.wait()
             parts.flusher.check()
+
+    def _take_one(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
         if parts.acks.ack_one(seq, dlsn):
             parts.flusher.touch()
             self._room.set()
+
+    async def _ack_one_unkept(self, done: Record | DLSN) -> None:
+        """For `fastbk.sync`: wait for room only."""
+        parts = self._alive()
+        seq, dlsn = self._place(parts, done)
+        await self._until_room(parts, seq)
+        self._take_one(parts, seq, dlsn)
 
     @staticmethod
     def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
@@ -265,13 +305,14 @@ class Cursor(Generic[GapT]):
         number of the record at that position, from whoever knows it: what lists cursors then tells their backlog.
         """
         parts = self._alive()
-        if seq is not None and (seq < 0 or not isinstance(where, DLSN)):
-            raise ConfigError(
-                "seq is the number, from 0, of the record at a position that is given"
-            )
+        check_start(where)
+        if seq is not None:
+            checked_integer("seq", seq, 0, NUMBER_MAX)
+            if not isinstance(where, DLSN):
+                raise ConfigError("seq is the number of the record at a position that is given")
         mark = await clamped_start(parts.context, where)
-        self._forget_chunk()
         await parts.delivery.seek(mark)
+        self._chunk = None
         parts.acks.reset(mark, NONE if seq is None or mark != where else seq)
         parts.flusher.touch()
         self._room.set()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated
+from fastbk.stream.context import one_at_a_time
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.positions import DLSN
@@ -31,8 +32,12 @@ class CursorDelivery:
         changed: Callable[[], None],
         *,
         raises: bool,
+        name: str = "",
     ) -> None:
-        """`changed()` is called when records were passed by that are gone. `raises`: then `next` raises, for good."""
+        """`changed()` is called when records were passed by that are gone. `raises`: then `next` raises, for good.
+
+        `name`: for messages.
+        """
         self._source = source
         self._acks = acks
         self._changed = changed
@@ -42,9 +47,11 @@ class CursorDelivery:
         self._gap: Gap | None = None
         self._is_told = False
         self._expected = acks.mark_seq
+        self._name = name
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
 
+    @one_at_a_time
     async def next(
         self, max_records: int, max_bytes: int, timeout: float | None
     ) -> Chunk | Gap | None:
@@ -72,6 +79,9 @@ class CursorDelivery:
             self._parts.append(item)
             if gap is not None:
                 return gap
+
+    def __repr__(self) -> str:
+        return f"cursor {self._name}"
 
     def give_back(self, chunk: Chunk) -> None:
         """These records, the last that were handed out, are handed out next."""

@@ -16,6 +16,7 @@ from fastbk.errors import (
     MetadataConflict,
     MetadataUnavailable,
     NoSuchLedger,
+    NotEnoughBookies,
     StreamNotFound,
 )
 from fastbk.meta.records import Change, VersionedRecord
@@ -73,25 +74,25 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             found = await records.read(path)
             if found is not None and get_record(found.value).holder == holder:
                 # The answer to our own change was lost.
-                return CursorStore(records, path, name, get_record(found.value), found.version)
+                return CursorStore(records, path, f"{context.name}/{name}", get_record(found.value), found.version)
             if found is not None and get_record(found.value).is_deleting:
                 await delete_cursor(context.client, context.stream_id, name)
                 found = None
             if found is None:
                 check_count(context.name, len(await records.children(cursors_path(context.stream_id))))
-            record = replace(await _record(context, path, found, wish), holder=holder)
+            record = replace(await _record(context, path, name, found, wish), holder=holder)
             change = Change(path, put_record(record), None if found is None else found.version)
             (version,) = await records.change(change)
             if found is None:
                 await _check_stream(context, path, version)
-            return CursorStore(records, path, name, record, version)
+            return CursorStore(records, path, f"{context.name}/{name}", record, version)
         except (MetadataConflict, MetadataUnavailable) as error:
             failed: Error = error
         await asyncio.sleep(retry.pause_s(failed))
 
 
 async def _record(
-    context: StreamContext, path: str, found: VersionedRecord | None, wish: CursorRequest
+    context: StreamContext, path: str, name: str, found: VersionedRecord | None, wish: CursorRequest
 ) -> CursorRecord:
     now_us = clock_us()
     if found is None:
@@ -105,7 +106,15 @@ async def _record(
             now = await context.client.records.read(path)
             if now is None or now.version != found.version:
                 raise MetadataConflict(f"cursor {path} was changed by somebody else") from error
-            raise
+            if not isinstance(error, NotEnoughBookies):
+                raise
+            raise NotEnoughBookies(
+                f"cursor {context.name}/{name}: the ledger with its last state cannot be read. Open it again when its"
+                " bookies are back. `delete_cursor` gives up what it has acknowledged, and then a new one begins at a"
+                f" place of your choice: {error}",
+                ledger_id=former.ledger,
+                replicas=error.replicas,
+            ) from error
         record = replace(
             former,
             state=replace(state, epoch=former.state.epoch + 1, time_us=now_us),

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import ConfigError, StorageError, WrongType
 from fastbk.stream.positions import DLSN, FIRST, Count, Number, TimeUs
 
 NONE = -1
@@ -33,6 +33,8 @@ LedgerNumber = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
 _Ends = Annotated[tuple[Count, ...], msgspec.Meta(max_length=2 * RANGES_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=DATA_BYTES_MAX)]
 Data: TypeAlias = dict[str, int | str]
+_Data = Annotated[dict[Text, bool | int | Text], msgspec.Meta(max_length=DATA_KEYS_MAX)]
+"""As it is read: versions before 0.3 took True and False, too, and could not read them again."""
 
 _STATE_MARK, _RECORD_MARK = b"FBKS", b"FBKU"
 VERSION = 1
@@ -57,9 +59,7 @@ class CursorState(msgspec.Struct, frozen=True, array_like=True):
     ends: _Ends = ()
     behinds: Annotated[tuple[DLSN, ...], msgspec.Meta(max_length=2 * RANGES_MAX)] = ()
     """Ranges done behind the mark, see `AckRanges`."""
-    data: Annotated[dict[Text, int | Text], msgspec.Meta(max_length=DATA_KEYS_MAX)] = msgspec.field(
-        default_factory=dict
-    )
+    data: _Data = msgspec.field(default_factory=dict)
     """The user's map, as it came with the acknowledgement that made the mark."""
     time_us: TimeUs = 0
     """When it was written, by the holder's clock."""
@@ -103,21 +103,32 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 _states = msgspec.msgpack.Decoder(CursorState)
+_datas: msgspec.msgpack.Decoder[Data] = msgspec.msgpack.Decoder(_Data)
 _records = msgspec.msgpack.Decoder(CursorRecord)
 
 
 def check_data(data: Mapping[str, int | str]) -> Data:
     """Return a copy of the user's map. Raises ConfigError for other values than numbers and text, or too many."""
+    if not isinstance(data, Mapping):
+        raise WrongType(f"a cursor's map is a mapping, not {type(data).__name__}")
     copy = dict(data)
     for key, value in copy.items():
-        if not isinstance(key, str) or not isinstance(value, int | str):
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not isinstance(key, str) or not (is_number or isinstance(value, str)):
             raise ConfigError(f"a cursor's map has text and whole numbers, not {key!r}: {value!r}")
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise ConfigError(f"{key!r}: {value} has more than 64 bits")
-    size = len(msgspec.msgpack.encode(copy))
-    if size > DATA_BYTES_MAX:
-        raise ConfigError(f"a cursor's map has {size} bytes: at most {DATA_BYTES_MAX}")
-    return copy
+    try:
+        raw = msgspec.msgpack.encode(copy)
+        size = len(raw)
+        if size > DATA_BYTES_MAX:
+            raise ConfigError(f"a cursor's map has {size} bytes: at most {DATA_BYTES_MAX}")
+        # By the decoder of the record itself: what it refuses would make the cursor unreadable for good.
+        return _datas.decode(raw)
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"a cursor's map cannot be kept: {error}") from error
 
 
 def put_state(state: CursorState) -> bytes:
@@ -158,5 +169,5 @@ def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryvi
         raise StorageError("a cursor's state is damaged: its CRC is another")
     try:
         return decoder.decode(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"a cursor's state is damaged: {error}") from error

@@ -21,6 +21,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     QuotaExceeded,
     StorageError,
+    WrongType,
 )
 from fastbk.meta.records import BadRecord, Change, decoded
 from fastbk.model.ledger import CURSOR_KEY
@@ -84,7 +85,9 @@ class CursorInfo:
 
 def path_of(stream_id: str, name: str) -> str:
     """Return where a cursor is. Raises ConfigError for what is no name."""
-    if not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
+    if not isinstance(name, str):
+        raise WrongType(f"{name!r} is no name of a cursor: it is text")
+    if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"{name!r} is no name of a cursor: 1 to {NAME_BYTES_MAX} bytes of text")
     # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
     quoted = quote(name, safe="@:+=~-_.")
@@ -201,6 +204,7 @@ class CursorStore:
     _records: RecordCalls
     _path: str
     _name: str
+    """With its stream's, for messages."""
     record: CursorRecord
     """As it was last written."""
     _version: int
@@ -220,15 +224,21 @@ class CursorStore:
             except MetadataConflict:
                 found = await self._records.read(self._path)
             if found is None:
-                raise CursorFenced(f"cursor {self._name} was deleted")
+                raise self._fenced("deleted")
             there = get_record(found.value)
             if there.holder != record.holder:
-                raise CursorFenced(f"cursor {self._name} was {_fate(there)}")
+                raise self._fenced(_fate(there))
             self._version = found.version
         raise MetadataUnavailable(f"cursor {self._name}: its record changes again and again")
+
+    def _fenced(self, fate: str) -> CursorFenced:
+        return CursorFenced(
+            f"cursor {self._name} was {fate}. What was acknowledged here and not stored is delivered again. A"
+            " cursor has one holder: open it again only where this process is to be the one"
+        )
 
 
 def _fate(record: CursorRecord) -> str:
     if record.is_deleting:
         return "deleted"
-    return f"opened by {record.holder}: epoch {record.state.epoch}"
+    return f"opened by {record.holder} (epoch {record.state.epoch})"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from fastbk.client.loop_thread import LoopThread, blocking
+from fastbk.client.loop_thread import Hand, LoopThread, blocking
+from fastbk.client.sync_pending import Wakeup
 from fastbk.errors import Error
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
 from fastbk.stream.cursor.cursor import Cursor, check_done
+from fastbk.stream.cursor.state import Data, check_data
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag
-from fastbk.stream.reader.sync_reader import SyncRecords
+from fastbk.stream.reader.sync_reader import SyncChunks, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
 
 T = TypeVar("T")
@@ -41,15 +42,15 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
 
     def __init__(self, loop: LoopThread[Client], make: Callable[[], Cursor[Gap]]) -> None:
         super().__init__(loop, make)
-        self._acks: deque[tuple[Record | Chunk | DLSN, Mapping[str, int | str] | None]] = deque()
-        self._ack_lock = threading.Lock()
+        self._acks: deque[tuple[Record | Chunk | DLSN, Data | None]] = deque()
+        self._wakeup = Wakeup(loop, self._take_acks)
         self._failure: Error | None = None
 
     def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
-    ) -> Iterator[Chunk | GapT]:
-        """Yield records that are not done, in chunks."""
-        return self._iterate((max_records, max_bytes, 0.0))
+    ) -> SyncChunks[GapT]:
+        """Return an iterator over chunks of records that are not done."""
+        return SyncChunks(self, max_records, max_bytes, 0.0)
 
     def ack(
         self, up_to: Record | Chunk | DLSN, *, data: Mapping[str, int | str] | None = None
@@ -57,23 +58,19 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
         """Everything up to this record, it included, is done. Raises what an earlier one met on the loop."""
         self._opened()
         check_done(up_to)
+        known = None if data is None else check_data(data)
         if self._failure is not None:
             raise self._failure.copy()
-        with self._ack_lock:
-            self._acks.append((up_to, data))
-            waiting = len(self._acks)
-        if waiting == 1:
-            self._loop.soon(self._take_acks)
-        elif waiting > ACKS_WAITING_MAX:
+        self._acks.append((up_to, known))
+        self._wakeup.wake()
+        if len(self._acks) > ACKS_WAITING_MAX:
             self._loop.call_plain(self._take_acks)
         return PendingAck(self.flush)
 
     def _take_acks(self) -> None:
         inner = self._opened()
-        with self._ack_lock:
-            acks = list(self._acks)
-            self._acks.clear()
-        for up_to, data in acks:
+        while self._acks:
+            up_to, data = self._acks.popleft()
             try:
                 inner.ack(up_to, data=data)
             except BaseException as error:  # noqa: BLE001 -- told at the next call
@@ -89,7 +86,14 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
 
         return self._loop.call(acted)
 
-    ack_one = blocking(Cursor.ack_one)
+    def ack_one(self, done: Record | DLSN) -> PendingAck:
+        """This record is done, whatever is before it; waits while 10,000 ranges of such records lie behind the mark.
+
+        `result()` has it kept now. Raises CursorFenced, ConfigError.
+        """
+        self._call(lambda inner: inner._ack_one_unkept(done))
+        return PendingAck(self.flush)
+
     backlog = blocking(Cursor.backlog)
 
     def flush(self) -> None:
@@ -105,11 +109,11 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
     def reset(self, where: Start, *, seq: int | None = None) -> None:
         """Begin anew at a position that is still there, also backwards; kept when this returns. `seq`: its number."""
         self._opened()
-        self._held = None
 
         async def done(inner: Cursor[Gap]) -> None:
-            await self._close_source()
-            await inner.reset(where, seq=seq)
+            async with self._turn:
+                await inner.reset(where, seq=seq)
+                self._hand = Hand()
 
         self._call(done)
 

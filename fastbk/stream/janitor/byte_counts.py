@@ -20,7 +20,7 @@ from fastbk.stream.janitor.retention import items_of
 from fastbk.stream.janitor.segment_deletion import HeldSizes
 from fastbk.stream.namespace.catalog import Versioned, records_at
 from fastbk.stream.namespace.listing import kept_bytes
-from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
+from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get_or, put
 from fastbk.stream.paths import STORED, namespace_path, stored_path
 
 COUNTS_AT_ONCE = 200
@@ -59,7 +59,7 @@ class ByteCounts:
         for at in range(0, len(counted), COUNTS_AT_ONCE):
             some = counted[at : at + COUNTS_AT_ONCE]
             paths = {one: stored_path(one) for one in some}
-            found = await records_at(self._records, StoredRecord, paths)
+            found = await records_at(self._records, StoredRecord, paths, lambda _: StoredRecord())
             for namespace_id, where in paths.items():
                 before = found.get(namespace_id, Versioned(StoredRecord(), None))
                 size_bytes = self._counts[namespace_id]
@@ -75,8 +75,11 @@ class ByteCounts:
         found = await self._records.read_all([*map(stored_path, namespace_ids)])
         for namespace_id, space, raw in zip(namespace_ids, spaces, found, strict=True):
             where = namespace_path(namespace_id)
-            if space is not None and get(NamespaceRecord, space.value, where).policy.bytes_max:
+            record = None if space is None else get_or(NamespaceRecord, space.value, where, None)
+            if record is not None and record.policy.bytes_max:
                 self._counts[namespace_id] += 0
+            elif space is not None and record is None:
+                continue  # whether it has a quota nobody can tell
             elif raw is not None:
                 with suppress(MetadataConflict):
                     await self._records.change(Change(stored_path(namespace_id), None, raw.version))

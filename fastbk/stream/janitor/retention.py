@@ -2,7 +2,7 @@
 
 T = max(trim, hard point, min(policy point, cursor point)). A policy point is the first segment of which something is
 within both the age and the size that are kept; so at least that much is kept, and up to a segment more. Only explicit
-truncation is exact to the record.
+truncation is exact to the record. A time that lies ahead of this machine's clock keeps nothing for ever: `_ended_us`.
 
 Rows in pages are looked at by pages first: all of a page goes, or none, or its rows have to be read (`page_needed`).
 """
@@ -72,11 +72,25 @@ def first_kept(items: Sequence[Item], limits: Limits, now_us: int, otherwise: in
     behind_bytes = sum(item.size_bytes for item in items)
     for place, item in enumerate(items):
         behind_bytes -= item.size_bytes
-        is_old = limits.age_s > 0 and item.last_time_us < oldest_us
+        is_old = limits.age_s > 0 and _ended_us(items, place, now_us) < oldest_us
         is_beyond = 0 < limits.size_bytes <= behind_bytes
         if not (is_old or is_beyond):
             return place
     return len(items)
+
+
+def _ended_us(items: Sequence[Item], place: int, now_us: int) -> int:
+    """Return when an item's last record was appended, as far as that can be believed.
+
+    Times of records never fall, so one writer whose clock is ahead sets those of all records behind its own. A time
+    that has not come yet is no age. Then it counts when the segment behind the next one was created: the next one is
+    made while its records are still appended, that one is not. Where this is not known, now counts.
+    """
+    last_us = items[place].last_time_us
+    if last_us <= now_us:
+        return last_us
+    behind = items[place + 2] if place + 2 < len(items) else None
+    return min(behind.created_us if isinstance(behind, Segment) else now_us, now_us)
 
 
 def points(
@@ -104,6 +118,9 @@ def page_needed(items: Sequence[Item], policy: StreamPolicy, now_us: int) -> Pag
             item = items[place]
             if isinstance(item, PageRef):
                 return item
+            pages = [one for one in items[place + 1 : place + 3] if isinstance(one, PageRef)]
+            if pages and item.last_time_us > now_us:
+                return pages[0]  # `_ended_us` asks when its segments were created
     return None
 
 

@@ -35,6 +35,7 @@ from fastbk.stream.namespace.tree_records import (
     Tree,
     UsageRecord,
     get,
+    get_or,
 )
 from fastbk.stream.paths import entry_path, namespace_path, stream_path, usage_path
 
@@ -66,6 +67,8 @@ class Level:
     usage: Versioned[UsageRecord]
     entry: Versioned[EntryRecord | None]
     """Its name in the namespace above; none for the root."""
+    fault: str = ""
+    """Why its record cannot be read: then it has parent and name by the tree, and its policy is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +129,11 @@ class Catalog:
             if not self._agrees(path, ids, entries) or not is_whole:
                 continue
             levels = [
-                Level(
+                _level(
                     one,
-                    _versioned(NamespaceRecord, found[at], wanted[at], NamespaceRecord()),
-                    _versioned(UsageRecord, found[count + at], wanted[count + at], UsageRecord()),
+                    found[at],
+                    found[count + at],
+                    NamespaceRecord(ids[at - 1], path[at - 1]) if at else NamespaceRecord(),
                     entries[at - 1] if at else Versioned(None, None),
                 )
                 for at, one in enumerate(ids)
@@ -177,11 +181,20 @@ class Catalog:
                 return False
         return True
 
-    async def stream_record(self, stream_id: str, name: str) -> Versioned[StreamRecord]:
-        """Return a stream's record. Raises StreamNotFound where it was deleted, or is being deleted."""
+    async def stream_record(
+        self, stream_id: str, name: str, instead: StreamRecord | None = None
+    ) -> Versioned[StreamRecord]:
+        """Return a stream's record, or `instead` of one that nobody can read.
+
+        Raises StreamNotFound where it was deleted, or is being deleted, StorageError.
+        """
         where = stream_path(stream_id)
         raw = await self.records.read(where)
-        record = None if raw is None else get(StreamRecord, raw.value, where)
+        record = None
+        if raw is not None and instead is not None:
+            record = get_or(StreamRecord, raw.value, where, instead)
+        elif raw is not None:
+            record = get(StreamRecord, raw.value, where)
         if raw is None or record is None or record.deleting:
             raise StreamNotFound(f"there is no stream {name}: it was deleted")
         return Versioned(record, raw.version)
@@ -273,15 +286,50 @@ async def entries_at(
 
 
 async def records_at(
-    records: RecordCalls, kind: type[Tree], paths: Mapping[str, str]
+    records: RecordCalls,
+    kind: type[Tree],
+    paths: Mapping[str, str],
+    instead: Callable[[str], Tree] | None = None,
 ) -> dict[str, Versioned[Tree]]:
-    """Return the records at these paths, by the keys given; those are left out that are not there."""
+    """Return the records at these paths, by the keys given; those are left out that are not there.
+
+    One that nobody can read is named, and left out, too (INV-M17). `instead`: returns by its key what stands for it.
+    """
     found = await records.read_all([*paths.values()]) if paths else []
-    return {
-        key: Versioned(get(kind, raw.value, path), raw.version)
-        for (key, path), raw in zip(paths.items(), found, strict=True)
-        if raw is not None
-    }
+    there: dict[str, Versioned[Tree]] = {}
+    for (key, path), raw in zip(paths.items(), found, strict=True):
+        if raw is not None:
+            record = get_or(kind, raw.value, path, None if instead is None else instead(key))
+            if record is not None:
+                there[key] = Versioned(record, raw.version)
+    return there
+
+
+def _level(
+    namespace_id: str,
+    raw: VersionedRecord | None,
+    usage: VersionedRecord | None,
+    known: NamespaceRecord,
+    entry: Versioned[EntryRecord | None],
+) -> Level:
+    """Return one namespace. `known`: what the tree says of it, whatever its record says.
+
+    Counts that nobody can read begin anew with the next change.
+    """
+    where, fault, record = namespace_path(namespace_id), "", NamespaceRecord()
+    if raw is not None:
+        record = get_or(NamespaceRecord, raw.value, where, known)
+        fault = f"the record {where} cannot be read: `set` its policy anew" if record is known else ""
+    counts = UsageRecord()
+    if usage is not None:
+        counts = get_or(UsageRecord, usage.value, usage_path(namespace_id), counts)
+    return Level(
+        namespace_id,
+        Versioned(record, None if raw is None else raw.version),
+        Versioned(counts, None if usage is None else usage.version),
+        entry,
+        fault,
+    )
 
 
 def _versioned(

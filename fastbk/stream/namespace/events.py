@@ -26,7 +26,7 @@ from fastbk.stream.namespace.tree_records import (
     NamespaceRecord,
     StreamRecord,
     UsageRecord,
-    get,
+    get_or,
 )
 from fastbk.stream.paths import namespace_path, stream_path, usage_path
 from fastbk.stream.policy import PolicyPatch
@@ -74,12 +74,12 @@ class _Watched:
         found = await self._records.read_all(self.paths)
         usage = UsageRecord()
         if found[0] is not None:
-            usage = get(UsageRecord, found[0].value, self.paths[0])
+            usage = get_or(UsageRecord, found[0].value, self.paths[0], usage)
         if found[-1] is None and self._id != ROOT_ID:
             self.is_gone = True
             return [NamespaceEvent("deleted", "namespace", label(self._path), self._id)]
         levels = [
-            NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, where)
+            NamespaceRecord() if raw is None else get_or(NamespaceRecord, raw.value, where, self._unread(where))
             for raw, where in zip(found[1:], self.paths[1:], strict=True)
         ]
         events = list(self._of_itself(levels))
@@ -88,6 +88,10 @@ class _Watched:
             events += _differences(self._names, names)
             self._names, self._changes = names, changes
         return events
+
+    def _unread(self, where: str) -> NamespaceRecord:
+        """Return what stands for a record that nobody can read: it has the name that it had."""
+        return NamespaceRecord(name=self._name if where == self.paths[-1] else "")
 
     def _of_itself(self, levels: list[NamespaceRecord]) -> Iterator[NamespaceEvent]:
         name, policies = levels[-1].name, [level.policy for level in levels]
@@ -105,7 +109,7 @@ class _Watched:
             async for entries in entries_of(self._catalog, self._id):
                 names.update({entry.id: (name, entry) for name, entry in entries})
             raw = await self._records.read(self.paths[0])
-            after = 0 if raw is None else get(UsageRecord, raw.value, self.paths[0]).changes
+            after = 0 if raw is None else get_or(UsageRecord, raw.value, self.paths[0], UsageRecord()).changes
             if after == changes:
                 break
             changes = after
@@ -131,11 +135,13 @@ class _Watched:
             if raw is None:
                 continue
             if entry.kind == "stream":
-                stream = get(StreamRecord, raw.value, stream_path(one_id))
+                stream = get_or(StreamRecord, raw.value, stream_path(one_id), StreamRecord("", known[one_id][0]))
                 if not stream.deleting:
                     there[one_id] = (stream.name, entry)
             else:
-                named = get(NamespaceRecord, raw.value, namespace_path(one_id))
+                named = get_or(
+                    NamespaceRecord, raw.value, namespace_path(one_id), NamespaceRecord("", known[one_id][0])
+                )
                 there[one_id] = (named.name, entry)
         return there
 

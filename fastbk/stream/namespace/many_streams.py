@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
 from fastbk.observe.library_log import LibraryLog
@@ -15,7 +16,7 @@ from fastbk.stream.namespace.tree_records import (
     NO_PATCH,
     NamespaceRecord,
     StreamRecord,
-    get,
+    get_or,
 )
 from fastbk.stream.paths import namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
@@ -58,7 +59,8 @@ async def unname(
             del seen[name]
         if versions:
             paths = {name: stream_path(seen[name]) for name in versions}
-            records = await records_at(catalog.records, StreamRecord, paths)
+            here = place.here.id  # of a record that nobody can read the rest is not needed any more
+            records = await records_at(catalog.records, StreamRecord, paths, lambda name: StreamRecord(here, name))
             for name in versions.keys() - records.keys():
                 raise MetadataConflict(
                     f"record {paths[name]} is gone, and a name still stands for it"
@@ -137,7 +139,8 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
             raw = await catalog.records.read(namespace_path(seen))
             if raw is None:
                 return  # an attempt of ours did it, or somebody else, which is the same
-            if get(NamespaceRecord, raw.value, namespace_path(seen)).name != path[-1]:
+            record = get_or(NamespaceRecord, raw.value, namespace_path(seen), None)
+            if record is not None and record.name != path[-1]:
                 raise StreamNotFound(f"there is no namespace {label(path)}: it was renamed")
         place = await catalog.place(path)
         if seen is not None and place.here.id != seen:
@@ -155,7 +158,7 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
 
 async def check_below(catalog: Catalog, place: Place, policy: PolicyPatch) -> None:
     """Raise PolicyInvalid if with `policy` here something in the namespace, or below it, had one that cannot be."""
-    base = _checked([*patches(place)[:-1], policy], place.path)
+    base = _checked([*patches(replace(place, levels=place.levels[:-1])), policy], place.path)
     waiting = [(place.path, place.here.id, base)]
     while waiting:
         path, namespace_id, above = waiting.pop()
@@ -170,11 +173,11 @@ async def check_below(catalog: Catalog, place: Place, policy: PolicyPatch) -> No
                     continue
                 full = (*path, name)
                 if one.kind == "stream":
-                    patch = get(StreamRecord, raw.value, where).policy
+                    patch = get_or(StreamRecord, raw.value, where, StreamRecord("", "")).policy
                     if patch != NO_PATCH:
                         _checked([patch], full, above)
                 else:
-                    patch = get(NamespaceRecord, raw.value, where).policy
+                    patch = get_or(NamespaceRecord, raw.value, where, NamespaceRecord()).policy
                     waiting.append((full, one.id, _checked([patch], full, above)))
 
 

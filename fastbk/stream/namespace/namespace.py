@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
-from fastbk.errors import ConfigError, StreamExists, StreamNotFound
+from fastbk.errors import ConfigError, StorageError, StreamExists, StreamNotFound
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.namespace.catalog import Catalog, Tries, label
@@ -24,11 +24,11 @@ from fastbk.stream.namespace.tree_records import (
     NO_PATCH,
     NamespaceRecord,
     StoredRecord,
-    get,
+    get_or,
     new_id,
 )
 from fastbk.stream.paths import check_name, namespace_path, split_path, stored_path
-from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
 from fastbk.stream.stream import Stream
 
 STREAMS_AT_ONCE = 100
@@ -83,7 +83,7 @@ class Namespace:
         """
         for depth in range(1, len(self._path)):
             await self._create(self._path[:depth], NO_PATCH, exist_ok=True)
-        await self._create(self._path, policy or NO_PATCH, exist_ok=exist_ok)
+        await self._create(self._path, checked_patch(policy), exist_ok=exist_ok)
 
     async def _create(self, path: tuple[str, ...], policy: PolicyPatch, *, exist_ok: bool) -> None:
         tried: set[str] = (
@@ -101,8 +101,8 @@ class Namespace:
                 effective([*patches(place), policy])
                 namespace_id = new_id()
                 tried.add(namespace_id)
-                await self._catalog.records.change(*
-                    namespace_created(place, path[-1], namespace_id, policy, clock_us())
+                await self._catalog.records.change(
+                    *namespace_created(place, path[-1], namespace_id, policy, clock_us())
                 )
             elif found.value.kind == "stream" or (found.value.id not in tried and not exist_ok):
                 raise StreamExists(f"there is a {found.value.kind} {label(path)} already")
@@ -147,7 +147,8 @@ class Namespace:
     async def _was_renamed(self, namespace_id: str) -> bool:
         where = namespace_path(namespace_id)
         raw = await self._catalog.records.read(where)
-        return raw is not None and get(NamespaceRecord, raw.value, where).name != self._path[-1]
+        record = None if raw is None else get_or(NamespaceRecord, raw.value, where, None)
+        return record is not None and record.name != self._path[-1]
 
     async def delete(self, *, recursive: bool = False) -> None:
         """Delete the namespace. Raises NamespaceNotEmpty, unless `recursive`: then all in it goes first.
@@ -161,8 +162,11 @@ class Namespace:
     # --- policies -----------------------------------------------------------------------------------------------
 
     async def policy(self) -> PolicyPatch:
-        """Return what the namespace says itself; the rest it inherits."""
-        return (await self._catalog.place(self._path)).here.record.value.policy
+        """Return what the namespace says itself; the rest it inherits. Raises StorageError: it cannot be read."""
+        here = (await self._catalog.place(self._path)).here
+        if here.fault:
+            raise StorageError(f"the policy of {label(self._path)} is not known: {here.fault}")
+        return here.record.value.policy
 
     async def set_policy(
         self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()
@@ -171,13 +175,13 @@ class Namespace:
 
         Raises PolicyInvalid, also where a stream or namespace below would have one that cannot be.
         """
-        fields = list(inherit)
+        fields, known = list(inherit), checked_patch(patch)
 
         async def attempt() -> None:
             place = await self._catalog.place(self._path)
             before = place.here.record.value.policy
-            after = before.changed(patch or NO_PATCH).without(fields)
-            if after != before:
+            after = before.changed(known).without(fields)
+            if after != before or place.here.fault:
                 await check_below(self._catalog, place, after)
                 await self._catalog.records.change(*namespace_policy_set(place, after))
 
@@ -213,7 +217,7 @@ class Namespace:
         every = list(dict.fromkeys(map(check_name, names)))
         for at in range(0, len(every), STREAMS_AT_ONCE):
             some = every[at : at + STREAMS_AT_ONCE]
-            await self._create_some(some, policy or NO_PATCH, exist_ok=exist_ok)
+            await self._create_some(some, checked_patch(policy), exist_ok=exist_ok)
         return [self.stream(name) for name in names]
 
     async def _create_some(
@@ -235,7 +239,9 @@ class Namespace:
                     raise StreamExists(
                         f"there is a {entry.kind} {label((*self._path, name))} already"
                     )
-            missing = {name: given.get(name) or new_id() for name in names if name not in place.entries}
+            missing = {
+                name: given.get(name) or new_id() for name in names if name not in place.entries
+            }
             if missing:
                 tried.update(missing.values())
                 effective([*patches(place), policy])
@@ -321,7 +327,8 @@ class Namespace:
         raw = await self._catalog.records.read(where)
         if raw is None or not place.here.record.value.policy.bytes_max:
             return None
-        return get(StoredRecord, raw.value, where).size_bytes
+        stored = get_or(StoredRecord, raw.value, where, None)
+        return None if stored is None else stored.size_bytes
 
     def watch(self) -> AsyncGenerator[NamespaceEvent, None]:
         """Yield all that is directly in the namespace as "present", then what happens to it, until it is deleted.

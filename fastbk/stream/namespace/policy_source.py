@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from fastbk.client.record_calls import RecordCalls
-from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, QuotaExceeded, StreamNotFound
+from fastbk.errors import (
+    Error,
+    MetadataUnavailable,
+    PolicyInvalid,
+    QuotaExceeded,
+    StorageError,
+    StreamNotFound,
+)
 from fastbk.observe.library_log import LibraryLog
-from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, StreamRecord, get
+from fastbk.stream.namespace.tree_records import (
+    NamespaceRecord,
+    StoredRecord,
+    StreamRecord,
+    get,
+    get_or,
+)
 from fastbk.stream.paths import namespace_path, stored_path, stream_path
 from fastbk.stream.policy import StreamPolicy, effective
 
@@ -37,12 +50,13 @@ class PolicySource:
     async def __call__(self) -> StreamPolicy:
         """Return what holds for the next segment.
 
-        While metadata is away, or policies of several namespaces do not go together, what held last. Raises
-        MetadataUnavailable and PolicyInvalid if nothing did yet, StreamNotFound when the stream was deleted.
+        While metadata is away, or policies of several namespaces cannot be read or do not go together, what held last.
+        Raises MetadataUnavailable, StorageError and PolicyInvalid if nothing did yet, StreamNotFound when the stream
+        was deleted.
         """
         try:
             policy = await self._read()
-        except (MetadataUnavailable, PolicyInvalid) as error:
+        except (MetadataUnavailable, PolicyInvalid, StorageError) as error:
             if self._last is None:
                 raise
             if (
@@ -65,7 +79,7 @@ class PolicySource:
         paths = [stored_path(one_id) for one_id, _, _ in self._bounds]
         found = await self._records.read_all(paths) if paths else []
         for (_, allowed, space), where, raw in zip(self._bounds, paths, found, strict=True):
-            there = 0 if raw is None else get(StoredRecord, raw.value, where).size_bytes
+            there = 0 if raw is None else get_or(StoredRecord, raw.value, where, StoredRecord()).size_bytes
             if there >= allowed:
                 refusal = QuotaExceeded(
                     f"{self._name}: namespace {space or '(the root)'} has {there:,} bytes of {allowed:,}: truncate or"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -81,6 +81,9 @@ class SyncNamespace:
         """Names from the root, with slashes between them; empty for the root."""
         return "/".join(self._path)
 
+    def __repr__(self) -> str:
+        return f"<fastbk.sync Namespace {self.path or 'root'}>"
+
     def _call(self, act: Callable[[Namespace], Awaitable[T]]) -> T:
         return self._loop.call(lambda: act(self._inner()))
 
@@ -139,8 +142,12 @@ class SyncNamespace:
 
     def namespaces(self, prefix: str = "") -> Iterator[SyncNamespace]:
         """Yield the namespaces directly below, by name."""
-        for one in self._loop.iterate(lambda: self._inner().namespaces(prefix), LISTED_AT_ONCE):
-            yield SyncNamespace(self._loop, one.path)
+
+        async def found() -> AsyncIterator[SyncNamespace]:
+            async for one in self._inner().namespaces(prefix):
+                yield SyncNamespace(self._loop, one.path)
+
+        return self._loop.iterate(found, LISTED_AT_ONCE)
 
     def watch(self) -> Iterator[NamespaceEvent]:
         """Yield all that is directly in the namespace, then what happens to it, until it is deleted."""

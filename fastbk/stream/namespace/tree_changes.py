@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from fastbk.errors import QuotaExceeded, StreamExists
+from fastbk.errors import QuotaExceeded, StorageError, StreamExists
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, put_chain
 from fastbk.stream.namespace.catalog import Level, Place, Versioned, label
@@ -34,7 +34,8 @@ from fastbk.stream.policy import PolicyPatch
 
 def _usage(level: Level, streams: int, changes: int, names: int = 0) -> Change:
     usage = level.usage.value
-    after = UsageRecord(usage.streams + streams, usage.changes + changes, usage.names + names)
+    # Counts that nobody could read began anew: they are too low then, and never below 0.
+    after = UsageRecord(max(0, usage.streams + streams), usage.changes + changes, max(0, usage.names + names))
     return Change(usage_path(level.id), put(after), level.usage.version)
 
 
@@ -64,7 +65,10 @@ def check_quota(place: Place, more: int) -> None:
 
 
 def patches(place: Place) -> list[PolicyPatch]:
-    """Return the policy patches from the root down to the namespace."""
+    """Return the policy patches from the root down to the namespace. Raises StorageError: one cannot be read."""
+    for at, level in enumerate(place.levels):
+        if level.fault:
+            raise StorageError(f"the policy of {label(place.path[:at])} is not known: {level.fault}")
     return [level.record.value.policy for level in place.levels]
 
 

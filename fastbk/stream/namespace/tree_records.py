@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from fastbk.errors import StorageError
+from fastbk.meta.records import bad_record
 from fastbk.stream.paths import NAME_BYTES_MAX
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import Count, TimeUs
@@ -73,6 +74,7 @@ class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """It has no name any more, and its data is being deleted."""
 
 
+V = TypeVar("V")
 Tree = TypeVar("Tree", NamespaceRecord, EntryRecord, UsageRecord, StoredRecord, StreamRecord)
 
 
@@ -87,6 +89,15 @@ def get(kind: type[Tree], raw: bytes, path: str) -> Tree:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
         raise StorageError(f"record {path} is damaged, or of a newer fastbk: {error}") from error
+
+
+def get_or(kind: type[Tree], raw: bytes, path: str, instead: V) -> Tree | V:
+    """Return what `put` wrote, `instead` of what nobody can read: that is named, and stops nothing else (INV-M17)."""
+    try:
+        return get(kind, raw, path)
+    except StorageError as error:
+        bad_record(path, error)
+        return instead
 
 
 def new_id() -> str:

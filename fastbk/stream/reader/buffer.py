@@ -84,11 +84,15 @@ class ReadBuffer:
         return self._behind if chunk is None else chunk[self._at :].first_dlsn
 
     def next_seq_in(self, chain: Chain) -> int:
-        """Return the next record's number; before the first one was decoded that of its segment's first, or less."""
+        """Return the next record's number; before the first one was decoded that of its segment's first, or less.
+
+        What is truncated is not next, as far as the chain says how many records that is: by whole segments.
+        """
+        least = _least_seq(chain)
         if self.next_seq != NONE:
-            return self.next_seq
+            return max(self.next_seq, least)
         row = chain.row(self.position.segment)
-        return max(chain.head_seq, NONE if row is None else row.base_seq, 0)
+        return max(least, NONE if row is None else row.base_seq, 0)
 
     @property
     def next_seq(self) -> int:
@@ -165,12 +169,33 @@ class ReadBuffer:
         )
 
     def next_record(self) -> Record:
-        """Take one record."""
+        """Take one record. Raises ProtocolError for one that cannot be read; then nothing is taken."""
         chunk = self._chunk
         assert chunk is not None
         record = chunk[self._at]
-        self._took(chunk, 1, record)
+        self._took(chunk, 1, record.time_us)
         return record
+
+    def pass_record(self) -> Gap:
+        """Take one record that cannot be read, as a gap."""
+        chunk = self._chunk
+        assert chunk is not None
+        gap = unreadable_gap(chunk, self._at)
+        self._took(chunk, 1, self.last_time_us)
+        return gap
+
+    def pass_entry(self) -> Gap:
+        """Take the entry that cannot be decoded, as a gap; nobody knows how many records it has."""
+        ahead = self.ahead
+        item = None if ahead is None else ahead.peek()
+        assert isinstance(item, Entries) and ahead is not None
+        ahead.take()
+        if item.count > 1:
+            ahead.put_back([item.behind(1)])
+        first = max(self._behind, DLSN(item.segment, item.first_entry, 0))
+        self._behind, self._behind_seq = DLSN(item.segment, item.first_entry + 1, 0), NONE
+        self.is_over = self._is_past_end()
+        return Gap("lost", first, self._behind)
 
     def is_filling(self, max_bytes: int) -> bool:
         """Whether what is there could be more: something is, and less than `max_bytes`."""
@@ -182,25 +207,33 @@ class ReadBuffer:
             and not self.ahead.is_complete
         )
 
-    def take(self, max_records: int, max_bytes: int) -> Chunk | None:
-        """Take what is there; None if nothing is. Raises StorageError for what is no entry of a stream."""
+    def fill(self, max_bytes: int) -> bool:
+        """Decode what is there, and return whether a record is at hand.
+
+        Raises EntryUnreadable for what is no entry of a stream, and then nothing is taken: again at each call.
+        """
         while self._chunk is None and not self.is_over:
             self._pass_ends()
             item = self.ahead.peek() if self.ahead is not None else None
             if not isinstance(item, Entries):
                 self.is_over = self.is_over or self._is_stream_over()
-                return None
+                return False
             self._decode(item, max_bytes)
-        chunk = self._chunk
-        if chunk is None:
+        return self._chunk is not None
+
+    def take(self, max_records: int, max_bytes: int) -> Chunk | None:
+        """Take what is there; None if nothing is. Raises as `fill`."""
+        if not self.fill(max_bytes):
             return None
+        chunk = self._chunk
+        assert chunk is not None
         part = chunk[self._at : self._at + max_records]
-        self._took(chunk, len(part), part.last)
+        self._took(chunk, len(part), part.last_time_us)
         return part
 
-    def _took(self, chunk: Chunk, count: int, last: Record) -> None:
+    def _took(self, chunk: Chunk, count: int, last_time_us: int) -> None:
         self._at += count
-        self.last_time_us = last.time_us
+        self.last_time_us = last_time_us
         if self._at == len(chunk):
             self._chunk, self._at = None, 0
             self.is_over = self.is_over or self._ends_behind or self._is_past_end()
@@ -220,6 +253,27 @@ class ReadBuffer:
         ahead = self.ahead
         return ahead is not None and ahead.is_over and ahead.peek() is None
 
+    def _readable(self, items: Sequence[Entries]) -> Chunk:
+        """Return the entries before the one that cannot be decoded. Raises EntryUnreadable if there are none."""
+        first, good = items[0], 0
+        datas = [data for one in items for run in one.runs for data in datas_of(run)]
+        try:
+            for at, data in enumerate(datas):
+                chunk_of(first.segment, first.first_entry + at, [data], 0, 0)
+                good += 1
+        except ProtocolError as error:
+            if not good:
+                assert self.ahead is not None
+                self.ahead.put_back(items)
+                place = DLSN(first.segment, first.first_entry, 0)
+                raise EntryUnreadable(
+                    f"{self._name}: the entry at {place} cannot be decoded: {error};"
+                    f" behind it is {DLSN(first.segment, first.first_entry + 1, 0)}"
+                ) from error
+        return chunk_of(
+            first.segment, first.first_entry, datas[: good or 1], first.base_seq, first.base_txid
+        )
+
     def _decode(self, first: Entries, max_bytes: int) -> None:
         """Take entries of one segment that follow each other, up to `max_bytes`, and make a chunk of them."""
         ahead = self.ahead
@@ -237,9 +291,8 @@ class ReadBuffer:
             ahead.take()
         try:
             chunk = _chunk_of_items(items, max_bytes)
-        except ProtocolError as error:
-            raise StorageError(f"{self._name}: an entry cannot be decoded: {error}") from error
-        ahead.put_back(_behind(items, chunk.entries))
+        except ProtocolError:
+            chunk = self._readable(items)
         self.record_bytes = len(chunk.data) / max(len(chunk), 1)
         at = chunk.index_of(self._behind)
         if self._from_key is not None:
@@ -251,10 +304,12 @@ class ReadBuffer:
             if place < len(chunk):
                 stop, self._ends_behind = min(stop, place), True
         if chunk.first_seq + at != self._behind_seq != NONE and self._from_key is None:
+            ahead.put_back(items)
             raise StorageError(
                 f"{self._name}: record {self._behind_seq} was expected at {self._behind}, and"
                 f" {chunk.first_seq + at} came: its numbers have a hole"
             )
+        ahead.put_back(_behind(items, chunk.entries))
         self._behind, self._behind_seq = chunk.next_dlsn, chunk.first_seq + len(chunk)
         if at < stop:
             self._chunk, self._at = chunk[at:stop], 0
@@ -265,6 +320,17 @@ class ReadBuffer:
         else:
             # All of it was skipped, and nothing may ever come behind it.
             self.is_over = self._ends_behind or self._is_past_end()
+
+
+class EntryUnreadable(StorageError):
+    """The next entry is none of a stream."""
+
+    code = StorageError.code
+
+
+def unreadable_gap(chunk: Chunk, at: int) -> Gap:
+    """Return the gap that stands for one record of a chunk."""
+    return Gap("lost", chunk[at:].first_dlsn, chunk[at : at + 1].next_dlsn, 1)
 
 
 def _chunk_of_items(items: Sequence[Entries], max_bytes: int) -> Chunk:
@@ -289,3 +355,14 @@ def _behind(items: Sequence[Entries], count: int) -> list[Entries]:
             left.append(item if count <= 0 else item.behind(count))
         count -= item.count
     return left
+
+
+def _least_seq(chain: Chain) -> int:
+    """Return a number that all records which are not truncated have at least."""
+    trim, row = chain.trim, chain.row(chain.trim.segment)
+    if row is None:
+        is_behind_all = not chain.rows or trim.segment > chain.rows[-1].number
+        return chain.end_seq if is_behind_all else chain.head_seq
+    if not row.is_open and trim.entry > row.last_entry_id:
+        return max(chain.head_seq, row.base_seq + row.records)
+    return max(chain.head_seq, row.base_seq)

@@ -14,8 +14,6 @@ from fastbk.stream.context import as_error
 
 AGAIN_S = 0.1
 AGAIN_S_MAX = 5.0
-LOOK_S = 10.0
-"""Whoever waits for a change looks for himself so often: a watch may be lost with its session."""
 
 
 class ChainFollower:
@@ -89,12 +87,7 @@ class ChainFollower:
         """Return when the chain is not that object any more."""
         while self.chain is chain and self.failure is None:
             self._changed.clear()
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                with contextlib.suppress(MetadataUnavailable):
-                    await self.refresh()
+            await self._changed.wait()
         if self.failure is not None:
             raise self.failure.copy()
 

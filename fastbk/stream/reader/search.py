@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from fastbk.errors import ConfigError, DataLost, NoSuchEntry, NoSuchLedger, PositionTruncated
+from fastbk.errors import (
+    ConfigError,
+    DataLost,
+    NoSuchEntry,
+    NoSuchLedger,
+    PositionTruncated,
+    WrongType,
+)
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.context import StreamContext, gathered
 from fastbk.stream.positions import (
@@ -20,6 +27,8 @@ from fastbk.stream.positions import (
     AtTime,
     AtTxid,
     Start,
+    check_dlsn,
+    check_start,
     to_us,
 )
 from fastbk.stream.reader.gaps import truncated
@@ -48,6 +57,7 @@ async def resolve(context: StreamContext, start: Start) -> DLSN:
 
     A DLSN is what it is, also before the trim point.
     """
+    check_start(start)
     if isinstance(start, DLSN):
         return start
     if start == "earliest":
@@ -112,9 +122,9 @@ async def find(
 
     Name exactly one. What was truncated is not found: the result is at or behind the trim point.
     """
-    keys = [] if txid is None else [Key("txid", txid)]
-    keys += [] if time is None else [Key("time", to_us(time))]
-    keys += [] if seq is None else [Key("seq", seq)]
+    keys = [] if txid is None else [key_of(AtTxid(txid))]
+    keys += [] if time is None else [key_of(AtTime(time))]
+    keys += [] if seq is None else [key_of(AtSeq(seq))]
     if len(keys) != 1:
         raise ConfigError("find() takes exactly one of txid, time and seq")
     return await find_key(context, keys[0])
@@ -256,9 +266,10 @@ def _copied(chunk: Chunk, slots: set[int]) -> dict[DLSN, Record]:
 
 async def _place(context: StreamContext, where: DLSN | AtSeq) -> DLSN:
     if isinstance(where, DLSN):
+        check_dlsn(where)
         return where
-    if where.seq < 0:
-        raise ConfigError(f"sequence numbers begin at 0, {where.seq} is none")
+    if not isinstance(where, AtSeq):
+        raise WrongType(f"{where!r} names no record: a DLSN or AtSeq does")
     found = await find_key(context, Key("seq", where.seq))
     if found is None:
         raise NoSuchEntry(f"{context.name} has no record {where.seq} yet")
@@ -301,8 +312,8 @@ async def tail_position(context: StreamContext, *, fresh: bool = True) -> Positi
 
 
 def _position_of(chunk: Chunk) -> Position:
-    last = chunk.last
-    return Position(last.dlsn, last.seq, last.txid, last.time_us, chunk.next_dlsn)
+    seq = chunk.first_seq + len(chunk) - 1
+    return Position(chunk.last_dlsn, seq, chunk.last_txid, chunk.last_time_us, chunk.next_dlsn)
 
 
 @dataclass(frozen=True, slots=True)

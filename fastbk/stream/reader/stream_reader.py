@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, cast
 
-from fastbk.errors import ClientClosed, ConfigError
-from fastbk.option_checks import checked_timeout
+from fastbk.errors import ClientClosed, ConfigError, ProtocolError, StorageError
+from fastbk.model.ids import ID_MAX
+from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.context import ContextLike, context_of
-from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
-from fastbk.stream.reader.buffer import ReadBuffer
+from fastbk.stream.context import ContextLike, context_of, one_at_a_time
+from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start, check_start
+from fastbk.stream.reader.buffer import EntryUnreadable, ReadBuffer, unreadable_gap
 from fastbk.stream.reader.chain_follower import ChainFollower
 from fastbk.stream.reader.gaps import error_of
 from fastbk.stream.reader.options import GapT
@@ -35,12 +37,14 @@ CHUNK_BYTES = 1 << 20
 
 
 class StreamReader(Generic[GapT]):
-    """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` opens it.
+    """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` or iteration opens it.
 
     `async for record in reader` yields records, `chunks()` many at once (INV-S11). What was truncated or lost is an
     error, raised again until `seek()` passes it, or with `on_gap="yield"` a Gap among the records. Other errors
     (NotEnoughBookies, MetadataUnavailable) end no reader: the next call goes on where it was. Cancelling a call leaves
-    `position` at the first record that was not handed out.
+    `position` at the first record that was not handed out. A record or entry that makes no sense (its writer was
+    broken) is an error that names its position (ProtocolError, StorageError), again and again until `seek()` passes
+    it, or with `on_gap="yield"` a Gap.
     """
 
     def __init__(
@@ -57,8 +61,10 @@ class StreamReader(Generic[GapT]):
 
         `prefetch_bytes`: entries read ahead, at least 1, beside one batch and what is being handed out.
         """
-        if prefetch_bytes < 1:
-            raise ConfigError(f"prefetch_bytes is {prefetch_bytes}: it must be at least 1")
+        check_start(start)
+        if end is not None:
+            check_start(end, "end")
+        checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
         if on_gap not in ("raise", "yield"):
             raise ConfigError(f'on_gap is {on_gap!r}: "raise" or "yield"')
         self._given = context
@@ -139,20 +145,39 @@ class StreamReader(Generic[GapT]):
             raise ClientClosed("the reader is not open: use `async with`")
         return self._buffer, self._follower
 
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<StreamReader of {self._given.name}, closed>"
+        return f"<StreamReader of {self._given.name} at {self._start if self._buffer is None else self.position}>"
+
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[Record | GapT]:
+        """Iterate. What is not open is opened, and closed at the end or when the loop is left."""
+        return self if self._is_closed or self._buffer is not None else self._opened_for_it()
+
+    async def _opened_for_it(self) -> AsyncGenerator[Record | GapT, None]:
+        async with self:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await self.__anext__()
 
     async def __anext__(self) -> Record | GapT:
         """Return the next record, or Gap. Ends behind the last record of a sealed stream, or at the end asked for."""
         buffer = self._buffer
-        if buffer is not None and buffer.has_record(self._follower):
-            return buffer.next_record()
-        item = await self._next(1, CHUNK_BYTES, None, 0.0)
-        if item is None:
+        if buffer is None or not buffer.has_record(self._follower):
+            item = await self._next(None, CHUNK_BYTES, None, 0.0)
+            if isinstance(item, Gap):
+                return item
+            buffer = self._buffer
+        if buffer is None or not buffer.has_record(self._follower):
             raise StopAsyncIteration
-        return item[0] if isinstance(item, Chunk) else item
+        try:
+            return buffer.next_record()
+        except ProtocolError:
+            if self._on_gap == "raise":
+                raise
+            return cast("GapT", buffer.pass_record())
 
     async def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
@@ -162,8 +187,11 @@ class StreamReader(Generic[GapT]):
         `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
         more when something is there, and less than `max_bytes`.
         """
-        while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
-            yield item
+        async with AsyncExitStack() as stack:
+            if self._buffer is None and not self._is_closed:
+                await stack.enter_async_context(self)
+            while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
+                yield item
 
     async def read(
         self,
@@ -182,7 +210,10 @@ class StreamReader(Generic[GapT]):
             return None
         if buffer.gap_at(follower.chain) is not None:
             return None
-        chunk = buffer.take(max_records, max_bytes)
+        try:
+            chunk = buffer.take(max_records, max_bytes)
+        except StorageError:
+            return None  # nothing was taken: whoever reads next is told
         self._moved.set()
         return chunk
 
@@ -191,12 +222,17 @@ class StreamReader(Generic[GapT]):
         """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
         return self._opened()[0].is_over
 
+    @one_at_a_time
     async def _next(
-        self, max_records: int, max_bytes: int, timeout_s: float | None, fill_s: float
+        self, max_records: int | None, max_bytes: int, timeout_s: float | None, fill_s: float
     ) -> Chunk | GapT | None:
-        """Return what comes next; None at the end, or when the time is over."""
-        if max_records < 1 or max_bytes < 1:
-            raise ConfigError("max_records and max_bytes must be at least 1")
+        """Return what comes next; None at the end, or when the time is over.
+
+        `max_records` None: return None when a record is at hand, and take nothing.
+        """
+        if max_records is not None:
+            checked_integer("max_records", max_records, 1, ID_MAX)
+        checked_integer("max_bytes", max_bytes, 1, ID_MAX)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -213,15 +249,31 @@ class StreamReader(Generic[GapT]):
                     if fill_s > 0 and buffer.is_filling(max_bytes):
                         fill_s = await self._fill(fill_s)
                         continue
-                    chunk = buffer.take(max_records, max_bytes)
-                    self._moved.set()  # also where all that came was skipped
-                    if chunk is not None or buffer.is_over:
+                    try:
+                        if max_records is None:
+                            chunk, is_there = None, buffer.fill(max_bytes)
+                        else:
+                            chunk = buffer.take(max_records, max_bytes)
+                            is_there = chunk is not None
+                    except EntryUnreadable:
+                        if self._on_gap == "raise":
+                            raise
+                        return cast("GapT", buffer.pass_entry())
+                    finally:
+                        self._moved.set()  # also where all that came was skipped
+                    if is_there or buffer.is_over:
                         return chunk
                     if not buffer.has_items:
                         self._check_end_of_ahead()
                         await self._told.wait()
         except TimeoutError:
             return None
+
+    def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
+        """Return what is handed out in place of a record of a chunk that was taken. Raises `error`."""
+        if self._on_gap == "raise":
+            raise error
+        return unreadable_gap(chunk, at)
 
     async def _fill(self, fill_s: float) -> float:
         """Wait for more; return how long may be waited still."""
@@ -314,6 +366,7 @@ class StreamReader(Generic[GapT]):
     async def seek(self, where: Start) -> None:
         """Go on from `where`; an end that was asked for stays."""
         buffer, follower = self._opened()
+        check_start(where)
         position, from_key = await self._begin_of(where)
         if not isinstance(where, DLSN):
             await (

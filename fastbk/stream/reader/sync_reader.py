@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from fastbk.client.loop_thread import LoopThread
-from fastbk.errors import ClientClosed, Error
+from fastbk.client.loop_thread import Hand, LoopThread, facade_text
+from fastbk.errors import ClientClosed, ProtocolError
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
 
 
-
 Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap]")
 
 
 class SyncRecords(Generic[Inner, GapT]):
-    """What readers and cursors share: iteration by records and by chunks. Not for several threads at once."""
+    """What readers and cursors share: iteration by records and by chunks. Not for several threads at once.
+
+    What the loop took from the asyncio reader lies in `_hand`, which belongs to this object, until the caller has it.
+    So a call that was interrupted has skipped nothing (INV-C3): the next one hands it out.
+    """
 
     def __init__(self, loop: LoopThread[Client], make: Callable[[], Inner]) -> None:
         self._loop = loop
@@ -32,11 +35,11 @@ class SyncRecords(Generic[Inner, GapT]):
         self._inner: Inner | None = None
         self._is_closed = False
         self._is_own = False  # an iteration has opened it, and closes it
-        self._source: AsyncIterator[Chunk | Gap] | None = None
-        self._wish = (0, 0, 0.0)
-        self._held: Chunk | None = None
-        self._at = 0
-        self._late: Error | None = None
+        self._turn = asyncio.Lock()  # a call that was interrupted may not be at its end
+        self._hand: Hand[Chunk | Gap] = Hand()
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     def _opened(self) -> Inner:
         self._loop.check()
@@ -54,7 +57,7 @@ class SyncRecords(Generic[Inner, GapT]):
             await inner.__aenter__()
             return inner
 
-        self._inner = self._loop.call(entered)
+        self._inner = self._loop.call(entered, undo=lambda inner: inner.__aexit__(None, None, None))
 
     def close(self) -> None:
         """End it; a cursor keeps what was acknowledged. A second call does nothing."""
@@ -65,18 +68,10 @@ class SyncRecords(Generic[Inner, GapT]):
         if inner is None or self._is_closed:
             return
         self._is_closed = True
-        self._held = None
+        self._hand = Hand()
         if self._loop.is_closed is None:
             kind = None if error is None else type(error)
-            self._loop.call(self._close_source)
             self._loop.call(lambda: inner.__aexit__(kind, error, None))
-
-    async def _close_source(self) -> None:
-        source, self._source = self._source, None
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            with contextlib.suppress(Error):
-                await close()
 
     def __enter__(self) -> Self:
         if self._inner is None:
@@ -88,63 +83,97 @@ class SyncRecords(Generic[Inner, GapT]):
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def _chunks(self, inner: Inner, wish: tuple[int, int, float]) -> AsyncIterator[Chunk | Gap]:
-        """Return what to pull from. On the loop."""
-        return inner.chunks(wish[0], wish[1])
+    def _read(
+        self, inner: Inner, max_records: int, max_bytes: int, timeout: float | None, max_wait: float
+    ) -> Awaitable[Chunk | Gap | None]:
+        """Take what comes next from the asyncio reader. On the loop."""
+        return inner.read(max_records, max_bytes, timeout)
 
-    def _pull(self, wish: tuple[int, int, float]) -> Chunk | Gap | None:
-        """Return what comes next, None at the end. `wish`: records and bytes at most, seconds to wait for more."""
+    def _fetch(
+        self, max_records: int, max_bytes: int, timeout: float | None = None, max_wait: float = 0.0
+    ) -> None:
+        """Have something in hand; nothing after `timeout` seconds, or at the end."""
         inner = self._opened()
 
-        async def pulled() -> Chunk | Gap | None:
-            if self._source is None or wish != self._wish:
-                await self._close_source()
-                self._source, self._wish = self._chunks(inner, wish), wish
-            return await anext(self._source, None)
+        async def fetched() -> None:
+            async with self._turn:
+                if self._next_in_hand() is None:
+                    item = await self._read(inner, max_records, max_bytes, timeout, max_wait)
+                    if item is not None:
+                        self._hand = Hand([item])
 
-        try:
-            return self._loop.call(pulled)
-        except BaseException:
-            # A generator that raised is at its end; what it did not deliver the next one does.
-            self._source = None
-            raise
+        self._loop.call(fetched)
 
-    def _has_more(self) -> bool:
-        return self._held is not None and self._at < len(self._held)
+    def _next_in_hand(self) -> Chunk | Gap | None:
+        """Return the item that is handed out next, or the rest of; None if there is none."""
+        while not self._hand.is_empty:
+            hand = self._hand
+            if hand.at < hand.size or isinstance(hand.item, Gap):
+                item: Chunk | Gap = hand.item
+                return item
+            self._hand = hand.behind()
+        return None
+
+    def _take(self, max_records: int) -> Chunk | GapT | None:
+        """Hand out the next item, or so many records of it; None if there is none."""
+        item = self._next_in_hand()
+        hand, at = self._hand, self._hand.at
+        if isinstance(item, Chunk):
+            part = item[at : at + max_records]
+            end = at + len(part)
+            hand.at = end
+            return part
+        if item is not None:
+            following = hand.behind()
+            self._hand = following
+        # A Gap, or None; a call of `cast` behind the store would be too late (INV-C3).
+        return item  # type: ignore[return-value]
 
     @property
     def position(self) -> DLSN:
         """Where the next record to be handed out lies, or will lie; a cursor passes by what is done."""
         inner = self._opened()
-        if self._held is not None and self._at < len(self._held):
-            return self._held[self._at].dlsn
+        item = self._next_in_hand()
+        if isinstance(item, Gap):
+            return item.first
+        if item is not None:
+            return item[self._hand.at :].first_dlsn
         return self._loop.call_plain(lambda: inner.position)
 
-    def _rest(self) -> Chunk | None:
-        """Return what is left of the chunk that records are handed out of, and let it go."""
-        held, at = self._held, self._at
-        self._held = None
-        return held[at:] if held is not None and at < len(held) else None
-
-    def __iter__(self) -> Iterator[Record | GapT]:
-        """Yield records (and Gaps, with on_gap="yield"), until the end if it has one.
+    def __iter__(self) -> Self:
+        """Begin an iteration over records (and Gaps, with on_gap="yield"), until the end if there is one.
 
         Iteration opens what is not open, and closes that at the end. What `with` or `open` has opened stays open.
         """
         self._open_own()
+        return self
+
+    def __next__(self) -> Record | GapT:
         while True:
-            while self._held is not None and self._at < len(self._held):
-                self._at += 1
-                yield self._held[self._at - 1]
-            self._held = None
-            item = self._pull((CHUNK_RECORDS, CHUNK_BYTES, 0.0))
-            if item is None:
-                self._close_own()
-                return
+            hand = self._hand
+            at = hand.at
+            if at < hand.size:
+                try:
+                    record: Record | Gap = hand.item[at]
+                except ProtocolError as error:
+                    record = self._passed(hand.item, at, error)
+                hand.at = at + 1
+                return record  # type: ignore[return-value]
+            item = self._next_in_hand()
             if isinstance(item, Gap):
-                yield cast("GapT", item)
-            else:
-                self._held, self._at = item, 0
+                following = self._hand.behind()
+                self._hand = following
+                return item  # type: ignore[return-value]
+            if item is None:
+                self._fetch(CHUNK_RECORDS, CHUNK_BYTES)
+                if self._next_in_hand() is None:
+                    self._close_own()
+                    raise StopIteration
+
+    def _passed(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
+        """Return what is handed out in place of a record that cannot be read. Raises `error`, if that is asked for."""
+        inner = self._opened()
+        return self._loop.call_plain(lambda: inner._unreadable(chunk, at, error))
 
     def _open_own(self) -> None:
         if self._inner is None:
@@ -155,15 +184,6 @@ class SyncRecords(Generic[Inner, GapT]):
         if self._is_own:
             self.close()
 
-    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | GapT]:
-        self._open_own()
-        rest = self._rest()
-        if rest is not None:
-            yield rest
-        while (item := self._pull(wish)) is not None:
-            yield cast("Chunk | GapT", item)
-        self._close_own()
-
     def read(
         self,
         max_records: int = CHUNK_RECORDS,
@@ -171,36 +191,54 @@ class SyncRecords(Generic[Inner, GapT]):
         timeout: float | None = None,
     ) -> Chunk | GapT | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
-        inner = self._opened()
+        self._opened()
         checked_timeout(timeout)
-        rest = self._rest()
-        if rest is not None:
-            self._held, self._at = rest[max_records:], 0
-            return rest[:max_records]
+        if self._next_in_hand() is None:
+            self._fetch(max_records, max_bytes, timeout)
+        return self._take(max_records)
 
-        async def some() -> Chunk | Gap | None:
-            await self._close_source()
-            return await inner.read(max_records, max_bytes, timeout)
 
-        return cast("Chunk | GapT | None", self._loop.call(some))
+class SyncChunks(Iterator["Chunk | GapT"]):
+    """The iterator that `chunks` of readers and cursors return."""
+
+    def __init__(
+        self, records: SyncRecords[Any, GapT], max_records: int, max_bytes: int, max_wait: float
+    ) -> None:
+        self._records = records
+        self._wish = max_records, max_bytes, None, max_wait
+
+    def __next__(self) -> Chunk | GapT:
+        records = self._records
+        records._open_own()
+        if records._next_in_hand() is None:
+            records._fetch(*self._wish)
+            if records._next_in_hand() is None:
+                records._close_own()
+                raise StopIteration
+        return records._take(self._wish[0])  # type: ignore[return-value]
 
 
 class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in stream.reader()` opens, closes it."""
 
-    def _chunks(
-        self, inner: StreamReader[Gap], wish: tuple[int, int, float]
-    ) -> AsyncIterator[Chunk | Gap]:
-        return inner.chunks(*wish)
+    def _read(
+        self,
+        inner: StreamReader[Gap],
+        max_records: int,
+        max_bytes: int,
+        timeout: float | None,
+        max_wait: float,
+    ) -> Awaitable[Chunk | Gap | None]:
+        return inner._next(max_records, max_bytes, timeout, max_wait)
 
     def chunks(
         self,
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         max_wait: float = 0.0,
-    ) -> Iterator[Chunk | GapT]:
-        """Yield chunks of records, as the asyncio reader's `chunks` does."""
-        return self._iterate((max_records, max_bytes, max_wait))
+    ) -> SyncChunks[GapT]:
+        """Return an iterator over chunks of records, as the asyncio reader's `chunks`."""
+        return SyncChunks(self, max_records, max_bytes, max_wait)
 
     @property
     def lag(self) -> Lag:
@@ -213,50 +251,52 @@ class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
         """Like `read`, with what else is there already, up to the same bounds together; one turn to the loop and back.
 
         Empty after `timeout` seconds, or at the end. All but the last are chunks. What goes wrong behind records that
-        were taken is raised by the next call of this.
+        were taken is raised by the next call.
         """
         inner = self._opened()
         checked_timeout(timeout)
-        late, self._late = self._late, None
-        if late is not None:
-            raise late
-        if self._has_more():
-            more = self.read(max_records, max_bytes, timeout)
-            return [] if more is None else [more]
+        if self._next_in_hand() is not None:
+            more = self._take(max_records)
+            return [more]  # type: ignore[list-item]
 
-        async def some() -> list[Chunk | Gap]:
-            await self._close_source()
-            item = await inner.read(max_records, max_bytes, timeout)
-            if item is None:
-                return []
-            found, rows, size_bytes = [item], max_records, max_bytes
-            while isinstance(item, Chunk):
-                rows, size_bytes = rows - len(item), size_bytes - item.entries_bytes
-                if rows <= 0 or size_bytes <= 0:
-                    break
-                try:
-                    more = inner.at_hand(rows, size_bytes)
-                except Error as error:
-                    self._late = error
-                    break
-                if more is None:
-                    break
-                item = more
-                found.append(item)
-            return found
+        async def some() -> None:
+            async with self._turn:
+                if self._next_in_hand() is None:
+                    self._hand = Hand(await self._found(inner, max_records, max_bytes, timeout))
 
-        return cast("list[Chunk | GapT]", self._loop.call(some))
+        self._loop.call(some)
+        items, following = self._hand.items, Hand[Chunk | Gap]()
+        self._hand = following
+        return items  # type: ignore[return-value]
+
+    async def _found(
+        self, inner: StreamReader[Gap], max_records: int, max_bytes: int, timeout: float | None
+    ) -> list[Chunk | Gap]:
+        item = await inner.read(max_records, max_bytes, timeout)
+        if item is None:
+            return []
+        found, rows, size_bytes = [item], max_records, max_bytes
+        while isinstance(item, Chunk):
+            rows, size_bytes = rows - len(item), size_bytes - item.entries_bytes
+            if rows <= 0 or size_bytes <= 0:
+                break
+            more = inner.at_hand(rows, size_bytes)
+            if more is None:
+                break
+            item = more
+            found.append(item)
+        return found
 
     @property
     def is_at_end(self) -> bool:
         """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
         inner = self._opened()
-        return not self._has_more() and self._loop.call_plain(lambda: inner.is_at_end)
+        return self._next_in_hand() is None and self._loop.call_plain(lambda: inner.is_at_end)
 
     def caught_up(self) -> bool:
         """Return whether all that was visible at the last look was delivered."""
         inner = self._opened()
-        return not self._has_more() and self._loop.call_plain(inner.caught_up)
+        return self._next_in_hand() is None and self._loop.call_plain(inner.caught_up)
 
     def wait_caught_up(self) -> DLSN:
         """Wait until all that was visible when it was called was delivered; return the position."""
@@ -266,10 +306,10 @@ class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     def seek(self, where: Start) -> None:
         """Go on at another position."""
         inner = self._opened()
-        self._held = self._late = None
 
         async def sought() -> None:
-            await self._close_source()
-            await inner.seek(where)
+            async with self._turn:
+                await inner.seek(where)
+                self._hand = Hand()
 
         self._loop.call(sought)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from fastbk.errors import ProtocolError
 from fastbk.observe.tracing import Attributes, Tracer, tracer_of
 from fastbk.stream.reader.buffer import ReadBuffer
 from fastbk.stream.records import Chunk, Record
@@ -58,7 +60,10 @@ class TracedBuffer(ReadBuffer):
         chunk = super().take(max_records, max_bytes)
         if chunk is not None:
             for row in chunk.rows_with_headers():
-                self._received(chunk[row])
+                with suppress(
+                    ProtocolError
+                ):  # of a record that cannot be read: whoever looks at it is told
+                    self._received(chunk[row])
         return chunk
 
     def _received(self, record: Record) -> None:

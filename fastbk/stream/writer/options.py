@@ -44,6 +44,8 @@ class WriterOptions:
             )
         if not 0 <= self.linger <= 60:
             raise ConfigError("linger must be from 0 to 60 seconds")
+        if not 0 < self.first_segment_timeout <= 1e9:
+            raise ConfigError("first_segment_timeout must be above 0 and at most 1e9 seconds")
 
 
 class StreamWriterOptions(TypedDict, total=False):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastbk.errors import BufferFull, ConfigError, RecordTooLarge, TxidOutOfOrder
+from fastbk.errors import BufferFull, ConfigError, RecordTooLarge, TxidOutOfOrder, WrongType
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
+from fastbk.option_checks import integer
 from fastbk.stream.positions import TXID_MAX
 
 if TYPE_CHECKING:
@@ -21,7 +21,16 @@ T = TypeVar("T")
 class Group:
     """Records that go into one entry, and who waits for them."""
 
-    __slots__ = ("headers", "is_atomic", "keys", "payloads", "size_bytes", "span", "txids", "waiters")
+    __slots__ = (
+        "headers",
+        "is_atomic",
+        "keys",
+        "payloads",
+        "size_bytes",
+        "span",
+        "txids",
+        "waiters",
+    )
 
     def __init__(self, *, is_atomic: bool) -> None:
         self.is_atomic = is_atomic
@@ -85,7 +94,7 @@ class WriterQueue:
         """Take one record. Raises TxidOutOfOrder, RecordTooLarge, BufferFull; then nothing has changed."""
         size = record_bytes(payload, key, headers)
         self._check_size(size)
-        number = self._next_txid(txid, self.last_txid)
+        number = next_txid(txid, self.last_txid)
         last = self.groups[-1] if self.groups else None
         if last is None or last.is_atomic or last.size_bytes + size > self._batch_bytes:
             last = Group(is_atomic=False)
@@ -107,7 +116,7 @@ class WriterQueue:
         """Take records that are one entry. Raises as `put`, and then nothing has changed."""
         group, last = Group(is_atomic=True), self.last_txid
         for at, payload in enumerate(payloads):
-            last = self._next_txid(None if txids is None else txids[at], last)
+            last = next_txid(None if txids is None else txids[at], last)
             key = None if keys is None else keys[at]
             group.add(payload, last, key, b"" if headers is None else headers[at])
         self._check_size(group.size_bytes - HEAD_BYTES)
@@ -118,27 +127,7 @@ class WriterQueue:
         self.taken += 1
 
     def _check_size(self, size: int) -> None:
-        if size + HEAD_BYTES > self._entry_bytes_max:
-            raise RecordTooLarge(
-                f"{size} bytes do not fit into one entry: at most {self._entry_bytes_max - HEAD_BYTES}, with about"
-                f" {RECORD_OVERHEAD_BYTES_MAX} around each record"
-            )
-        if self.unacked_bytes and self.unacked_bytes + size > 2 * self._unacked_bytes_max:
-            raise BufferFull(
-                f"{self.unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
-            )
-
-    @staticmethod
-    def _next_txid(txid: int | None, last: int) -> int:
-        if txid is None:
-            txid = last + 1
-        elif type(txid) is not int:
-            txid = index(txid)
-        if not max(last, 0) <= txid <= TXID_MAX:
-            raise TxidOutOfOrder(
-                f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
-            )
-        return txid
+        check_size(size, self.unacked_bytes, self._entry_bytes_max, self._unacked_bytes_max)
 
     def take(self, *, only_full: bool) -> Group | None:
         """Return the next group to send. `only_full`: the last one, to which more may come, stays."""
@@ -160,10 +149,39 @@ class WriterQueue:
         self.settled += len(group.waiters)
 
 
+def check_size(size: int, unacked_bytes: int, entry_bytes_max: int, unacked_bytes_max: int) -> None:
+    """Raise RecordTooLarge or BufferFull if so many bytes, of one record or batch, cannot be taken."""
+    if size + HEAD_BYTES > entry_bytes_max:
+        raise RecordTooLarge(
+            f"{size} bytes do not fit into one entry: at most {entry_bytes_max - HEAD_BYTES}, with about"
+            f" {RECORD_OVERHEAD_BYTES_MAX} around each record"
+        )
+    if unacked_bytes and unacked_bytes + size > 2 * unacked_bytes_max:
+        raise BufferFull(
+            f"{unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
+        )
+
+
+def next_txid(txid: int | None, last: int) -> int:
+    """Return the transaction id of a record behind `last`; `txid`: what was asked for. Raises TxidOutOfOrder."""
+    if txid is None:
+        txid = last + 1
+    elif type(txid) is not int:
+        txid = integer("txid", txid)
+    if not max(last, 0) <= txid <= TXID_MAX:
+        raise TxidOutOfOrder(
+            f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
+        )
+    return txid
+
+
 def with_txids(
     payloads: Iterable[T], txids: Iterable[int] | None
 ) -> Iterable[tuple[T, int | None]]:
     """Pair payloads with their transaction ids. Raises ConfigError at once where they are not as many."""
+    is_one = isinstance(payloads, bytes | bytearray | memoryview | str)
+    if is_one or not isinstance(payloads, Iterable):
+        raise WrongType(f"payloads must be a list of buffers, not {type(payloads).__name__}")
     if txids is None:
         return ((payload, None) for payload in payloads)
     datas, ids = list(payloads), list(txids)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, QuotaExceeded, WriterFailed
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
@@ -23,6 +24,9 @@ from fastbk.stream.writer.segment_writer import SegmentWriter
 if TYPE_CHECKING:
     from fastbk.stream.writer.engine import AppendEngine
 
+_log = LibraryLog("fastbk.stream")
+AHEAD_S_MAX = 60.0
+"""How far the stream's last time may lie ahead of this clock before that is logged."""
 LAST_SHARE = 0.1
 """Of the age: the part in which segments roll."""
 READY_FROM, READY_TO = 0.5, 0.8
@@ -81,6 +85,14 @@ class Rolling:
         self.segment: SegmentWriter | None = None
         self.is_due = False
         self.not_before_us = last_time_us
+        ahead_s = last_time_us / 1e6 - time.time()
+        if ahead_s > AHEAD_S_MAX:
+            _log.warning(
+                "stream.times_ahead",
+                stream=context.name,
+                ahead_s=round(ahead_s),
+                reason="a writer's clock was ahead, or this one is behind: until then all records get that time",
+            )
         self._engine = engine
         self._context = context
         self._policy = policy

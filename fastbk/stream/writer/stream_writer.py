@@ -21,14 +21,14 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
 from fastbk.stream.chain.changes import seal
 from fastbk.stream.chain.opening import check_bookies, delete_pending, new_owner, open_stream
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import ContextLike, SharedEnd, StreamContext, context_of
 from fastbk.stream.positions import DLSN
-from fastbk.stream.records import put_headers
+from fastbk.stream.records import HeadersLike, put_headers
 from fastbk.stream.writer.backpressure import Backpressure
 from fastbk.stream.writer.engine import AppendEngine, end_segments, ended_too_late
 from fastbk.stream.writer.options import WriterOptions
@@ -37,7 +37,6 @@ from fastbk.stream.writer.queue import with_txids
 Data: TypeAlias = bytes | bytearray | memoryview
 PUBLISH_S = 1.0
 """How long a block that an exception ends waits for bookies to have the LAC."""
-HeadersLike: TypeAlias = Iterable[tuple[str, bytes]]
 
 
 class StreamWriter:
@@ -79,6 +78,13 @@ class StreamWriter:
     def failure(self) -> Error | None:
         """What ended the writer; None while it goes on."""
         return self._opened().failure
+
+    def __repr__(self) -> str:
+        engine = self._engine
+        if engine is None or self._is_closed:
+            return f"<StreamWriter of {self._given.name}, {'closed' if self._is_closed else 'not open'}>"
+        state = f"last {engine.last_dlsn}, {engine.queue.unacked_bytes} bytes not acknowledged"
+        return f"<StreamWriter of {self._given.name}: {state if engine.failure is None else engine.failure}>"
 
     def _opened(self) -> AppendEngine:
         if self._engine is None:
@@ -156,10 +162,7 @@ class StreamWriter:
         Version 0.3 makes this a coroutine function, as for ledgers: use `append_nowait` to keep a future.
         """
         engine = self._check()
-        data = payload if type(payload) is bytes else _owned(payload)
-        if key is not None and type(key) is not bytes:
-            key = _owned(key)
-        raw = put_headers(headers) if headers else b""
+        data, key, raw = owned_record(payload, key, headers)
         if timeout is None and self._backpressure.may_pass:
             return self._take(engine, data, txid, key, raw)
         return self._backpressure.append(
@@ -178,12 +181,15 @@ class StreamWriter:
 
         As `append`, but it waits for no room: BufferFull (await `ready()`).
         """
+        return self._admit(*owned_record(payload, key, headers), txid)
+
+    def _admit(
+        self, data: bytes, key: bytes | None, headers: bytes, txid: int | None
+    ) -> asyncio.Future[DLSN]:
+        """As `append_nowait`, of what `owned_record` returned; for `fastbk.sync`."""
         engine = self._check()
         self._backpressure.check_no_waiters()
-        data = payload if type(payload) is bytes else _owned(payload)
-        if key is not None and type(key) is not bytes:
-            key = _owned(key)
-        return self._take(engine, data, txid, key, put_headers(headers) if headers else b"")
+        return self._take(engine, data, txid, key, headers)
 
     def _take(
         self, engine: AppendEngine, data: bytes, txid: int | None, key: bytes | None, headers: bytes
@@ -205,17 +211,20 @@ class StreamWriter:
 
         The others follow it, slot by slot. Raises as `append_nowait`, and ConfigError for an empty batch.
         """
+        return self._admit_batch(*owned_batch(payloads, txids, keys, headers))
+
+    def _admit_batch(
+        self,
+        datas: Sequence[bytes],
+        txids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[bytes] | None,
+    ) -> asyncio.Future[DLSN]:
+        """As `append_batch`, of what `owned_batch` returned; for `fastbk.sync`."""
         engine = self._check()
         self._backpressure.check_no_waiters()
-        beside = (txids, keys, headers)
-        if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
-            raise ConfigError(
-                "a batch has at least one record, and as many ids, keys and headers as payloads"
-            )
         future: asyncio.Future[DLSN] = self._loop.create_future()
-        raw = None if headers is None else [put_headers(one) for one in headers]
-        kept = None if keys is None else [None if key is None else _owned(key) for key in keys]
-        engine.intake.put_batch([_owned(one) for one in payloads], txids, kept, raw, future)
+        engine.intake.put_batch(datas, txids, keys, headers, future)
         engine.queued()
         return future
 
@@ -230,7 +239,8 @@ class StreamWriter:
         first = last = None
         for payload, txid in with_txids(payloads, txids):
             await self.ready()
-            last = self._take(self._check(), _owned(payload), txid, None, b"")
+            data = owned_bytes(payload, "payload")
+            last = self._take(self._check(), data, txid, None, b"")
             first = first or last
         if first is None or last is None:
             raise ConfigError("append_many needs at least one record")
@@ -394,6 +404,31 @@ class StreamWriter:
                 self.abort()
 
 
-def _owned(data: Data) -> bytes:
-    """Return a copy that nobody changes. Raises TypeError for what is no bytes, numbers among it."""
-    return bytes(memoryview(data))
+def owned_record(
+    payload: Data, key: Data | None, headers: HeadersLike
+) -> tuple[bytes, bytes | None, bytes]:
+    """Return a record's payload, key and headers as copies that nobody changes. Raises WrongType, ConfigError."""
+    data = payload if type(payload) is bytes else owned_bytes(payload, "payload")
+    if key is not None and type(key) is not bytes:
+        key = owned_bytes(key, "key")
+    return data, key, b"" if headers == () or headers is None else put_headers(headers)
+
+
+def owned_batch(
+    payloads: Sequence[Data],
+    txids: Sequence[int] | None,
+    keys: Sequence[Data | None] | None,
+    headers: Sequence[HeadersLike] | None,
+) -> tuple[list[bytes], Sequence[int] | None, list[bytes | None] | None, list[bytes] | None]:
+    """Return a batch as copies that nobody changes. Raises WrongType, ConfigError."""
+    datas = owned_list(payloads, "payloads")
+    beside = (txids, keys, headers)
+    if not datas or any(one is not None and len(one) != len(datas) for one in beside):
+        raise ConfigError(
+            "a batch has at least one record, and as many ids, keys and headers as payloads"
+        )
+    owned_keys = None
+    if keys is not None:
+        owned_keys = [None if one is None else owned_bytes(one, "key") for one in keys]
+    raw = None if headers is None else [put_headers(one) for one in headers]
+    return datas, txids, owned_keys, raw

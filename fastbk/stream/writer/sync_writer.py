@@ -1,7 +1,8 @@
 """The writer of a stream without `await`.
 
-`append` puts the record into a queue of this thread's and wakes the loop once for all that is in it: crossing over to
-the loop's thread costs as much as dozens of appends. What can be wrong with a record is found here, at once.
+`append` puts the record into a queue and wakes the loop once for all that is in it: crossing over to the loop's thread
+costs as much as dozens of appends. What can be wrong with a record is found here, at once. That step into the queue is
+all of an append: an exception that is raised in the caller comes before it or behind it (INV-C3).
 """
 
 from __future__ import annotations
@@ -10,29 +11,32 @@ import asyncio
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, TypeVar
 
-from fastbk.client.loop_thread import LoopThread, blocking
+from fastbk.client.loop_thread import LoopThread, blocking, facade_text
+from fastbk.client.sync_pending import Notices, Wakeup
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
 from fastbk.stream.positions import DLSN
-from fastbk.stream.records import get_headers, put_headers
+from fastbk.stream.records import HeadersLike
 from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import Group, WriterQueue, with_txids
-from fastbk.stream.writer.stream_writer import Data, HeadersLike, StreamWriter
+from fastbk.stream.writer.queue import check_size, next_txid, record_bytes, with_txids
+from fastbk.stream.writer.stream_writer import Data, StreamWriter, owned_batch, owned_record
 
 _log = LibraryLog("fastbk.stream")
 
-P = ParamSpec("P")
 T = TypeVar("T")
 _RESULT_TIMEOUT_S = 30.0
+_LOOK_S = 1.0
+"""How often a caller that waits checks whether the client was closed."""
 
 
 class PendingRecord:
@@ -72,6 +76,15 @@ class TracedPendingRecord(PendingRecord):
         self.context = copy_context()
 
 
+class _Taken(NamedTuple):
+    """What one call has appended, and what all calls have up to it."""
+
+    pending: PendingRecord
+    send: Callable[[StreamWriter], asyncio.Future[DLSN]]
+    last_txid: int
+    given_bytes: int
+
+
 class SyncStreamWriter:
     """Appends to one stream; made by `Stream.writer()` of `fastbk.sync`. Several threads may append.
 
@@ -85,41 +98,59 @@ class SyncStreamWriter:
         self._loop = loop
         self._make = make
         self._options = options
-        self._changed = threading.Condition()
-        self._inner: StreamWriter | None = None
+        self._changed = Notices()
+        # Held by whoever puts something into the queue; nobody waits while holding it.
+        self._lock = threading.Lock()
+        self._queue: deque[_Taken] = deque()
+        self._wakeup = Wakeup(loop, self._send)
         self._pending_type = PendingRecord
-        self._queue: WriterQueue | None = None
-        self._failure: Error | None = None
         self._is_closed = False
-        self._is_scheduled = False
+        # Written on the loop only.
+        self._inner: StreamWriter | None = None
+        self._sent = (-1, 0)
+        self._settled_bytes = 0
+        self._failure: Error | None = None
+
+    def __repr__(self) -> str:
+        return facade_text(self, self._inner)
 
     # --- what it is ---------------------------------------------------------------------------------------------
 
-    def _opened(self) -> tuple[StreamWriter, WriterQueue]:
+    def _opened(self) -> StreamWriter:
         self._loop.check()
-        if self._inner is None or self._queue is None:
+        if self._inner is None:
             raise ClientClosed("this writer is not open: use `with`")
-        return self._inner, self._queue
+        return self._inner
 
     @property
     def epoch(self) -> int:
         """Of this opening; rises with each."""
-        return self._opened()[0].epoch
+        return self._opened().epoch
 
     @property
     def last_txid(self) -> int:
         """The last transaction id appended, acknowledged or not; -1 in an empty stream."""
-        return self._opened()[1].last_txid
+        self._opened()
+        return self._last()[0]
 
     @property
     def last_dlsn(self) -> DLSN | None:
         """The position of the last record that was acknowledged, also by earlier writers."""
-        return self._opened()[0].last_dlsn
+        return self._opened().last_dlsn
 
     @property
     def unacked_bytes(self) -> int:
         """What was appended and not acknowledged yet."""
-        return self._opened()[1].unacked_bytes
+        self._opened()
+        return self._last()[1] - self._settled_bytes
+
+    def _last(self) -> tuple[int, int]:
+        """Return the last append's transaction id, and the bytes of all up to it."""
+        try:
+            taken = self._queue[-1]
+        except IndexError:
+            return self._sent  # `_send` sets it before it empties the queue
+        return taken.last_txid, taken.given_bytes
 
     def open(self) -> None:
         """Take the stream over; `with` does it. Raises as the asyncio writer's."""
@@ -127,18 +158,12 @@ class SyncStreamWriter:
         async def opened() -> StreamWriter:
             writer = self._make()
             await writer.open()
+            if writer._context.client.config.tracing is not None:
+                self._pending_type = TracedPendingRecord
+            self._sent = (writer.last_txid, 0)
             return writer
 
-        self._inner = self._loop.call(opened)
-        if self._inner._context.client.config.tracing is not None:
-            self._pending_type = TracedPendingRecord
-        options = self._options
-        self._queue = WriterQueue(
-            options.entry_bytes_max,
-            options.batch_bytes,
-            options.unacked_bytes_max,
-            self._inner.last_txid,
-        )
+        self._inner = self._loop.call(opened, undo=lambda writer: writer.close())
 
     # --- appending ----------------------------------------------------------------------------------------------
 
@@ -159,14 +184,13 @@ class SyncStreamWriter:
         Version 0.3 makes this wait and return the position, as it does for ledgers: use `append_nowait` to keep what is
         pending.
         """
-        pending = self._pending_type(self)
-        data = payload if type(payload) is bytes else bytes(payload)
-        raw = put_headers(headers) if headers else b""
-        self._loop.check()  # in a forked child the lock may be held for ever
-        with self._changed:
-            self._has_room(timeout).put(data, txid, key, raw, pending)
-            self._wake()
-        return pending
+        data, owned_key, raw = owned_record(payload, key, headers)
+        size = record_bytes(data, owned_key, raw)
+
+        def sending(number: int) -> Callable[[StreamWriter], asyncio.Future[DLSN]]:
+            return lambda writer: writer._admit(data, owned_key, raw, number)
+
+        return self._put(size, lambda last: next_txid(txid, last), sending, timeout)
 
     def append_nowait(
         self,
@@ -189,19 +213,28 @@ class SyncStreamWriter:
         timeout: float | None = None,
     ) -> PendingRecord:
         """Take records that are all kept or none: they become one entry. Waits and raises as `append`."""
-        beside = (txids, keys, headers)
-        if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
-            raise ConfigError(
-                "a batch has at least one record, and as many ids, keys and headers as payloads"
+        datas, wanted, owned_keys, raw = owned_batch(payloads, txids, keys, headers)
+        size = sum(
+            record_bytes(
+                data,
+                None if owned_keys is None else owned_keys[at],
+                b"" if raw is None else raw[at],
             )
-        pending = self._pending_type(self)
-        raw = None if headers is None else [put_headers(one) for one in headers]
-        datas = [bytes(one) for one in payloads]
-        self._loop.check()  # in a forked child the lock may be held for ever
-        with self._changed:
-            self._has_room(timeout).put_batch(datas, txids, keys, raw, pending)
-            self._wake()
-        return pending
+            for at, data in enumerate(datas)
+        )
+
+        def numbered(last: int) -> int:
+            numbers.clear()
+            for at in range(len(datas)):
+                last = next_txid(None if wanted is None else wanted[at], last)
+                numbers.append(last)
+            return last
+
+        def sending(_: int) -> Callable[[StreamWriter], asyncio.Future[DLSN]]:
+            return lambda writer: writer._admit_batch(datas, numbers, owned_keys, raw)
+
+        numbers: list[int] = []
+        return self._put(size, numbered, sending, timeout)
 
     def append_many(
         self,
@@ -225,47 +258,66 @@ class SyncStreamWriter:
         end = last.result(timeout)
         return first.result(timeout), end
 
-    def _has_room(self, timeout: float | None) -> WriterQueue:
-        """Wait for room and return the queue. The condition is held."""
+    def _put(
+        self,
+        size: int,
+        numbered: Callable[[int], int],
+        sending: Callable[[int], Callable[[StreamWriter], asyncio.Future[DLSN]]],
+        timeout: float | None,
+    ) -> PendingRecord:
+        """Wait for room, and put what is appended into the queue. `numbered(last)`: its last transaction id."""
+        options, pending = self._options, self._pending_type(self)
         limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
-        writer, queue = self._opened()
         end_s = time.monotonic() + limit_s
         while True:
-            self._loop.check()
-            # Whoever has been told of the failure may be here before the loop has come to `_settled`.
-            if (ended := self._failure or writer.failure) is not None:
-                failure = ended.copy()
-                failure.outcome = "not_written"
-                raise failure
-            if self._is_closed:
-                raise ClientClosed("this writer is closed")
-            if queue.has_room:
-                return queue
-            left_s = end_s - time.monotonic()
-            if left_s <= 0:
-                raise BufferFull(
-                    f"{queue.unacked_bytes} bytes are not acknowledged after {limit_s:g} s: call ready() and try again"
-                )
-            self._changed.wait(min(left_s, 1.0))
+            self._check_taking()  # also: in a forked child the lock may be held for ever
+            with self._lock:
+                if self._has_room():
+                    last_txid, given_bytes = self._last()
+                    unacked_bytes = given_bytes - self._settled_bytes
+                    check_size(
+                        size, unacked_bytes, options.entry_bytes_max, options.unacked_bytes_max
+                    )
+                    number = numbered(last_txid)
+                    self._queue.append(_Taken(pending, sending(number), number, given_bytes + size))
+                    self._wakeup.wake()
+                    return pending
+            self._wait_for_room(end_s, limit_s)
+
+    def _check_taking(self) -> None:
+        """Raise what ended the writer: of an append that was not sent."""
+        writer = self._opened()
+        # Whoever has been told of the failure may be here before the loop has come to `_settled`.
+        if (ended := self._failure or writer.failure) is not None:
+            failure = ended.copy()
+            failure.outcome = "not_written"
+            raise failure
+        if self._is_closed:
+            raise ClientClosed("this writer is closed")
+
+    def _has_room(self) -> bool:
+        return self.unacked_bytes <= self._options.unacked_bytes_max
+
+    def _wait_for_room(self, end_s: float, limit_s: float) -> None:
+        """Return when there may be room, or the writer has ended. Raises BufferFull."""
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise BufferFull(
+                f"{self.unacked_bytes} bytes are not acknowledged after {limit_s:g} s: call ready() and try again"
+            )
+        self._changed.wait(
+            lambda: self._has_room() or self._failure is not None, min(left_s, _LOOK_S)
+        )
 
     def _wait(self, is_done: Callable[[], bool], limit_s: float) -> None:
         end_s = time.monotonic() + limit_s
-        if is_done():
-            return
-        self._loop.check()
-        with self._changed:
-            while not is_done():
-                self._loop.check()
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
-                    raise QuorumTimeout(f"not acknowledged after {limit_s:g} s", outcome="unknown")
-                # Woken by acknowledgements; a client that is closed meanwhile wakes nobody.
-                self._changed.wait(min(left_s, 1.0))
-
-    def _wake(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.soon(self._send)
+        while not is_done():
+            self._loop.check()
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise QuorumTimeout(f"not acknowledged after {limit_s:g} s", outcome="unknown")
+            # Woken by acknowledgements; a client that is closed meanwhile wakes nobody.
+            self._changed.wait(is_done, min(left_s, _LOOK_S))
 
     # --- on the loop --------------------------------------------------------------------------------------------
 
@@ -273,68 +325,47 @@ class SyncStreamWriter:
         """Hand all that is queued to the asyncio writer. The client may be closing: then that refuses, or takes it."""
         writer, queue = self._inner, self._queue
         assert writer is not None
-        assert queue is not None
-        with self._changed:
-            self._is_scheduled = False
-            groups = list(queue.groups)
-            queue.groups.clear()
-        for group in groups:
-            self._send_group(writer, group)
-
-    def _send_group(self, writer: StreamWriter, group: Group) -> None:
         last: asyncio.Future[DLSN] | None = None
-        try:
-            if group.is_atomic:
-                headers = None if group.headers is None else [get_headers(h) for h in group.headers]
-                last = _in_context(group.waiters[0], writer.append_batch)(
-                    group.payloads, txids=group.txids, keys=group.keys, headers=headers
-                )
-                group.waiters[0]._future = last
-            else:
-                for at, (payload, txid) in enumerate(zip(group.payloads, group.txids, strict=True)):
-                    key = None if group.keys is None else group.keys[at]
-                    raw = b"" if group.headers is None else group.headers[at]
-                    last = _in_context(group.waiters[at], writer.append_nowait)(
-                        payload, txid=txid, key=key, headers=get_headers(raw) if raw else ()
-                    )
-                    group.waiters[at]._future = last
-        except BaseException as error:  # noqa: BLE001 -- told to those who wait
-            if not isinstance(error, Error):
-                # A bug, which the loop would only log: nothing may be sent behind what was not (INV-S5).
-                _log.error("stream.bug", where="writer", reason=repr(error), failed=error)
-                writer.abort()
-            self._refused(group, as_error(error, "this writer"))
+        while queue:
+            taken = queue[0]
+            self._sent = taken.last_txid, taken.given_bytes
+            queue.popleft()
+            try:
+                last = taken.pending._future = _in_context(taken.pending, taken.send, writer)
+            except BaseException as error:  # noqa: BLE001 -- told to those who wait
+                if not isinstance(error, Error):
+                    # A bug, which the loop would only log: nothing may be sent behind what was not (INV-S5).
+                    _log.error("stream.bug", where="writer", reason=repr(error), failed=error)
+                    writer.abort()
+                # The writer has ended: nothing more is taken.
+                failure = as_error(error, "this writer")
+                self._failure = self._failure or failure
+                taken.pending._failure = failure
+        settled = partial(self._settled, self._sent[1])
         if last is None:
-            self._settled(group)
+            settled(None)
         else:
             # Futures resolve in order (INV-S5): when the last one has, all have.
-            last.add_done_callback(lambda _: self._settled(group))
+            last.add_done_callback(settled)
 
-    def _refused(self, group: Group, error: Error) -> None:
-        """The writer has ended: what of the group it did not take has failed, and nothing more is taken."""
-        with self._changed:
-            self._failure = self._failure or error
-            for waiter in group.waiters:
-                if waiter._future is None:
-                    waiter._failure = error
-
-    def _settled(self, group: Group) -> None:
-        """All of a group is kept or has failed, perhaps while the client closes."""
-        writer, queue = self._inner, self._queue
+    def _settled(self, given_bytes: int, _: object) -> None:
+        """All that was given up to there is kept or has failed, perhaps while the client closes."""
+        writer = self._inner
         assert writer is not None
-        assert queue is not None
-        with self._changed:
-            queue.acknowledged(group)
-            self._failure = self._failure or writer.failure
-            self._changed.notify_all()
+        self._settled_bytes = max(self._settled_bytes, given_bytes)
+        self._failure = self._failure or writer.failure
+        self._changed.notify()
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
     def ready(self, *, timeout: float | None = None) -> None:
         """Return when `append_nowait` has room. Raises what ended the writer, BufferFull after `timeout` (30 s)."""
-        self._loop.check()
-        with self._changed:
-            self._has_room(timeout)
+        limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
+        end_s = time.monotonic() + limit_s
+        self._check_taking()
+        while not self._has_room():
+            self._wait_for_room(end_s, limit_s)
+            self._check_taking()
 
     def drain(self, *, timeout: float | None = None) -> None:
         """The former name of `ready`; deprecated, to be removed in version 0.3."""
@@ -367,7 +398,7 @@ class SyncStreamWriter:
 
     def _call(self, act: Callable[[StreamWriter], Awaitable[T]]) -> T:
         """Run something of the asyncio writer's behind all that was appended here."""
-        writer, _ = self._opened()
+        writer = self._opened()
 
         async def acted() -> T:
             self._send()
@@ -389,6 +420,12 @@ class SyncStreamWriter:
             self.abort()
 
 
-def _in_context(pending: PendingRecord, append: Callable[P, T]) -> Callable[P, T]:
-    """Return `append` as it is called for a record: in the context of its caller, where that matters."""
-    return partial(pending.context.run, append) if isinstance(pending, TracedPendingRecord) else append
+def _in_context(
+    pending: PendingRecord,
+    send: Callable[[StreamWriter], asyncio.Future[DLSN]],
+    writer: StreamWriter,
+) -> asyncio.Future[DLSN]:
+    """Send a record in the context of its caller, where that matters."""
+    if isinstance(pending, TracedPendingRecord):
+        return pending.context.run(send, writer)
+    return send(writer)

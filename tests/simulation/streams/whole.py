@@ -155,12 +155,12 @@ class WholeWorld(World):
         for _ in range(rng.randint(1, 6)):
             with suppress(*AWAY):
                 await janitor.pass_once()
-            looks_left = 3 if self._closes_left else 0
-            while looks_left:
+            looks = 3 if self._closes_left else 0
+            while looks:
                 with suppress(*AWAY):
                     await janitor.close_left_segments()
                 await asyncio.sleep(15)
-                looks_left -= 1
+                looks -= 1
             await asyncio.sleep(rng.choice([0.1, 5, 60]))
 
     async def _truncate(self, client: FakeClient) -> None:

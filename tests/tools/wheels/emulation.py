@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from tests.style.tree import ROOT
+from tests.tools import pins
 from tests.tools.wheels.build import GLIBC, Target
 from tests.tools.wheels.debian import SUITE, Apt
 from tests.tools.wheels.environments import TRIAL
@@ -112,9 +113,11 @@ class Emulation:
         for minor in range(GLIBC[1], 16, -1):
             pip += ["--platform", f"manylinux_2_{minor}_aarch64"]
         pip += ["--platform", "manylinux2014_aarch64"]
-        for name in ("run", "test", "build"):
-            pip += ["--constraint", str(ROOT / "requirements" / f"{name}.txt")]
-        run(*pip, wheel, *TESTED_PACKAGES, cwd=self._folder)
+        # The versions without the hashes: with one hash pip wants one of the wheel, too.
+        constraints = self._folder / "constraints.txt"
+        files = (ROOT / "requirements" / f"{name}.txt" for name in ("run", "test", "build"))
+        constraints.write_text("".join(pins.wanted(pins.read_pins(one.read_text()), set()) for one in files))
+        run(*pip, "--constraint", constraints, wheel, *TESTED_PACKAGES, cwd=self._folder)
 
     def run(self, *arguments: str | Path, cwd: Path, timeout_s: float = 300) -> str:
         """Run the emulated Python; return its output."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import stat
 from collections.abc import Callable
@@ -38,8 +39,9 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
 from fastbk.meta.format_level import raise_level, read_record
 from fastbk.meta.hold import read_hold
-from fastbk.meta.last_backup import LastBackup, note_backup, read_last_backup
-from fastbk.meta.records import Change
+from fastbk.meta.last_backup import PATH as LAST_BACKUP_PATH
+from fastbk.meta.last_backup import LastBackup, backup_age_s, note_backup, read_last_backup
+from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.native.hashes import crc32c
@@ -470,3 +472,16 @@ def test_no_collection_that_somebody_made_up_is_more_than_refused(tmp_path: Path
     file.write_bytes(b"FBKCOLL1" + crc32c(body).to_bytes(4, "little") + body)
     with pytest.raises(StorageError):
         read_collection(file)
+
+
+def test_a_damaged_record_of_the_last_backup_is_named_and_the_next_backup_writes_it_anew() -> None:
+    store = new_store()
+    assert backup_age_s(store, 9000) == math.inf
+    for damaged in (b"{", b"[]", b'{"began_ms": "x"}', b"\xff"):
+        (found,) = store.records.read([LAST_BACKUP_PATH])
+        store.records.change([Change(LAST_BACKUP_PATH, damaged, None if found is None else found.version)])
+        with collected_bad_records() as bad:
+            assert read_last_backup(store) is None
+        assert [(one.path, "writes it anew" in one.reason) for one in bad] == [(LAST_BACKUP_PATH, True)]
+        note_backup(store, LastBackup(began_ms=4000, backup_id="a"))
+        assert backup_age_s(store, 9000) == 5.0

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fastbk.apache.http import ledger_pages
-from fastbk.apache.http.answers import guarded, json_object, pretty, text
+from fastbk.apache.http.answers import boolean, guarded, integer, json_object, pretty, text
 from fastbk.errors import ConfigError
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
@@ -79,3 +79,20 @@ def test_a_ledgers_password_is_not_told() -> None:
     assert "secret" not in json.dumps(shown)
     assert "c2VjcmV0" not in json.dumps(shown)
     assert shown["allEnsembles"] == {"0": [{"id": "b"}]}
+
+
+@pytest.mark.parametrize("given", ["x", "", "1.5", "-2", "9" * 30, "0x1", "१", str(2**63), " 1"])
+async def test_a_parameter_that_is_no_number_is_a_400_with_its_name(given: str) -> None:
+    async def page(request: Request) -> Response:
+        return text(200, str(integer(request, "ledger_id", 0, low=0)))
+
+    status, _, said = await guarded(page)(Request("GET", {"ledger_id": given}))
+    assert status == 400 and said.startswith(b"Bad Request: ledger_id=")
+    assert await guarded(page)(Request("GET", {"ledger_id": "7"})) == text(200, "7")
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"readonly": true}', b'{"readOnly": "yes"}', b'{"readOnly": 1}'])
+def test_a_switch_has_no_default_and_no_key_that_is_misspelt(body: bytes) -> None:
+    """A read-only bookie became writable."""
+    with pytest.raises(ConfigError, match="readOnly"):
+        boolean("readOnly", json_object(Request("PUT", {}, body), "readOnly").get("readOnly"))

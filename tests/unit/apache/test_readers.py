@@ -53,7 +53,7 @@ def test_what_real_bookies_left_behind_holds_every_acknowledged_entry(storage: s
         records += some
         assert not reports
     in_logs = len(records)
-    for part in found.journal_parts():
+    for part in found.journal_parts(Reports()):
         some, reports = read_txn(part.path, from_bytes=part.from_bytes)
         records += some
         assert not reports
@@ -195,7 +195,7 @@ def bookie(folder: Path, ledgers: int) -> directories.ApacheDirectories:
     for name in ("journal", *names):
         (folder / name / "current").mkdir(parents=True)
     for file in ("1f.txn", "a.txn", "1.txn", "lastId"):
-        (folder / "journal/current" / file).touch()
+        (folder / "journal/current" / file).write_bytes(bytes(8192))
     return directories.find([str(folder / "journal")], [str(folder / name) for name in names])
 
 
@@ -203,12 +203,33 @@ def test_replay_begins_where_the_directory_that_is_furthest_behind_needs_it(tmp_
     found = bookie(tmp_path, 2)
     for number, mark in enumerate([(0x1F, 5000), (0xA, 600)]):
         (tmp_path / f"ledgers.{number}/current/lastMark").write_bytes(struct.pack(">qq", *mark))
-    parts = [(one.path.name, one.from_bytes, one.is_newest) for one in found.journal_parts()]
+    parts = [(one.path.name, one.from_bytes, one.is_newest) for one in found.journal_parts(Reports())]
     assert parts == [("a.txn", 600, False), ("1f.txn", 0, True)]
 
 
+@pytest.mark.parametrize("mark", [(1 << 62, 0), (0x20, 5), (0x1F, 8193), (0x1F, (1 << 63) - 1)])
+def test_a_mark_behind_all_that_is_there_is_told_and_counts_for_nothing(
+    tmp_path: Path, mark: tuple[int, int]
+) -> None:
+    """All of the journal would be passed over in silence."""
+    found = bookie(tmp_path, 1)
+    (tmp_path / "ledgers.0/current/lastMark").write_bytes(struct.pack(">qq", *mark))
+    reports = Reports()
+    parts = [(one.path.name, one.from_bytes) for one in found.journal_parts(reports)]
+    assert parts == [("1.txn", 0), ("a.txn", 0), ("1f.txn", 0)]
+    assert "lastMark" in str(reports[0])
+
+
+def test_a_mark_behind_the_end_of_its_file_that_is_gone_is_that_of_the_next_ones(tmp_path: Path) -> None:
+    found = bookie(tmp_path, 1)
+    (tmp_path / "ledgers.0/current/lastMark").write_bytes(struct.pack(">qq", 0xB, 9000))
+    reports = Reports()
+    parts = [(one.path.name, one.from_bytes) for one in found.journal_parts(reports)]
+    assert (parts, reports) == ([("1f.txn", 0)], [])
+
+
 def test_without_a_mark_all_of_the_journal_is_read(tmp_path: Path) -> None:
-    parts = [(one.path.name, one.from_bytes) for one in bookie(tmp_path, 1).journal_parts()]
+    parts = [(one.path.name, one.from_bytes) for one in bookie(tmp_path, 1).journal_parts(Reports())]
     assert parts == [("1.txn", 0), ("a.txn", 0), ("1f.txn", 0)]
 
 

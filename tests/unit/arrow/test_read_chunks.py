@@ -8,6 +8,7 @@ from itertools import chain
 import pytest
 
 from fastbk.errors import ConfigError, StorageError
+from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import Chunk, Record
 from tests.unit.arrow.test_streams import Harness, place
@@ -64,10 +65,16 @@ def test_records_before_what_cannot_be_decoded_are_not_lost(harness: Harness) ->
     ledger.entries[ENTRIES + 2] = b"this is no entry of a stream" * 3
     with harness.stream.reader(tail=False) as reader:
         at_hand(harness, reader, 3 * ENTRIES)
-        (chunk,) = reader.read_chunks(1000, bytes_of_batch + 1)
-        assert list(map(place, chunk)) == list(map(place, records[:ENTRIES]))  # type: ignore[arg-type]
-        with pytest.raises(StorageError, match="cannot be decoded"):
-            reader.read_chunks(1000, bytes_of_batch + 1)
+        chunks = reader.read_chunks(1000, bytes_of_batch + 1)
+        got = taken(chunks)  # type: ignore[arg-type]
+        assert list(map(place, got)) == list(map(place, records[: ENTRIES + 2]))
+        for _ in range(2):  # it takes nothing, so it is told again
+            with pytest.raises(
+                StorageError, match=r"entry at 1\.9\.0 cannot be decoded.* 1\.10\.0"
+            ):
+                reader.read_chunks(1000, bytes_of_batch + 1)
+        reader.seek(DLSN(1, ENTRIES + 3, 0))
+        assert reader.read_chunks(1, 1)[0].first_seq == ENTRIES + 3  # type: ignore[union-attr]
 
 
 def test_bounds_that_cannot_be_are_refused(harness: Harness) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from fastbk.autorecovery import ledger_pages
-from fastbk.autorecovery.auditor import Auditor
+from fastbk.autorecovery.auditor import Auditor, AuditorOptions
 from fastbk.autorecovery.lost_bookies import HealingHold, LostBookie, LostBookies
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.state import (
@@ -27,8 +28,10 @@ from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
 from fastbk.meta.sqlite import MemoryStore
+from fastbk.meta.unfinished_recoveries import LISTED_MAX, note_recoveries, unfinished_recoveries
+from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
 from fastbk.model.ids import BookieId
-from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.copy_rate import CopyRate
 
 _numbers = count()
@@ -131,6 +134,66 @@ async def test_a_ledger_is_known_whole_since_the_check_that_found_all_its_copies
         assert {audit.known_whole_ms(one, 0) for one in range(LEDGERS)} == {0}
 
 
+async def test_a_recovery_that_two_checks_met_is_unfinished_until_the_ledger_is_closed() -> None:
+    async with cluster() as (client, store):
+        verification = Auditor(client, "a", CopyRate(), AuditorOptions(cycle_interval_s=0.0)).verification
+
+        async def check() -> list[int]:
+            await verification.run(frozenset, lambda: True)
+            return unfinished_recoveries(store)
+
+        assert await check() == []
+        (record,) = store.records.read([RECOVERIES])
+        assert record is None, "nothing is written where there is nothing to say"
+        begun = replace(an_open_one(), state=LedgerState.IN_RECOVERY)
+        for ledger_id in (10, 11):
+            store.create_ledger(ledger_id, begun)
+        store.create_ledger(12, an_open_one())
+        assert await check() == [], "one check does not say how long it takes"
+        assert await check() == [10, 11]
+        store.update_ledger(10, begun.closed(9, 100), 0)
+        assert unfinished_recoveries(store) == [11], "what was closed since the check is left out"
+        store.delete_ledger(11, 0)
+        assert unfinished_recoveries(store) == []
+        await check()
+        (record,) = store.records.read([RECOVERIES])
+        assert record is not None and record.value == b'{"begun":[],"unfinished":[]}'
+
+
+async def test_an_auditor_that_takes_over_forgets_no_recovery() -> None:
+    """It has not read the ledgers that the one before it checked in this cycle."""
+    async with cluster() as (_, store):
+        store.create_ledger(10, replace(an_open_one(), state=LedgerState.IN_RECOVERY))
+        note_recoveries(store, [10])
+        note_recoveries(store, [])
+        assert unfinished_recoveries(store) == [10]
+        note_recoveries(store, [])
+        assert unfinished_recoveries(store) == [10]
+
+
+async def test_the_record_of_recoveries_is_bounded_and_a_damaged_one_is_written_anew() -> None:
+    async with cluster() as (_, store):
+        begun = replace(an_open_one(), state=LedgerState.IN_RECOVERY)
+        for ledger_id in range(100, 100 + LISTED_MAX + 50):
+            store.create_ledger(ledger_id, begun)
+        for _ in range(2):
+            note_recoveries(store, range(100, 100 + LISTED_MAX + 50))
+        assert unfinished_recoveries(store) == list(range(100, 100 + LISTED_MAX))
+        too_many = b'{"unfinished":[' + b",".join([b"1"] * (LISTED_MAX + 1)) + b"]}"
+        for damaged in (b"{", b"[]", b'{"begun":[-1]}', b'{"unfinished":["x"]}', too_many):
+            (found,) = store.records.read([RECOVERIES])
+            assert found is not None
+            store.records.change([Change(RECOVERIES, damaged, found.version)])
+            assert unfinished_recoveries(store) == []
+            note_recoveries(store, [100])
+            assert unfinished_recoveries(store) == []
+
+
+def an_open_one() -> LedgerMetadata:
+    """Return the metadata of an open ledger."""
+    return LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b1",)),))
+
+
 def test_of_what_a_cycle_is_known() -> None:
     last = Cycle(began_ms=1000, ended_ms=2000, after=9, suspects=(3,))
     audit = Audit(cycle=Cycle(began_ms=5000, after=4, suspects=(2,)), last_cycle=last)
@@ -189,9 +252,7 @@ async def test_one_damaged_mark_stops_no_scan() -> None:
     async with cluster() as (client, store):
         store.records.change([Change(path_of(2), b"{")])
         await MarkingScan(client, ClusterState(client.records)).run(lambda: {"b2": 5}, lambda: True)
-        folders = store.marks.folders()
-        found = {one.ledger_id for one in store.marks.list_folders(folders, skips_damaged=True)}
-        assert found == set(range(LEDGERS)) - {2}
+        assert {one.ledger_id for one in store.marks.list()} == set(range(LEDGERS))
 
 
 def test_a_worker_is_alive_while_its_reports_change_whatever_its_clock_says() -> None:

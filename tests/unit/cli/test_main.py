@@ -1,6 +1,8 @@
+import json
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from fastbk.cli import __main__ as cli
 from fastbk.cli import dev
 from fastbk.cli.spark import command
 from fastbk.errors import ConfigError, MetadataUnavailable, StorageError
+from fastbk.meta import open_store
+from fastbk.meta.last_backup import LastBackup, note_backup
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -44,6 +48,32 @@ def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["stream", "append", "s", "--create", "FILE"], "file", "FILE"),
+        (["stream", "append", "--create", "s", "FILE"], "file", "FILE"),
+        (["stream", "append", "s", "--create"], "file", "-"),
+        (["stream", "create", "a/b", "--exist-ok", "a/c"], "streams", ["a/b", "a/c"]),
+        (["ledger", "delete", "1", "--yes", "2"], "ledger_id", [1, 2]),
+        (["ledger", "delete", "1", "2", "-y"], "ledger_id", [1, 2]),
+    ],
+)
+def test_words_may_also_stand_behind_an_option(words: list[str], name: str, value: object) -> None:
+    parser = cli.CommandParser(prog="fastbk")
+    cli.module_of(words[0]).add_arguments(parser)
+    assert getattr(parser.parse_args(words[1:]), name) == value
+
+
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "fastbk.cli", "version"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert found.returncode == 1
+    assert found.stderr == b"fastbk: the output cannot be written: No space left on device\n"
 
 
 def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +115,20 @@ def test_a_ledger_command_without_a_cluster_says_how_to_name_one(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no context of the developer's
     assert cli.main(["ledger", "list"]) == 2
     assert "set FASTBK_METADATA" in capsys.readouterr().err
+
+
+def test_the_status_of_a_cluster_without_bookies_has_what_metadata_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No bookie has to be asked; but what is wrong besides is said, as with bookies."""
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    with closing(open_store(uri)) as store:
+        store.coordination.disable()
+        note_backup(store, LastBackup(began_ms=1, backup_id="a"))
+    assert cli.main(["cluster", "status", "--json", "--metadata", uri]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "down"
+    assert [one["name"] for one in answer["reasons"]] == ["no_bookie", "healing_paused", "backup_old"]
 
 
 def test_help_is_quick() -> None:

@@ -7,9 +7,11 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,15 +36,17 @@ def sqlite(path: Path) -> str:
     return uri
 
 
-def on_terminal(*words: str, seconds: float = 20.0, **environment: str) -> tuple[int, str]:
-    """Run a command on a terminal of its own; return its exit code and what it showed."""
+def on_terminal(
+    *words: str, seconds: float = 20.0, enough: Callable[[str], bool] = lambda _: False, **environment: str
+) -> tuple[int, str]:
+    """Run a command on a terminal of its own, until its end or `enough`; return its exit code and what it showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs,
         env={**os.environ, "TERM": "xterm", "LINES": "12", "COLUMNS": "60", **environment},
     )  # fmt: skip
     os.close(theirs)
-    shown = b""
+    shown, is_ended = b"", False
     try:
         while True:
             try:
@@ -52,6 +56,9 @@ def on_terminal(*words: str, seconds: float = 20.0, **environment: str) -> tuple
             if not data:
                 break
             shown += data
+            if not is_ended and enough(shown.decode(errors="ignore")):
+                is_ended = True
+                process.send_signal(signal.SIGINT)
         return process.wait(seconds), shown.decode()
     finally:
         process.kill()
@@ -82,12 +89,16 @@ def test_watching_says_where_its_seconds_go(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_in_a_pipe_each_watched_answer_is_a_line_of_json(tmp_path: Path) -> None:
-    words = ("cluster", "status", "--watch=0.1", "--json", "--timeout", "2", "--metadata", sqlite(tmp_path))
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60)
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) > 2 and all(one["is_well"] is False for one in answers)
-    assert done.returncode == 1  # the last answer's: no bookie is up
-    assert "\x1b" not in done.stdout + done.stderr
+    words = ("cluster", "status", "--watch=0.1", "--json", "--metadata", sqlite(tmp_path))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*COMMAND, *words], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert all(json.loads(line)["is_well"] is False for line in [*lines, *out.splitlines()])
+    assert process.returncode == 1  # the last answer's: no bookie is up
+    assert "\x1b" not in "".join(lines) + out + err
 
 
 def test_a_watched_error_is_an_answer_and_watching_goes_on(
@@ -112,21 +123,24 @@ def test_a_watched_error_is_an_answer_and_watching_goes_on(
 
 def test_on_a_terminal_a_watched_answer_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     uri = sqlite(tmp_path)
-    _, shown = on_terminal("cluster", "status", "--watch=0.2", "--timeout", "2", "--metadata", uri)
+    words = ("cluster", "status", "--watch=0.2", "--metadata", uri)
+    code, shown = on_terminal(*words, enough=lambda shown: shown.count("\x1b[H") > 2)
     screens = shown.split("\x1b[H")[1:]
-    assert len(screens) > 2
+    assert code == 1, "the last answer's: no bookie is up"
     assert "every 0.2 s, now " in screens[0] and "bookies: none" in screens[1]
     assert re.search(r"now \d\d:\d\d:\d\dZ;", screens[0])
     assert "\x1b[31m\x1b[0m" not in "".join(screens), "no line for an error that there is not"
 
 
-def test_a_screen_that_is_too_small_says_what_it_leaves_out() -> None:
+def test_a_screen_that_is_too_small_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"line {number}" for number in range(20)]
     shown = fitting(lines, 40, 10)
     assert shown[:8] == lines[:8] and len(shown) == 9
     assert shown[8].startswith("... 12 more lines") and len(shown[8]) == 40
     assert fitting(lines, 40, 21) == lines
-    assert fitting(["a" * 50, "\x1b[31m" + "b" * 40 + "\x1b[0m"], 40, 10)[1].count("b") == 40
+    monkeypatch.setattr(terminal, "_has_colours", True)
+    painted_line = terminal.painted("w" * 40, "down")
+    assert fitting(["a" * 50, painted_line], 40, 10)[1].count("w") == 40
 
 
 def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
@@ -134,6 +148,8 @@ def test_colours_are_for_terminals_only(tmp_path: Path) -> None:
     path.write_text("[bookie]\nlisten = '127.0.0.1:1'\n")
     words = ("config", "check", str(path))
     assert "\x1b[31mPROBLEM\x1b[0m" in on_terminal(*words)[1]
+    missing = on_terminal("config", "check", str(tmp_path / "\x1b[31mred\x1b[0m.toml"))[1]
+    assert "\\x1b[31mred\\x1b[0m.toml" in missing and "\x1b[31mred" not in missing, "colours of others"
     assert "\x1b" not in on_terminal(*words, NO_COLOR="1")[1]
     assert "\x1b" not in on_terminal(*words, TERM="dumb")[1]
     piped = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)

@@ -18,5 +18,5 @@ def test_a_size_takes_a_unit_or_bytes(name: str) -> None:
 
 
 def test_the_quota_of_bytes_is_shown_as_a_size() -> None:
-    (line,) = policy_lines({"bytes_max": 1024**3}, {"bytes_max": 1024**3})
+    (line,) = policy_lines({"bytes_max": 1024**3}, {"bytes_max": 1024**3}, {})
     assert line.endswith("1.0 GiB")

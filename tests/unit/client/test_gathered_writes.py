@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from fastbk.client.connection import GATHERED_BYTES_EACH, GATHERED_BYTES_MAX, Connection
+from fastbk.client.connection import (
+    GATHERED_BYTES_EACH,
+    GATHERED_BYTES_MAX,
+    KEEPALIVE_IDLE_S,
+    Connection,
+)
 
 PATIENCE_S = 20
 
@@ -115,3 +121,12 @@ async def test_nothing_is_written_to_a_transport_that_failed(size: int) -> None:
             connection.write(bytes(size))
         await connection.closed
         assert counting.sizes == [5]
+
+
+async def test_the_kernel_probes_a_connection_that_is_silent() -> None:
+    """A tail that waits sends nothing for half a minute: a host that is gone has to be found all the same."""
+    async with connected() as (connection, _, _):
+        assert connection._transport is not None
+        sock = connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_IDLE_S

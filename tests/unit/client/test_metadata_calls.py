@@ -14,10 +14,11 @@ from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore
+from fastbk.meta.api import LIST_PAGE_COUNT
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.missing_replica import MissingReplica
-from tests.fixtures.metadata import new_cluster
+from tests.fixtures.metadata import metadata, new_cluster
 from tests.fixtures.wait import wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -178,3 +179,24 @@ async def test_a_gateway_that_hangs_up_on_a_client_without_tls_has_it_asked_for_
             await calls.call(lambda store: store.instance_id())
         assert caught.value.outcome == "unknown"
         await calls.close(PATIENCE_S)
+
+
+async def test_pages_of_ids_grow_while_they_come_quickly() -> None:
+    store = MemoryStore("pages of ids")
+    ids = list(range(0, 9000, 3))
+    for ledger_id in ids:
+        store.create_ledger(ledger_id, metadata())
+    asked: list[int] = []
+    list_ledgers = store.list_ledgers
+
+    def counted(after: int = -1, count_max: int = LIST_PAGE_COUNT) -> list[int]:
+        asked.append(count_max)
+        return list_ledgers(after, count_max)
+
+    store.list_ledgers = counted  # type: ignore[method-assign]
+    async with fastbk.Client(store) as client:
+        pages = [page async for page in client.list_ledger_ids()]
+    assert [one for page in pages for one in page] == ids
+    assert all(pages) and [len(page) for page in pages[:-1]] == asked[:-1]
+    assert len(asked) <= 3, "the last page says that it is the last"
+    store.close()

@@ -38,7 +38,7 @@ def cursor(**options: Any) -> object:
         ({"xyz": 1}, "unknown option 'xyz'; choose of .*append_timeout"),
         ({"read_timeout": "1"}, "read_timeout='1': must be a number, not str"),
         ({"read_timeout": None}, "read_timeout=None: must be a number, not NoneType"),
-        ({"read_timeout": float("nan")}, "read_timeout=nan: must be above 0 and finite"),
+        ({"read_timeout": float("nan")}, "read_timeout=nan: must be a number$"),
         ({"entries_in_flight_max": 1.5}, "entries_in_flight_max=1.5: must be an integer, not float"),
         ({"entries_in_flight_max": True}, "entries_in_flight_max=True: must be an integer"),
         ({"parallel_reads": "yes"}, "parallel_reads='yes': must be True or False, not str"),
@@ -90,7 +90,7 @@ def test_a_streams_options_are_checked(call: str, options: dict[str, Any], said:
         ({"password": "text"}, "password='text': must be bytes, not str"),
         ({"metadata": 7}, "metadata=7: must be a Mapping or None, not int"),
         ({"metadata": {"a": "b"}}, "keys are str and values bytes"),
-        ({"ledger_id": "7"}, "ledger_id='7': must be an integer or None, not str"),
+        ({"ledger_id": "7"}, "ledger_id='7': must be an integer, not str"),
         ({"placement": "rack"}, "placement='rack': must be a PlacementConfig, not str"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from typing import cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from fastbk.errors import (
     NoSuchEntry,
     NotEnoughBookies,
 )
+from fastbk.stream.client import Client as StreamClient
 from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster, numbers, some_turns, written
@@ -281,6 +283,37 @@ async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
         for fake in fakes:
             await fake.start()
         await writer.close()
+
+
+async def test_an_idle_tail_makes_no_calls_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its watches stand: neither the ledger's reader nor the stream's looks at what they would tell."""
+    async with fake_cluster(poll_interval=0.01) as (client, fakes, _):
+        namespace = cast("StreamClient", client).namespace("idle")
+        await namespace.create()
+        stream = await namespace.create_stream("s")
+        ledger = await client.create_ledger()
+        async with stream.writer() as writer, stream.reader() as reader:
+            await writer.append(b"x")
+            assert len(await reader.read() or ()) == 1
+            await ledger.append(b"x")
+            tail = (await client.open_ledger(ledger.ledger_id, recovery=False)).tail()
+            await anext(tail)
+            waiting = [asyncio.ensure_future(reader.read()), asyncio.ensure_future(anext(tail))]
+
+            async def polls(count: int) -> None:
+                wanted = sum(fake.requests for fake in fakes) + count
+                await wait_until_async(lambda: sum(fake.requests for fake in fakes) >= wanted, "polls")
+
+            await polls(30)  # until both follow
+            calls: list[object] = []
+            monkeypatch.setattr(client._store, "_call_store", lambda call: calls.append(call))
+            await polls(200)
+            assert not calls
+            monkeypatch.undo()
+            await asyncio.gather(writer.append(b"y"), ledger.append(b"y"))
+            await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        await tail.aclose()
+        await ledger.close()
 
 
 async def test_a_tail_keeps_up_with_a_writer_that_never_falls_idle() -> None:

@@ -47,6 +47,10 @@ def test_appends_reads_and_tails() -> None:
             assert not next(watch).metadata.is_closed
             reader = client.open_ledger(writer.ledger_id, recovery=False)
             assert reader.last_add_confirmed() == 2009
+            ledger = f"of ledger {writer.ledger_id}"
+            assert repr(writer) == f"<fastbk.sync LedgerWriter {ledger}: next entry 2010, 0 not acknowledged>"
+            assert repr(reader) == f"<fastbk.sync LedgerReader {ledger}, open, entries to 2009 known>"
+            assert repr(client).startswith("<fastbk.sync.Client of ")
             tail = reader.tail(2005)
             assert [next(tail).entry_id for _ in range(5)] == list(range(2005, 2010))
             assert writer.stats().bytes_in_flight == 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
+from fastbk.console.actions import ACTIONS
 from fastbk.console.cluster_view import lag_name
 from fastbk.errors import ConfigError
 from fastbk.overview.values import CursorLag
@@ -122,3 +124,11 @@ async def test_two_consoles_do_not_share_an_audit_log(tmp_path: Path) -> None:
                 pass
     async with console_of(uri, tmp_path) as (_, visitor):
         assert (await visitor.get("/")).status == 200, "the lock ends with its console"
+
+
+def test_the_buttons_of_an_action_have_one_colour_on_all_pages() -> None:
+    pages = (Path(fastbk.__file__).parent / "console" / "templates").glob("*.html")
+    buttons = [one for page in pages for one in re.findall(r'm\.act\("([a-z-]+)",[^}]*?(, true)?\)', page.read_text())]
+    assert {name for name, _ in buttons} == set(ACTIONS)
+    for name, red in buttons:
+        assert bool(red) == ACTIONS[name].is_grave, name

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +21,14 @@ from fastbk.doctor.data import holder_of
 from fastbk.doctor.examine import examine
 from fastbk.doctor.report import Finding, Status
 from fastbk.meta import open_store
+from fastbk.meta.last_backup import PATH as LAST_BACKUP
+from fastbk.meta.last_backup import LastBackup, note_backup
+from fastbk.meta.records import Change
 from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.unfinished_recoveries import PATH as RECOVERIES
+from fastbk.meta.unfinished_recoveries import note_recoveries
 from fastbk.model.ids import BookieId
+from fastbk.model.ledger import LedgerState as LedgerMetadataState
 from fastbk.native.disk import Disk
 from fastbk.native.flush import FlushContents
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
@@ -36,6 +43,7 @@ from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
 from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
 from fastbk.storage.unclean import Unclean, write_unclean
+from tests.fixtures.metadata import metadata
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"
@@ -384,6 +392,35 @@ def test_an_old_copy(patient: Patient) -> None:
     store.write_identity(replace(read.identity, starts=4), read.version)
     store.close()
     assert "0 starts" in worst(patient.examine(), "identity").why
+
+
+def test_what_metadata_says_of_the_cluster(patient: Patient) -> None:
+    """The same facts as in the verdict of `cluster status`, and as bad as there."""
+    patient.start()
+    name, days_ms = "health of the cluster", 86_400_000
+    found = worst(patient.examine(), name)
+    assert (found.status, "never backed up" in found.why) == (Status.OK, True)
+    now_ms = time.time_ns() // 1_000_000
+    with closing(open_store(patient.uri)) as store:
+        note_backup(store, LastBackup(began_ms=now_ms - 3 * days_ms, backup_id="a"))
+        found = worst(patient.examine(), name)
+        assert (found.status, found.why) == (Status.WARN, "the newest backup of metadata is 72.0 h old")
+        note_backup(store, LastBackup(began_ms=now_ms, backup_id="b"))
+        assert not [one for one in patient.examine() if one.name == name]
+        store.create_ledger(7, replace(metadata(), state=LedgerMetadataState.IN_RECOVERY))
+        for _ in range(2):
+            note_recoveries(store, [7])
+        found = worst(patient.examine(), name)
+        assert (found.status, found.why) == (Status.WARN, "the recovery of ledger 7 was begun and has not ended")
+        assert "fastbk ledger close 7;" in found.fix
+        for path in (LAST_BACKUP, RECOVERIES):
+            (record,) = store.records.read([path])
+            assert record is not None
+            store.records.change([Change(path, b"{", record.version)])
+        damaged = [one for one in patient.examine() if one.name == name]
+        for path in (LAST_BACKUP, RECOVERIES):
+            (bad,) = [one for one in damaged if path in one.why]
+            assert (bad.status, "is damaged" in bad.why, "bad-records" in bad.fix) == (Status.WARN, True, True)
 
 
 # --- the command -------------------------------------------------------------------------------------------------

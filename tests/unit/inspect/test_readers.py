@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
+import re
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.inspect import small_files
+from fastbk.inspect import entry_log, small_files
 from fastbk.inspect.entry_log import read_entry_log
 from fastbk.inspect.file_reader import FileReader
 from fastbk.inspect.items import Counter, Item
@@ -23,6 +27,7 @@ from fastbk.storage.scrub_state import NAME as SCRUB_NAME
 from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
 from fastbk.storage.unclean import NAME as UNCLEAN_NAME
 from fastbk.storage.unclean import Unclean, write_unclean
+from tests.fixtures import hostile_files
 from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
 
 READERS: dict[str, Callable[[FileReader], Iterator[Item]]] = {
@@ -364,3 +369,103 @@ def test_a_log_that_is_shorter_than_the_manifest_says(image: Image, tmp_path: Pa
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no-such"):
         FileReader(tmp_path / "no-such")
+
+
+# --- what an attacker leaves there --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", READERS)
+def test_changed_files_with_right_checksums(image: Image, tmp_path: Path, pattern: str, seed: int) -> None:
+    """FUZZ=100000 makes it a long run. Whatever is said is said in items; nothing else is raised."""
+    paths = [one for one in image.files(pattern) if one.name != "audit.log"]
+    for number in range(int(os.environ.get("FUZZ", "40"))):
+        dice = random.Random(f"{seed} {number}")
+        path = dice.choice(paths)
+        bad = tmp_path / path.name
+        bad.write_bytes(hostile_files.SEALS[path.suffix](hostile_files.changed(path.read_bytes(), dice)))
+        for item in read(bad, READERS[pattern]):
+            assert len(str(item.facts.get("reason", ""))) < 1000, number
+
+
+def test_changed_small_files_with_right_checksums(image: Image, tmp_path: Path, seed: int) -> None:
+    """FUZZ=100000 makes it a long run."""
+    for number in range(int(os.environ.get("FUZZ", "300"))):
+        dice = random.Random(f"{seed} {number}")
+        name = dice.choice(sorted(SMALL))
+        raw, bad = image.files(name)[0].read_bytes(), tmp_path / name
+        if name == "identity.json":
+            bad.write_bytes(hostile_files.odd_sealed_json(raw, dice))
+        else:
+            bad.write_bytes((hostile_files.odd_manifest if name == "manifest.0" else hostile_files.changed)(raw, dice))
+        assert list(SMALL[name](str(bad))) is not None
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+@pytest.mark.parametrize("name", ["0000000000000009.journal", "identity.json", "current/VERSION", "manifest.1"])
+def test_what_is_no_file_is_told_and_not_waited_for(
+    image: Image, tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "journal"
+    shutil.copytree(image.journal, folder)
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    kind = {"0000000000000009.journal": "journal", "identity.json": "identity", "current/VERSION": "cookie"}
+    with pytest.raises(StorageError, match=re.escape(name)):
+        _run(kind.get(name, "manifest"), folder)
+
+
+def _run(kind: str, folder: Path) -> None:
+    from fastbk.cli import inspect
+
+    parser = argparse.ArgumentParser()
+    inspect.add_arguments(parser)
+    inspect.run(parser.parse_args([kind, str(folder)]))
+
+
+def test_a_link_that_was_named_is_followed(image: Image, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(image.journal / "identity.json")
+    (identity,) = small_files.read_identity(str(tmp_path / "link"))
+    assert identity.facts["bookie_id"] == "b:1"
+
+
+@pytest.mark.parametrize("pattern", READERS)
+@pytest.mark.parametrize("keeps_header", [True, False])
+def test_a_hole_of_any_size_takes_no_time(
+    image: Image, tmp_path: Path, pattern: str, keeps_header: bool
+) -> None:
+    """Terabytes of zeros were read, and each block of them was reported."""
+    path = next(one for one in image.files(pattern) if one.name != "audit.log")
+    raw = path.read_bytes()
+    bad = tmp_path / path.name
+    bad.write_bytes(raw if keeps_header else bytes(8192) + raw[8192:])
+    with bad.open("r+b") as file:
+        file.seek(1 << 42)
+        file.write(b"\xff" * 5000)
+    assert len(read(bad, READERS[pattern])) < 1000
+
+
+def test_items_of_a_run_that_name_the_same_bytes_are_not_all_read(image: Image, tmp_path: Path) -> None:
+    """Each item was read and checked anew: of a run of 64 MiB terabytes."""
+    path = log_of(image)
+    raw = bytearray(path.read_bytes())
+    at = raw.index(entry_log.RUN_MAGIC)
+    (count,) = struct.unpack_from("<I", raw, at + 4)
+    assert count > 1
+    (size,) = struct.unpack_from("<I", raw, at + entry_log._RUN.size - 16)
+    for nth in range(count):
+        place = at + entry_log._RUN.size + nth * entry_log._ITEM.size
+        struct.pack_into("<II", raw, place + 8, 0, size)
+    bad = tmp_path / path.name
+    bad.write_bytes(hostile_files.sealed_log(bytes(raw)))
+    told = [str(one.facts.get("reason")) for one in read(bad, read_entry_log) if one.is_damage]
+    assert len([one for one in told if "more than the run has left" in one]) == count - 1
+
+
+def test_a_line_and_a_file_that_are_larger_than_any_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "identity.json").write_bytes(b"{" * (small_files.SMALL_BYTES_MAX + 1))
+    with pytest.raises(StorageError, match="not a file of this kind"):
+        list(small_files.read_identity(str(tmp_path)))
+    monkeypatch.setattr(small_files, "LINE_BYTES_MAX", 100)
+    (tmp_path / "audit.log").write_bytes(b"[" * 101 + b'\n{"event": 1}\n')
+    first, second = small_files.read_audit(str(tmp_path))
+    assert (first.is_damage, second.facts["event"]) == (True, {"event": 1})

@@ -31,6 +31,9 @@ def test_switches_and_times_are_seen_by_all(open_driver: Open) -> None:
     )
     assert (other.is_enabled(), other.enable(), one.is_enabled()) == (False, True, True)
     assert one.lost_bookie_delay_s() is None
+    for wrong in (-1, -5, 2**31, True, "30", 1.5, None):
+        with pytest.raises(ConfigError, match="lostBookieRecoveryDelay"):
+            one.set_lost_bookie_delay(wrong)  # type: ignore[arg-type]
     one.set_lost_bookie_delay(30)
     assert other.lost_bookie_delay_s() == 30
     assert one.check_time_ms(Check.REPLICAS) == -1

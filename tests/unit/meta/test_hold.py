@@ -13,6 +13,7 @@ from fastbk.errors import MetadataOnHold, StorageError
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.hold import (
     HOLD_PATH,
+    UNREADABLE_ID,
     Hold,
     confirm_hold,
     ensure_record,
@@ -139,16 +140,20 @@ def test_only_metadata_that_knows_less_was_rolled_back() -> None:
     assert "age 4" in evidence(stored, Mark(age=3, highest_id=20))
 
 
-def test_a_damaged_mark_is_an_error_and_a_damaged_hold_is_held(open_driver: Open) -> None:
+def test_a_damaged_mark_is_as_none_and_a_damaged_hold_is_held(open_driver: Open) -> None:
     store = open_driver()
     store.records.change([Change(MARK_PATH, b"{"), Change(HOLD_PATH, b"{")])
-    with pytest.raises(StorageError, match="damaged"):
-        read_mark(store)
+    assert read_mark(store) == Mark()
     store.create_ledger(1, metadata())
-    with pytest.raises(StorageError, match="damaged"):
+    with pytest.raises(MetadataOnHold, match="cannot be read"):
         store.delete_ledger(1)
     place_hold(store, new_hold("by hand"))
     assert str(read_hold(store)) == "by hand"
+    (found,) = store.records.read([HOLD_PATH])
+    assert found is not None
+    store.records.change([Change(HOLD_PATH, b"[" * 100_000, found.version)])
+    assert confirm_hold(store, UNREADABLE_ID) and read_hold(store) is None
+    store.delete_ledger(1)
 
 
 # --- the hold --------------------------------------------------------------------------------------------------------
@@ -175,6 +180,7 @@ def test_a_hold_ends_only_by_the_confirmation_of_that_hold(open_driver: Open) ->
     first = place_hold(store, new_hold("a"))
     both = place_hold(other, new_hold("b"))
     assert both == Hold(hold_id=first.hold_id, since_ms=first.since_ms, reasons=("a", "b"))
+    assert str(both) == "a (and 1 more)", "one line, however many bookies have found a reason"
     assert place_hold(other, new_hold("a")) == both == read_hold(store)
     assert not confirm_hold(store, new_hold("a").hold_id)
     assert confirm_hold(store, first.hold_id)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.errors import StorageError
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
 from fastbk.meta.sqlite import MemoryStore, SqliteStore
@@ -157,14 +156,26 @@ def test_a_group_of_calls_does_not_wait_for_another_threads_session(
     assert len(store.records.children("autorecovery/sessions")) == 1
 
 
-def test_what_is_damaged_is_said(open_at: Callable[[Clock], SqliteStore]) -> None:
+def test_what_is_damaged_counts_no_more_and_stops_nothing(open_at: Callable[[Clock], SqliteStore]) -> None:
     store = open_at(Clock())
-    store.records.change([Change("autorecovery/locks/0000000000000007", b"{}")])
-    with pytest.raises(StorageError, match="0007 of AutoRecovery is damaged"):
-        store.coordination.worker_of(7)
-    store.records.change([Change("autorecovery/lost_bookie_delay", b"soon")])
-    with pytest.raises(StorageError, match="holds no number"):
-        store.coordination.lost_bookie_delay_s()
+    store.records.change([
+        Change("autorecovery/locks/0000000000000007", b"{}"),
+        Change("autorecovery/locks/nonsense", b"{}"),
+        Change("autorecovery/votes", b"many"),
+        Change("autorecovery/votes/0000000000000041", b"{}"),
+        Change("autorecovery/lost_bookie_delay", b"soon"),
+    ])  # fmt: skip
+    assert store.coordination.worker_of(7) is None
+    assert store.coordination.lost_bookie_delay_s() is None
+    assert list(store.coordination.locks()) == []
+    assert store.coordination.lock(7, "host") is not None
+    vote = store.coordination.vote("b1")
+    assert vote.is_elected() and store.coordination.auditor() == "b1"
+    session = f"autorecovery/sessions/{store.records.children('autorecovery/sessions')[0]}"
+    (found,) = store.records.read([session])
+    assert found is not None
+    store.records.change([Change(session, b'{"boot_id":"x","expires_s":1e300}', found.version)])
+    assert not vote.is_elected()
 
 
 # --- several processes at one sqlite file ------------------------------------------------------------------------

@@ -109,6 +109,13 @@ def test_a_record_and_what_lies_below_it_go_together(open_driver: Open) -> None:
     assert records.children("s") == []
 
 
+def test_a_record_and_one_below_it_are_made_together_in_any_order(open_driver: Open) -> None:
+    records = open_driver().records
+    versions = records.change([Change("o/1/chain", b"b"), Change("o/1", b"a"), Change("o", b"top")])
+    found = records.read(["o/1/chain", "o/1", "o"])
+    assert [(one.value, one.version) for one in found if one] == list(zip((b"b", b"a", b"top"), versions, strict=True))
+
+
 def test_names_below_several_paths(open_driver: Open) -> None:
     records = open_driver().records
     (version, *_) = records.change([Change(path, b"v") for path in ("m/1/a", "m/1/b", "m/2/c/d")])

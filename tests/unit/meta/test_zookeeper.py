@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, No
 from fastbk.meta import open_store, zookeeper_admin
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.meta.zookeeper_bytes import cookie_bytes, service_bytes
+from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Layout
 from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.metadata import metadata, service
@@ -129,6 +131,40 @@ def test_listings_pass_by_what_is_no_ledger(zookeeper: ZooKeeperPlace, peek: Kaz
         assert store.list_ledgers(5) == [2**40]
         assert store.list_ledgers(-1, 1) == [5]
         assert store.list_ledgers(2**63 - 1) == []
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_pages_of_ids_that_lie_apart_take_few_round_trips(
+    zookeeper: ZooKeeperPlace, layout: Layout, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    ids = {rng.randrange(10**7) for _ in range(60)} | {40_000 + one for one in range(20)}
+    if layout in (Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL):
+        ids |= {rng.randrange(2**63) for _ in range(40)}
+    rounds: list[int] = []
+
+    def counted(call: Call, paths: Iterable[str]) -> list[list[str] | None]:
+        listed = list(paths)
+        rounds.append(len(listed))
+        return children_all(call, listed)
+
+    children_all = Call.children_all
+    monkeypatch.setattr(Call, "children_all", counted)
+    with closing(open_store(zookeeper.uri(layout=layout))) as store:
+        for ledger_id in ids:
+            store.create_ledger(ledger_id, metadata())
+        for count_max in (1, 7, 1000):
+            found: list[int] = []
+            while page := store.list_ledgers(found[-1] if found else -1, count_max):
+                assert len(page) <= count_max
+                found += page
+            assert found == sorted(ids)
+        rounds.clear()
+        assert store.list_ledgers() == sorted(ids)
+        # One by one it would be as many as there are nodes above ledgers.
+        assert sum(rounds) >= 4 * len(rounds), rounds
+        rounds.clear()
+        assert len(store.list_ledgers(-1, 1)) == 1
+        assert sum(rounds) <= 4, "a short page reads no more than it needs"
 
 
 def test_a_creator_whose_answer_got_lost_knows_its_ledger_by_the_token(

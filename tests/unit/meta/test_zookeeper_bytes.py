@@ -221,12 +221,12 @@ def test_cookies() -> None:
 
 
 def test_identities_read_back() -> None:
-    assert raw_bytes.parse_identity(raw_bytes.identity_bytes(IDENTITY)) == IDENTITY
+    assert raw_bytes.parse_identity(IDENTITY.bookie_id, raw_bytes.identity_bytes(IDENTITY)) == IDENTITY
     from_before = b'{"bookie_id": "b", "incarnation": "7", "directories": [{"directory_id": "a", "role": "journal"}]}'
-    assert raw_bytes.parse_identity(from_before).starts == 0
-    for damaged in (b"", b"{}", b"[]", raw_bytes.identity_bytes(IDENTITY)[:-2]):
+    assert raw_bytes.parse_identity("b", from_before).starts == 0
+    for damaged in (b"", b"{}", b"[]", raw_bytes.identity_bytes(IDENTITY)[:-2], from_before, b"[" * 100_000):
         with pytest.raises(StorageError):
-            raw_bytes.parse_identity(damaged)
+            raw_bytes.parse_identity(IDENTITY.bookie_id, damaged)
 
 
 def test_deleted_ids_as_text() -> None:
@@ -234,8 +234,10 @@ def test_deleted_ids_as_text() -> None:
     for offset in (5, 7, 0, 6, 4095, 5, 1):
         raw = raw_bytes.with_offset(raw, offset)
     assert raw == b"0-1,5-7,4095"
-    with pytest.raises(StorageError):
-        raw_bytes.has_offset(b"1,x", 1)
+    for damaged in (b"1,x", b"5-", b"-5", b"7-5", b"0-5000", "\u00b2".encode(), b"9" * 5000):
+        assert not raw_bytes.is_bucket(damaged)
+        assert raw_bytes.has_offset(damaged, 1) and raw_bytes.has_offset(damaged, 4095)
+        assert raw_bytes.with_offset(damaged, 7) == b"0-4095"
 
 
 @given(st.lists(st.integers(0, 63)))

@@ -24,6 +24,7 @@ from fastbk.errors import (
 )
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, IdentityVersion
+from fastbk.meta.records import Change
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
 from tests.fixtures.metadata import metadata, service
@@ -269,3 +270,142 @@ def test_closing_ends_a_call_that_waits(far: ZooKeeperStore, proxy: TcpProxy) ->
     far.close()
     asking.join(5)
     assert [type(one) for one in raised] == [ClientClosed]
+
+
+# --- a record that is deleted and made anew while a change is on its way (INV-M15) ---------------------------------
+
+
+def others_first(proxy: TcpProxy, happens: Callable[[], object]) -> None:
+    """Have something happen once, when a change has read what it needs and is on its way to the server."""
+
+    def hold_back(data: bytes, to_client: bool) -> bytes:
+        if not to_client and 14 in operations(data):
+            proxy.mangle = None
+            happens()
+        return data
+
+    proxy.mangle = hold_back
+
+
+@pytest.mark.parametrize("kind", ["set", "delete", "with another"])
+def test_a_record_made_anew_is_not_taken_for_the_one_that_was_read(
+    near: ZooKeeperStore, far: ZooKeeperStore, proxy: TcpProxy, kind: str
+) -> None:
+    """The new node's own version is that of the node before it."""
+    (version,) = near.records.change([Change("marks/1", b"old")])
+
+    def made_anew() -> None:
+        near.records.change([Change("marks/1", None, version)])
+        near.records.change([Change("marks/1", b"of somebody else")])
+
+    others_first(proxy, made_anew)
+    changes = [Change("marks/1", None if kind == "delete" else b"changed", version)]
+    if kind == "with another":
+        changes.insert(0, Change("marks/2", b"new"))
+    with pytest.raises(MetadataConflict) as failed:
+        far.records.change(changes)
+    assert failed.value.outcome == "not_written"
+    one, two = near.records.read(["marks/1", "marks/2"])
+    assert one is not None and one.value == b"of somebody else"
+    assert two is None
+
+
+def test_a_node_on_the_way_that_became_a_record_is_not_overwritten(
+    near: ZooKeeperStore, far: ZooKeeperStore, proxy: TcpProxy
+) -> None:
+    (below,) = near.records.change([Change("s/1/chain", b"x")])
+
+    def made_anew() -> None:
+        near.records.change([Change("s/1/chain", None, below)])
+        (made,) = near.records.change([Change("s/1", b"for a moment")])
+        near.records.change([Change("s/1", None, made)])
+        near.records.change([Change("s/1", b"of somebody else")])
+
+    others_first(proxy, made_anew)
+    with pytest.raises(MetadataConflict):
+        far.records.change([Change("s/1", b"new")])
+    (found,) = near.records.read(["s/1"])
+    assert found is not None and found.value == b"of somebody else"
+
+
+def test_a_node_on_the_way_that_became_a_record_is_not_deleted_with_the_one_above(
+    near: ZooKeeperStore, far: ZooKeeperStore, proxy: TcpProxy
+) -> None:
+    above, page = near.records.change([Change("s/2", b"a"), Change("s/2/pages/0", b"b")])
+    near.records.change([Change("s/2/pages/0", None, page)])  # s/2/pages stays, without data
+
+    def made_anew() -> None:
+        (made,) = near.records.change([Change("s/2/pages", b"for a moment")])
+        near.records.change([Change("s/2/pages", None, made)])
+        near.records.change([Change("s/2/pages", b"of somebody else")])
+
+    others_first(proxy, made_anew)
+    with pytest.raises(MetadataConflict, match="below"):
+        far.records.change([Change("s/2", None, above)])
+    one, two = near.records.read(["s/2", "s/2/pages"])
+    assert one is not None and two is not None and two.value == b"of somebody else"
+
+
+def test_parents_that_vanish_before_a_record_is_made_are_made_again(
+    near: ZooKeeperStore, far: ZooKeeperStore, proxy: TcpProxy
+) -> None:
+    top, below = near.records.change([Change("p", b"top"), Change("p/q/r/last", b"x")])
+
+    def vanish() -> None:
+        near.records.change([Change("p/q/r/last", None, below), Change("p", None, top)])
+
+    others_first(proxy, vanish)
+    far.records.change([Change("p/q/r/new", b"y")])
+    assert near.records.children("p/q/r") == ["new"]
+
+
+def changed_once(near: ZooKeeperStore) -> int:
+    """Return the version of the record r, whose counter of deletions is there, too."""
+    (first,) = near.records.change([Change("r", b"0")])
+    (version,) = near.records.change([Change("r", b"1", first)])
+    return version
+
+
+@pytest.mark.parametrize("value", [b"2", None])
+def test_a_lost_answer_is_not_taken_for_a_success_where_somebody_came_behind(
+    near: ZooKeeperStore,
+    far: ZooKeeperStore,
+    proxy: TcpProxy,
+    aside: Callable[[Callable[[], list[int]]], Future[list[int]]],
+    value: bytes | None,
+) -> None:
+    version = changed_once(near)
+
+    def is_done() -> bool:
+        (found,) = near.records.read(["r"])
+        if (found and found.value) != value:
+            return False
+        near.records.change([Change("r", b"of somebody else", found and found.version)])
+        return True
+
+    change = [Change("r", value, version)]
+    changing = lose_the_answer(proxy, is_done, lambda: aside(lambda: far.records.change(change)))
+    with pytest.raises(MetadataConflict) as failed:
+        changing.result(20)
+    assert failed.value.outcome == "unknown"
+
+
+@pytest.mark.parametrize("value", [b"2", None])
+def test_a_change_of_a_record_whose_answer_got_lost_is_found(
+    near: ZooKeeperStore,
+    far: ZooKeeperStore,
+    proxy: TcpProxy,
+    aside: Callable[[Callable[[], list[int]]], Future[list[int]]],
+    value: bytes | None,
+) -> None:
+    version = changed_once(near)
+
+    def is_done() -> bool:
+        (found,) = near.records.read(["r"])
+        return (found and found.value) == value
+
+    change = [Change("r", value, version)]
+    changing = lose_the_answer(proxy, is_done, lambda: aside(lambda: far.records.change(change)))
+    (new,) = changing.result(20)
+    (found,) = near.records.read(["r"])
+    assert (found.version if found else 0) == new

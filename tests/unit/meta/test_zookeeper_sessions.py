@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+import fastbk
 from fastbk.devcluster.tcp_proxy import TcpProxy
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
@@ -20,8 +22,10 @@ from fastbk.meta.zookeeper import ZooKeeperStore
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
+from fastbk.stream.records import Chunk
+from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
 from tests.fixtures.metadata import metadata, service
-from tests.fixtures.wait import wait_until
+from tests.fixtures.wait import wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")
@@ -77,6 +81,7 @@ def test_after_an_expired_session_all_goes_on(
 def test_a_change_while_there_was_no_connection_is_told(
     far: ZooKeeperStore, near: ZooKeeperStore, proxy: TcpProxy
 ) -> None:
+    """INV-M16: readers rely on it, and look at nothing by themselves."""
     near.create_ledger(7, metadata())
     near.create_ledger(8, metadata())
     told: list[object] = []
@@ -95,6 +100,34 @@ def test_a_change_while_there_was_no_connection_is_told(
     wait_until(lambda: told.count("bookies") == 2, "the watch is armed again")
     for watch in watches:
         watch.close()
+
+
+async def test_a_reader_learns_of_what_was_written_while_its_connection_was_lost(
+    far: ZooKeeperStore, near: ZooKeeperStore, proxy: TcpProxy
+) -> None:
+    """INV-M15: it reads the ledger and the chain when their watches tell of a change, and at no other time."""
+    async with (
+        fake_bookies(near, 3, FakeBookie),
+        fastbk.connect(near) as writing,
+        fastbk.connect(far) as reading,
+    ):
+        await writing.namespace("a").create()
+        stream = await writing.namespace("a").create_stream("s")
+        async with stream.writer() as writer, reading.namespace("a").stream("s").reader() as reader:
+            await writer.append(b"1")
+            assert await reader.read() is not None
+            waiting = asyncio.ensure_future(reader.read())
+            for number in (2, 3):
+                proxy.cut()
+                await wait_until_async(lambda: not far._session.is_connected, "the cut is seen")
+                await writer.roll()
+                await writer.append(b"%d" % number)
+                assert not waiting.done(), "only the chain says where it is"
+                proxy.mend()
+                chunk = await asyncio.wait_for(waiting, 20)
+                assert isinstance(chunk, Chunk) and [one.value for one in chunk] == [b"%d" % number]
+                waiting = asyncio.ensure_future(reader.read())
+            waiting.cancel()
 
 
 @pytest.mark.slow

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from fastbk.model.health import (
+    BACKUP_AGE_MAX_S,
     BookieFacts,
     ClusterFacts,
     DiskFacts,
+    OpenLedgerFacts,
     Verdict,
     reasons_of_all,
+    reasons_of_cluster,
     verdict_of,
 )
+from tests.fixtures.monitoring import RULES
 
 WELL = BookieFacts(bookie_id="b1", state="writable", disks=[DiskFacts("journal", 0, "ok", "all")])
 
@@ -60,6 +67,14 @@ def test_each_fact_of_a_bookie_has_its_verdict(
         (ClusterFacts(heals=False), Verdict.DEGRADED, "healing_paused"),
         (ClusterFacts(marked=1), Verdict.IN_DANGER, "copies_missing"),
         (ClusterFacts(lost=["b7"]), Verdict.IN_DANGER, "bookie_lost"),
+        (ClusterFacts(backup_age_s=math.inf), Verdict.WELL, "backup_missing"),
+        (ClusterFacts(backup_age_s=BACKUP_AGE_MAX_S + 1), Verdict.DEGRADED, "backup_old"),
+        (ClusterFacts(ledgers=OpenLedgerFacts(unfinished=[7])), Verdict.DEGRADED, "unfinished_recovery"),
+        (
+            ClusterFacts(ledgers=OpenLedgerFacts(uncloseable=[7], away=["b1"])),
+            Verdict.IN_DANGER,
+            "uncloseable",
+        ),
     ],
 )
 def test_each_fact_of_a_cluster_has_its_verdict(
@@ -78,3 +93,20 @@ def test_a_cluster_of_which_nobody_serves_is_down() -> None:
     first, *_ = reasons_of_all([down, down], ClusterFacts())
     assert (first.verdict, first.name) == (Verdict.DOWN, "no_bookie")
     assert verdict_of(reasons_of_all([], ClusterFacts())) is Verdict.DOWN
+
+
+def test_a_backup_is_old_in_the_verdict_when_the_alert_fires() -> None:
+    assert not list(reasons_of_cluster(ClusterFacts(backup_age_s=BACKUP_AGE_MAX_S)))
+    rule = re.search(r"fastbk_autorecovery_last_backup_age_seconds\) > (\d+)", RULES.read_text())
+    assert rule is not None and int(rule[1]) == BACKUP_AGE_MAX_S
+
+
+def test_ledgers_that_wait_are_named_with_a_command_and_the_text_is_bounded() -> None:
+    away = [f"bookie-{one}.example" for one in range(100)]
+    ledgers = OpenLedgerFacts(unfinished=range(9), uncloseable=range(1000, 2000), away=away)
+    first, second = reasons_of_cluster(ClusterFacts(ledgers=ledgers))
+    assert first.text.startswith("1,000 ledgers: 1000, 1001, 1002, 1003, 1004, ... cannot be closed while bookie-0")
+    assert len(first.text) <= 200
+    assert "`fastbk ledger close 1000 --accept-loss --dry-run`" in first.next_step
+    assert second.text.startswith("the recovery of 9 ledgers: 0, 1, 2, 3, 4, ... was begun")
+    assert "fastbk ledger close 0;" in second.next_step

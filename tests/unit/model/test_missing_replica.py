@@ -66,7 +66,9 @@ def test_the_oldest_reason_and_time_stay() -> None:
     assert merged([new, old]) == (MissingReplica("a", 0, 20, "old", 1),)
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b'{"version":2,"missing":[]}', b'{"version":1}'])
+@pytest.mark.parametrize("raw", [b"", b"[]", b'{"version":2,"missing":[]}', b'{"version":1}', b"[" * 100_000,
+    b'{"version":1,"missing":[{"bookie":"b","first":-1,"last":null}]}',
+    b'{"version":1,"missing":[{"bookie":"b","first":0,"last":1e999}]}'])  # fmt: skip
 def test_damaged_bytes_are_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError, match=r"Expecting|missing|not known"):
+    with pytest.raises(ValueError, match=r"truncated|missing|not known|Expected|recursion|range"):
         from_json(raw)

@@ -7,7 +7,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -178,3 +178,25 @@ def test_auto_is_plain_where_io_uring_is_refused(tmp_path: Path) -> None:
     first, second = result.stdout.splitlines()
     assert first.startswith("plain ")
     assert second == "refused"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+@pytest.mark.parametrize("backend", ["plain", "io_uring"])
+def test_what_is_no_file_is_not_opened(tmp_path: Path, backend: str, make: Callable[[Path], None]) -> None:
+    """INV-D4: opening a pipe waited for a writer without end."""
+    make(tmp_path / "name")
+    try:
+        disk = Disk(tmp_path, backend)
+    except OSError:
+        pytest.skip("no io_uring here")
+    with disk:
+        for read_only in (True, False):
+            with pytest.raises(OSError, match="name"):
+                disk.open(tmp_path / "name", read_only=read_only)
+
+
+def test_a_file_that_is_larger_than_any_is_not_read_whole(tmp_path: Path) -> None:
+    with (tmp_path / "name").open("wb") as file:
+        file.truncate(1 << 40)
+    with Disk(tmp_path, "plain") as disk, pytest.raises(OSError, match="such a file has"):
+        disk.read_file(tmp_path / "name")

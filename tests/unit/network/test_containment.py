@@ -12,17 +12,21 @@ import pytest
 
 from fastbk.native.ffi import PoisonedError
 from fastbk.server.configuration.authentication import AuthenticationSettings
-from fastbk.server.network.admission import Client
+from fastbk.server.network import network as network_module
+from fastbk.server.network.admission import Client as Met
 from fastbk.server.network.connection import Connection
 from fastbk.tls import contexts
 from fastbk.tls.authority import Authority, Issued
 from fastbk.wire.messages import ErrorReply, decode_reply, encode_info
+from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
+from tests.fixtures.apache_wire import EOK
 from tests.fixtures.certificates import ODD_EXTENSIONS, odd_certificate
 from tests.fixtures.counters import counted
 from tests.fixtures.frames import answer_of
-from tests.fixtures.logins import KEY, show_token
-from tests.fixtures.worker_harness import Served, WorkerHarness, served, until
+from tests.fixtures.logins import KEY, in_v3, show_token
+from tests.fixtures.users import sasl_settings
+from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served, until
 from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
 UNAUTHORIZED = 21
@@ -84,7 +88,7 @@ async def test_what_the_loop_calls_may_raise(
             with monkeypatch.context() as fault:
                 plain = getattr(owner, name)
 
-                def fail_where_secure(client: Client, certificate: bytes | None) -> None:
+                def fail_where_secure(client: Met, certificate: bytes | None) -> None:
                     if certificate is not None:
                         fail()
                     plain(client, certificate)
@@ -121,11 +125,94 @@ async def test_an_answer_to_many_that_raises_for_one_reaches_the_others(monkeypa
             with monkeypatch.context() as fault:
                 fault.setattr(Connection, "act", fail_once)
                 for connection in (first, second):
-                    bookie.network._reply(connection.client, bookie.network.handlers._accepted(9, b""))
+                    bookie.network._reply(connection.client, lambda: bookie.network.handlers._accepted(9, b""))
             await clients[0].is_closed()
             assert answer_of(await clients[1].frame()) == (9, 0)
             await clients[1].close()
             await is_served(bookie)
+
+
+@pytest.mark.uvloop_too
+async def test_a_connection_that_cannot_even_be_met_does_not_close_the_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness) as bookie:
+            with monkeypatch.context() as fault:
+                fault.setattr(bookie.network.admission, "meet", fail)
+                client = await bookie.connect()
+                assert await client.is_closed() == b""
+            assert counted(harness, "CONNECTIONS_FAILED") == 1
+            await is_served(bookie)
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> AuthenticationSettings:
+    return sasl_settings(tmp_path, "writer")
+
+
+async def known(bookie: Served) -> Client:
+    client = await bookie.connect()
+    assert await in_v3(client, "writer", "of writer") == EOK
+    return client
+
+
+@pytest.mark.parametrize("round_", ["rights", "audit"])
+@pytest.mark.uvloop_too
+async def test_a_round_over_many_connections_ends_the_one_that_raises(
+    round_: str, users: AuthenticationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer, once a second: it goes on, and reaches the others."""
+    monkeypatch.setattr(network_module, "SWEEP_INTERVAL_S", 0.02)
+    with WorkerHarness() as harness:
+        async with served(harness, authentication=users, is_audited=True) as bookie:
+            network = bookie.network
+            bad, good = await known(bookie), await known(bookie)
+            victim = next(iter(network.connections.values()))
+
+            def fails_for_victim(client: object, *_: object, **__: object) -> str:
+                if client in (victim, victim.client):
+                    fail()
+                return ""
+
+            with monkeypatch.context() as fault:
+                if round_ == "rights":
+                    fault.setattr(network.principals, "_refresh_s", 0.0)
+                    fault.setattr(network.admission.files, "has_changed", lambda: True)
+                    fault.setattr(network.admission, "why_ended", fails_for_victim)
+                elif round_ == "audit":
+                    fault.setattr(
+                        network.audit._events, "note", lambda _event, _ledger, client: fails_for_victim(client)
+                    )
+                    bad.send(apache.v3_read(9, 0, flag=apache.FENCE, key=b"k" * 20))
+                await until(lambda: counted(harness, "CONNECTIONS_FAILED") >= 1)
+                sweeps = counted(harness, "WAKES")
+                await until(lambda: counted(harness, "WAKES") > sweeps + 2)
+            assert not network._failure.done()
+            good.send(apache.v3_read(9, 0))
+            await bookie.take_request()
+            for client in (bad, good):
+                await client.close()
+
+
+@pytest.mark.uvloop_too
+async def test_one_that_cannot_be_closed_to_make_room_ends_nobody_else(
+    users: AuthenticationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WorkerHarness() as harness:
+        async with served(harness, authentication=users, connections_max=16) as bookie:
+            strangers = [await bookie.connect() for _ in range(4)]
+            await until(lambda: len(bookie.network.connections) == 4)
+            victim, plain = next(iter(bookie.network.connections.values())), Connection._abort
+            with monkeypatch.context() as fault:
+                fault.setattr(Connection, "_abort", lambda one: fail() if one is victim else plain(one))
+                newcomer = await known(bookie)
+            assert counted(harness, "CONNECTIONS_FAILED") == 1
+            newcomer.send(apache.v3_read(9, 0))
+            await bookie.take_request()
+            assert not bookie.network._failure.done()
+            for client in (newcomer, *strangers):
+                await client.close()
 
 
 async def test_shared_memory_that_is_broken_still_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

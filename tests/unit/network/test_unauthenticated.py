@@ -26,6 +26,7 @@ from tests.fixtures.apache_wire import EOK, hear_v3
 from tests.fixtures.counters import counted
 from tests.fixtures.logins import in_v3, log_in
 from tests.fixtures.users import sasl_settings
+from tests.fixtures.wait import beats
 from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served, until
 from tests.fixtures.worker_tls import greet, secure, tls_settings, trusting
 
@@ -50,9 +51,8 @@ async def sending(client: Client, data: Callable[[int], bytes]) -> AsyncIterator
 
     async def send() -> None:
         numbers = itertools.count()
-        while True:
+        async for _ in beats(0.005):
             client.send(data(next(numbers)))
-            await asyncio.sleep(0.005)
 
     async def read() -> None:
         with contextlib.suppress(ConnectionError):

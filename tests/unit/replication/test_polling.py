@@ -9,14 +9,14 @@ import pytest
 from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.replication.actions import ReadLac, Reply, SendRequest, Sleep
-from fastbk.replication.polling import LacNews, PollLac, PollOptions
+from fastbk.replication.polling import LATE_S, LacNews, PollLac, PollOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, entry_of, length_at, metadata_of
 
 PACING = Pacing(request_timeout_s=1.0, give_up_s=3.0, pause_min_s=0.02, pause_max_s=0.5)
 OPTIONS = PollOptions(wait_s=1.0, grace_s=0.005, pacing=PACING)
-LEFT_S = OPTIONS.wait_s - OPTIONS.grace_s  # of the wait, when all are asked
+LEFT_S = OPTIONS.wait_s - OPTIONS.grace_s + LATE_S  # until the poll's own end, when all are asked
 
 
 def asked_of_one(harness: FakeQuorum, position: int, **options: object) -> tuple[Client, PollLac]:
@@ -161,7 +161,7 @@ def test_a_carrier_that_leaves_hands_over_before_the_others_are_asked() -> None:
 def test_a_wait_shorter_than_the_grace_ends_in_time() -> None:
     client, poll = asked_of_one(world_of(5), 4, wait_s=0.002)
     client.deliver(sleeping(client, 0.002))
-    client.deliver(sleeping(client, 0.0))
+    client.deliver(sleeping(client, LATE_S))
     client.complete(at(client, "b2"), Reply(Status.OK, lacs=(3,)))
     assert poll.value() == LacNews(3)
 
@@ -229,6 +229,82 @@ def test_silence_of_all_is_an_error_in_the_end() -> None:
         poll.value()
     assert caught.value.replicas == {"b0": "silent", "b1": "no answer", "b2": "no answer"}
     assert caught.value.entry_id == 4
+
+
+LONG = {"wait_s": 30.0}
+LONG_LEFT_S = 30.0 - OPTIONS.grace_s + LATE_S
+
+
+def test_an_idle_poll_costs_one_request_of_each_member() -> None:
+    """Bookies count whole milliseconds: their answers may come just before the end of the poll, or behind it."""
+    for early_s in (0.002, -0.1):
+        client, poll = poll_of(world_of(5), 4, **LONG)
+        if early_s < 0:
+            client.deliver(sleeping(client, LONG_LEFT_S))
+        else:
+            client.now_s = 30.0 - early_s
+        client.complete(at(client, "b0"), Reply(Status.OK, lacs=(3,)))
+        assert poll.value() == LacNews(3)
+        assert sorted(one.bookie_id for one in client.log if isinstance(one, SendRequest)) == ["b0", "b1", "b2"]
+
+
+def test_a_quiet_poll_asks_all_at_once_and_needs_no_timer_to_end() -> None:
+    client, poll = asked_of_one(world_of(5), 4, is_quiet=True, **LONG)
+    assert [one.request.wait_s for one in client.asks(ReadLac)] == [30.0] * 3  # type: ignore[union-attr]
+    assert [one.request.piggyback for one in client.asks(ReadLac)].count(True) == 1  # type: ignore[union-attr]
+    client.now_s = 30.0
+    client.complete(at(client, "b2"), Reply(Status.OK, lacs=(3,)))
+    assert poll.value() == LacNews(3)
+    assert not any(isinstance(one, Sleep) and one.pause_s < 30 for one in client.log)
+
+
+def test_answers_at_the_end_of_a_long_wait_have_the_time_of_a_request() -> None:
+    client, poll = poll_of(world_of(5), 4, **LONG)
+    client.deliver(sleeping(client, LONG_LEFT_S))
+    assert sleeping(client, PACING.request_timeout_s)
+    client.now_s += 0.9
+    client.complete(at(client, "b0"), Reply(Status.OK, lacs=(3,)))
+    assert poll.value() == LacNews(3)
+
+
+def test_the_loss_of_all_members_is_known_long_before_the_end_of_a_long_wait() -> None:
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4, **LONG)
+    for name in harness.bookies:
+        client.complete(at(client, name), NotEnoughBookies("lost"))
+    client.deliver(sleeping(client, PACING.give_up_s))
+    with pytest.raises(NotEnoughBookies, match="tail again"):
+        poll.value()
+
+
+def test_a_new_member_is_not_given_up_for_what_the_former_ones_did() -> None:
+    harness = world_of(5, spare=1)
+    client, poll = poll_of(harness, 9, **LONG)
+    for name in ("b0", "b1", "b2"):
+        client.complete(at(client, name), NotEnoughBookies("lost"))
+    giving_up = sleeping(client, PACING.give_up_s)
+    harness.edit(fragments=(*harness.metadata.fragments, Fragment(7, ("b0", "b1", "s0"))))
+    poll.metadata_changed(harness.metadata, client.now_s)
+    client.take()
+    assert giving_up.tag not in client.pending
+    assert at(client, "s0").request.wait_s > 25  # type: ignore[union-attr]
+
+
+def test_a_member_that_failed_waits_shortly_until_it_has_answered_well() -> None:
+    """A request that waits says nothing of the bookie: two that went and came one after the other are not gone."""
+    client, poll = poll_of(world_of(5), 4, **LONG)
+    client.complete(at(client, "b0"), NotEnoughBookies("lost"))
+    client.complete(at(client, "b1"), NotEnoughBookies("lost"))
+    client.complete(at(client, "b2"), NotEnoughBookies("lost"))
+    giving_up = sleeping(client, PACING.give_up_s)
+    client.deliver(sleeping(client, PACING.pause_min_s))
+    (again,) = client.asks(ReadLac)
+    assert again.request.wait_s == PACING.pause_max_s  # type: ignore[union-attr]
+    client.complete(again, Reply(Status.OK, lacs=(3,)))
+    (long,) = client.asks(ReadLac)
+    assert long.request.wait_s > 25  # type: ignore[union-attr]
+    assert giving_up.tag not in client.pending
+    assert not poll.is_finished
 
 
 def test_lost_members_are_asked_again_after_pauses_while_others_wait() -> None:

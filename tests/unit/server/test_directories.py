@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.errors import StorageError
+from fastbk.errors import ConfigError, StorageError
 from fastbk.server.directories import disk_bytes, lock_all
 from fastbk.server.disks.disk_watch import DirectoryProbe
 from tests.fixtures.wait import wait_until
@@ -36,6 +36,12 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file/journal: cannot be used"):
         lock_all([str(tmp_path / "file" / "journal")])
+
+
+def test_a_directory_that_nobody_may_make_is_a_person_s_business() -> None:
+    """Starting again does not help: the error says what to do, and ends the start with 78."""
+    with pytest.raises(ConfigError, match=r"/sys/fastbk: cannot be used: .*(own it|ReadWritePaths=)"):
+        lock_all(["/sys/fastbk"])
 
 
 def test_what_a_lock_made_is_taken_back(tmp_path: Path) -> None:

@@ -101,7 +101,10 @@ async def test_a_request_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
     server, _ = made()
     await server.open("127.0.0.1", 0)
-    assert await ask(server.port, b"GET /" + b"x" * 20_000) == b""
+    for size in (8_200, 20_000):
+        answer = await ask(server.port, b"GET /" + b"x" * size)
+        assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        assert answer.endswith(b"more than 8192 bytes\n")
     assert await ask(server.port, b"GET /slow HTTP/1.1\r\n") == b""
     await server.close()
 
@@ -337,3 +340,15 @@ async def test_a_fault_of_one_request_is_answered_and_logged_at_a_bounded_rate(
         assert b" 503 " in await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")
     finally:
         await server.close()
+
+
+async def test_a_fault_of_a_route_is_logged_at_a_bounded_rate(capfd: pytest.CaptureFixture[str]) -> None:
+    server, _ = made()
+
+    async def fail(_: dict[str, object]) -> object:
+        raise ZeroDivisionError
+
+    server.add_route("GET", "/fault", fail)
+    answers = [await server.answer("GET", "/fault") for _ in range(20)]
+    assert {status for status, _, _ in answers} == {500}
+    assert len([line for line in capfd.readouterr().err.splitlines() if "http.route_failed" in line]) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.observe import logs
-from fastbk.server.supervision.journal_stalls import QUICK_S, WINDOW_S, JournalStalls
+from fastbk.server.supervision.journal_stalls import LOGGED_S, QUICK_S, WINDOW_S, JournalStalls
 
 MS = 1_000_000
 
@@ -93,6 +93,21 @@ def test_single_late_commits_and_those_below_the_bound_are_no_stall(rig: Rig, wi
 def test_one_commit_of_a_second_is_a_stall(rig: Rig) -> None:
     rig.window(1, 1000)
     assert rig.names() == ["journal.slow"]
+
+
+def test_one_that_comes_and_goes_is_named_now_and_then(rig: Rig) -> None:
+    """A disk at its limit is no reason to hide all other events."""
+    began_s = rig.now_s
+    while rig.now_s - began_s < 3.5 * LOGGED_S:
+        for _ in range(3):
+            rig.window(45, 30)
+        assert rig.stalls.slow, "the verdict follows each time"
+        for _ in range(8):
+            rig.window(500, 2)
+        assert not rig.stalls.slow
+    assert rig.names() == ["journal.slow", "journal.quick_again"] * 4
+    times = [values["times"] for name, values in rig.events if name == "journal.slow" and "times" in values]
+    assert len(times) == 3 and all(one > 10 for one in times)
 
 
 def test_a_new_boot_begins_quick(rig: Rig) -> None:

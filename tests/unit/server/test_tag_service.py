@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +15,9 @@ from typing import Any, cast
 
 from fastbk.auth.ledger_tags import LedgerTag, verify_tag
 from fastbk.auth.tokens import TokenKey, TokenKeys
-from fastbk.errors import MetadataUnavailable, StorageError
+from fastbk.errors import MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.api import VersionedLedger
+from fastbk.meta.api import LedgerRead
 from fastbk.model.ledger import NAMESPACE_KEY
 from fastbk.private_files import write_text
 from fastbk.server.process_table import Process, worker
@@ -43,13 +45,11 @@ class Harness:
         children = {process: SimpleNamespace(send=self.hear(process)) for process in self.told}
         self.service.attach(cast("Any", SimpleNamespace(children=children)))
 
-    def read(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
+    def read(self, ledger_ids: Sequence[int]) -> list[LedgerRead]:
         self.reads.append(list(ledger_ids))
         assert self.may_read.wait(10)
         if self.is_away:
             raise MetadataUnavailable("pulled out")
-        if DAMAGED in ledger_ids:
-            raise StorageError("its metadata is damaged")
         return self.store.read_ledgers(ledger_ids)
 
     def hear(self, process: Process) -> Any:
@@ -128,10 +128,14 @@ async def test_what_several_ask_is_read_once_and_what_was_not_there_is_read_agai
 async def test_metadata_that_is_away_or_damaged_is_a_reason(tmp_path: Path) -> None:
     async with harness(tmp_path) as here:
         here.create(5, b"orders")
+        here.create(DAMAGED, None)
+        with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as db:
+            db.execute("UPDATE ledgers SET metadata = x'00' WHERE ledger_id = ?", (DAMAGED,))
+            db.commit()
         here.ask(worker(0), 5, DAMAGED)
         good, bad = await here.heard(worker(0), 5, DAMAGED)
         assert here.says(good).ledger_id == 5
-        assert bad["reason"] == "its metadata is damaged"
+        assert bad["reason"].startswith(f"ledger {DAMAGED}: ledger metadata does not begin")
         assert "is_missing" not in bad
         here.is_away = True
         here.ask(worker(0), 5)

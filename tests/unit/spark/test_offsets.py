@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -25,10 +27,22 @@ from fastbk.stream.positions import DLSN
 ROOT = Path(__file__).resolve().parents[3]
 numbers = st.integers(0, 2**61)
 positions = st.builds(DLSN, numbers, numbers, st.integers(0, 2**31 - 1))
-ats = st.builds(At, positions, numbers, st.text(min_size=1, max_size=16), st.none() | positions)
+ids = st.from_regex("[0-9A-Za-z_-]{1,64}", fullmatch=True)
 
 
-@given(st.dictionaries(st.text(min_size=1), ats), st.dictionaries(numbers, numbers))
+@st.composite
+def places(draw: st.DrawFn) -> At:
+    dlsn, began = draw(positions), draw(st.none() | positions)
+    return At(dlsn, draw(numbers), draw(ids), None if began is None else min(began, dlsn))
+
+
+ats = places()
+
+
+names = st.from_regex("[a-z]{1,6}(/[\\wÄ ☃]{1,6}){1,3}", fullmatch=True)
+
+
+@given(st.dictionaries(names, ats), st.dictionaries(numbers, numbers))
 def test_what_is_written_is_read(streams: dict[str, At], ledgers: dict[int, int]) -> None:
     for offsets in (Offsets(streams, {}), Offsets({}, ledgers)):
         text = json.dumps(offsets.to_json())
@@ -49,6 +63,74 @@ def test_what_is_written_is_read(streams: dict[str, At], ledgers: dict[int, int]
 def test_offsets_of_others_are_refused(found: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         parse(found)
+
+
+GOOD = {"id": "5f", "segment": "3", "entry": "120", "slot": 0, "seq": "7021"}
+DEEP: object = 0
+for _ in range(900):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"streams": {}, "ledgers": {}},
+        {"version": 2, "streams": {"a/b": GOOD}},
+        {"streams": {"a/b": {**GOOD, "shard": 1}}},
+        {"streams": {"a/b": {**GOOD, "id": "../../../ledgers"}}},
+        {"streams": {"a/b": {**GOOD, "id": "x" * 65}}},
+        {"streams": {"a/b": {**GOOD, "began": "4.0.0"}}},  # all before it would count as read
+        {"streams": {"a/b": {**GOOD, "began": "9" * 19 + ".0.0"}}},
+        {"streams": {"a/b": {**GOOD, "seq": float("nan")}}},
+        {"streams": {"a/b": {**GOOD, "seq": 10**4000}}},
+        {"streams": {"a/b": {**GOOD, "entry": "9" * 1_000_000}}},
+        {"streams": {"a/b": {**GOOD, "slot": -1}}},
+        {"streams": {"a/b": DEEP}},
+        {"streams": DEEP},
+        {"streams": {"": GOOD}},
+        {"streams": {"../../x": GOOD}},
+        {"streams": {"a/\x1b[2J": GOOD}},
+        {"ledgers": {"7": DEEP}},
+        {"ledgers": {"-7": "1"}},
+        {"ledgers": {"7": "\ud800\x1b]0;x\x07"}},
+        {"streams\x1b[2J" * 100_000: {}},
+    ],
+)
+def test_hostile_checkpoints_get_one_short_line(found: dict[str, object]) -> None:
+    """What another version wrote, what was never there, and what would be shown whole or end a terminal's state."""
+    with pytest.raises(ConfigError) as caught:
+        parse(found)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changed_checkpoints_are_read_or_refused(seed: int) -> None:
+    """FUZZ=1000000 makes it a long run."""
+    dice = random.Random(seed)
+    odd: tuple[object, ...] = (DEEP, None, True, -1, 1 << 63, 10**30, float("nan"), float("inf"), [], {})
+    odd += ("", "\ud800", "1e5", "٣", "x" * 5000)
+    for _ in range(int(os.environ.get("FUZZ", "2000"))):
+        place = {**GOOD, "began": "1.0.0"}
+        found: dict[str, object] = {"streams": {"a/b": place, "a/c": dict(GOOD)}}
+        if dice.random() < 0.3:
+            found = {"ledgers": {"7": "1000", "8": "0"}}
+        for _ in range(dice.choice((1, 1, 2))):
+            inner = dice.choice([found, *found.values(), place])
+            if isinstance(inner, dict):
+                name = dice.choice([*inner, "id", "x", "\x1b[2J", "7", ""])
+                inner[name] = dice.choice(odd)
+                if dice.random() < 0.2:
+                    del inner[name]
+        refused = ""
+        try:
+            offsets = parse(found)
+            assert parse(offsets.to_json()) == offsets
+        except ConfigError as error:
+            refused = str(error)
+        assert len(refused) < 1000
+        assert refused.isprintable()
 
 
 def test_places_are_said_in_many_ways() -> None:
@@ -102,7 +184,7 @@ def test_what_is_no_place_is_refused(said: object) -> None:
     ("said", "message"),
     [
         ({"0": 23}, 'a stream has one partition; .*{"shop/orders": {"seq": 23}}'),
-        ({"offset": 1}, 'no field \'offset\'; write {"shop/orders": {"segment"'),
+        ({"offset": 1}, 'no field "offset"; write {"shop/orders": {"segment"'),
         (5, '5 is not an offset; write {"shop/orders"'),
     ],
 )

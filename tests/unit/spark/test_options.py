@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from fastbk.errors import ConfigError
 from fastbk.spark.options import BATCH, STREAMING, Option, known, read_options
 from fastbk.spark.source import FastbkSource, check_version
+from fastbk.spark.splits import part_bytes_of
 
 ORDERS = {"stream": "shop/orders"}
 
@@ -162,3 +163,41 @@ def test_columns_are_those_of_the_options() -> None:
     other = StructType([StructField("seq", LongType())])
     with pytest.raises(ConfigError, match="select"):
         FastbkSource(ORDERS).reader(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("minPartitions", "100001"),
+        ("rowsPerBatch", "10000001"),
+        ("rowsPerBatch", "9" * 100_000),
+        ("startingOffsets", '{"a/b": ' * 50_000),
+        ("startingOffsets", "[" * 50_000),
+        ("startingOffsets", "\x1b]0;x\x07" * 100_000),
+        ("startingOffsets", '{"\x1b[2J": 1, "\x1b[2J": 2}'),
+        ("startingTimestamp", "9" * 100_000),
+        ("maxBytesPerTrigger", "1" + "0" * 100_000 + "GiB"),
+        ("stream", "a/" + "b" * 1_000_000),
+        ("stream", "a/\x1b[2J"),
+        ("x" * 1_000_000, "1"),
+        ("\x1b[2J", "1"),
+    ],
+)
+def test_hostile_options_get_one_short_line(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options({"stream": "a/b"} | {name: value}, streaming=None)
+    assert len(str(caught.value)) < 2000
+    assert str(caught.value).isprintable()
+
+
+def test_many_names_of_offsets_are_compared_once() -> None:
+    """Each was compared with all others where one came twice: hours for some megabytes."""
+    names = ", ".join(f'"a/{one}": 1' for one in range(100_000))
+    with pytest.raises(ConfigError, match="a/99999 is there twice"):
+        read_options({"stream": "a/b", "startingOffsets": f'{{{names}, "a/99999": 2}}'}, streaming=True)
+
+
+def test_a_batch_has_a_bounded_number_of_parts() -> None:
+    """A part for each of some billion records would fill the driver's memory."""
+    assert part_bytes_of(10**18, 1, 1) == 10**13
+    assert part_bytes_of(10**18, 10**9, 1 << 40) == 10**13

@@ -110,7 +110,7 @@ def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.M
         both_wait.wait(5.0)  # else the second one may be refused, since the first was quicker
         raise InvariantError("a bug")
 
-    monkeypatch.setattr(StreamWriter, "append_nowait", broken)
+    monkeypatch.setattr(StreamWriter, "_admit", broken)
     pending = [writer.append(b"lost"), writer.append(b"lost, too")]
     both_wait.set()
     for one in pending:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
+import pickle
 from array import array
 from itertools import pairwise
 
@@ -88,3 +92,24 @@ def test_what_is_no_entry_of_a_stream_is_refused() -> None:
         words[word] = lie
         with pytest.raises(ProtocolError):
             codec.decode_table(run.data, words)
+
+
+def test_records_and_chunks_go_through_pickle_and_say_what_they_are() -> None:
+    """Process pools, Celery and dask pickle what they hand on; a view of memory cannot be."""
+    entries = entries_of([[b"one", b'{"a": 2}'], [b"three" * 100, b""]], [0, 0])
+    chunk = chunk_of(SEGMENT, FIRST_ENTRY, entries, BASE_SEQ, BASE_TXID)
+    for some in (chunk, chunk[1:3], chunk[2:], chunk[1:1]):
+        again = pickle.loads(pickle.dumps(some))
+        assert (list(again), again.first_seq) == (list(some), some.first_seq)
+        assert columns(again) == columns(some)
+    record = chunk[1]
+    assert json.loads(record.value) == {"a": 2}
+    for copied in (pickle.loads(pickle.dumps(record)), copy.deepcopy(record), copy.copy(record)):
+        assert copied == record and isinstance(copied.payload, memoryview)
+    assert repr(record) == """<Record 3.40.1 seq=1001 txid=78: 8 bytes b'{"a": 2}'>"""
+    assert repr(chunk[2]).endswith(": 500 bytes b'" + "three" * 8 + "'…>")
+    assert repr(chunk) == "<Chunk of 4 records, 3.40.0 to 3.41.1, seq from 1000, 511 bytes>"
+    assert repr(chunk[1:1]) == "<Chunk of no records of segment 3>"
+    full = dataclasses.replace(record, key=b"k", headers=(("name", b"v"),))
+    assert "key=b'k', headers=(('name', b'v'),): 8 bytes" in repr(full)
+    assert pickle.loads(pickle.dumps(full)) == full

@@ -82,6 +82,27 @@ async def test_what_was_not_kept_is_delivered_again(cluster: Cluster) -> None:
         assert await rest(cursor) == [3, 4, 5]
 
 
+async def test_a_single_acknowledgement_that_was_awaited_is_kept(cluster: Cluster) -> None:
+    await write(cluster.client(), [6])
+    cursor = Cursor(context_of(cluster.client()), "c", flush_interval=3600)
+    await cursor.open()
+    records = await take(cursor, 6)
+    await cursor.ack_one(records[2])
+    await asyncio.gather(*(cursor.ack_one(records[at]) for at in (3, 0)))
+    cursor.ack_one(records[5])
+    await cursor.abort()
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [1, 4, 5], "the last one was in a group that was never kept"
+        cursor.ack_one((await _records(cluster))[4])
+        assert cursor.mark_seq == 1, "it counts at once all the same"
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [1, 5]
+
+
+async def _records(cluster: Cluster) -> list[Record]:
+    return [one async for one in _all(cluster)]
+
+
 async def test_single_acknowledgements_are_passed_by(cluster: Cluster) -> None:
     await write(cluster.client(), [5, 5])
     async with opened(cluster) as cursor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,3 +161,21 @@ def test_damaged_states_are_refused(junk: bytes, at: int) -> None:
         get_state(bytes(good))
     with pytest.raises(StorageError):
         get_record(put_state(CursorState()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"k": True}, {"k": 1.5}, {"k": None}, {1: "v"}, {"k": b"v"}, {"k": 1 << 63}, {"k": "\udcff"}, {"\udcff": 1},
+        {str(at): 1 for at in range(5000)}, {"k": "v" * 40_000}, [("k", 1)], "k",
+    ],
+)  # fmt: skip
+def test_a_map_that_could_not_be_read_again_is_refused(data: Any) -> None:
+    """A cursor with `True` in its map was unusable for good."""
+    with pytest.raises(ConfigError):
+        CursorAcks(CursorState()).ack(3, DLSN(1, 3, 0), data)
+
+
+def test_a_map_with_true_in_it_that_an_earlier_version_kept_can_be_read() -> None:
+    state = CursorState(data={"k": True, "n": 5})
+    assert get_record(put_record(CursorRecord(state=state))).state == state

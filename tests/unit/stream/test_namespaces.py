@@ -10,6 +10,7 @@ import fastbk
 from fastbk.errors import (
     ConfigError,
     NamespaceNotEmpty,
+    NotEnoughBookies,
     PolicyInvalid,
     QuotaExceeded,
     StreamExists,
@@ -287,3 +288,14 @@ async def test_deletion_takes_the_names_at_once(open_driver: Open) -> None:
         assert await client.records.children(STREAMS) == [], "what they held is gone, too"
         with pytest.raises(StreamNotFound):
             await top.delete()
+
+
+async def test_a_writer_that_makes_its_stream_makes_the_namespaces_too(open_driver: Open) -> None:
+    async with fastbk.connect(open_driver()) as client:
+        stream = client.namespace("new/below").stream("s")
+        with pytest.raises(NotEnoughBookies):  # there are none here
+            await stream.writer(create=True).open()
+        assert await stream.exists()
+        with pytest.raises(NotEnoughBookies):
+            await stream.writer(create=True).open()
+        assert (await stream.info()).records == 0

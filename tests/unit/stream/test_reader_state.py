@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
+from fastbk.stream.chain.changes import truncate
+from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.reader.stream_reader import Lag, StreamReader
@@ -17,6 +20,7 @@ from fastbk.stream.records import Chunk, Record
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
+from tests.fixtures.wait import wait_until_async
 
 
 async def turns(count: int = 200) -> None:
@@ -75,18 +79,68 @@ async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
         await chunks.aclose()
 
 
-async def test_a_lost_watch_stops_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    # DistributedLog's reader stood still for ever, without an error (B15).
-    monkeypatch.setattr("fastbk.stream.reader.chain_follower.LOOK_S", 0.02)
+@pytest.mark.parametrize("make", [StreamReader, lambda context: Cursor(context, "c")])
+async def test_truncated_records_are_no_lag(make: Callable[[StreamContext], StreamReader | Cursor]) -> None:
     cluster = Cluster()
     context = await new_stream(cluster)
-    async with StreamReader(context) as reader:
-        reading = asyncio.ensure_future(reader.read())
-        await turns()
-        cluster.watchers.clear()
-        async with writer_of(cluster) as writer:
-            await writer.append(b"x")
-            assert len(await asyncio.wait_for(reading, 5)) == 1
+    await filled(cluster, [4, 6, 2], 5)
+    async with make(context) as reader:
+        await reader.read(3)
+        assert reader.lag.records == 57
+        for segment, left in ((2, 40), (3, 10), (4, 0)):
+            await context.store.change(partial(truncate, before=DLSN(segment, 0, 0)))
+            await wait_until_async(partial(lambda left: reader.lag.records == left, left), "what the chain says")
+
+
+async def test_iteration_opens_what_is_not_open_and_closes_that() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    async with writer_of(cluster) as writer:
+        await writer.append_many([b"x", b"y"])
+        assert [bytes(one.payload) async for one in StreamReader(context, tail=False)] == [b"x", b"y"]
+        assert [len(one) async for one in StreamReader(context, tail=False).chunks()] == [2]
+        reader = StreamReader(context)
+        async for one in reader:
+            assert one.seq == 0
+            break
+        await turns(20)
+        assert "closed" in repr(reader), "leaving the loop ends it"
+        with pytest.raises(ClientClosed):
+            await reader.read()
+
+
+async def test_handles_say_what_they_are() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    writer, reader, cursor = writer_of(cluster), StreamReader(context, tail=False), Cursor(context, "c")
+    assert [repr(one) for one in (writer, reader, cursor)] == [
+        "<StreamWriter of test/ab, not open>",
+        "<StreamReader of test/ab at earliest>",
+        "<Cursor test/ab/c: not open>",
+    ]
+    async with writer, cursor:
+        await writer.append(b"x")
+        assert repr(writer) == "<StreamWriter of test/ab: last 1.0.0, 0 bytes not acknowledged>"
+        async with reader:
+            await anext(aiter(reader))
+            assert repr(reader) == "<StreamReader of test/ab at 1.1.0>"
+        assert repr(cursor) == "<Cursor test/ab/c: mark 1.0.0>"
+    assert (repr(writer), repr(reader)) == ("<StreamWriter of test/ab, closed>", "<StreamReader of test/ab, closed>")
+
+
+async def test_a_second_task_that_reads_is_told_at_once() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    for make in (lambda: StreamReader(context), lambda: Cursor(context, "c")):
+        async with make() as reader:
+            first = asyncio.ensure_future(anext(aiter(reader)))
+            await turns()
+            for read in (reader.read, reader.__anext__, lambda: anext(reader.chunks())):
+                with pytest.raises(ConfigError, match="another task"):
+                    await read()
+            first.cancel()
+            await asyncio.wait([first])
+            assert await reader.read(timeout=0.01) is None, "one after the other is fine"
 
 
 async def test_a_reader_fences_nobody() -> None:

@@ -151,3 +151,30 @@ def test_pages_give_what_rows_give(
     # Deleted segments at a page's begin change nothing: only what lies behind a segment counts.
     by_pages = retention.points(chain, items, policy, (), NOW_US)
     assert by_pages.target == retention.points(whole, plain, policy, (), NOW_US).target
+
+
+@given(st.integers(1, 12), st.integers(0, 11), st.booleans())
+def test_one_clock_that_is_ahead_does_not_keep_a_stream_for_ever(
+    count: int, wrong_from: int, is_open: bool
+) -> None:
+    """Times never fall, so all records behind one of the year 2100 had that time, and nothing was deleted by age."""
+    future_us, step_us = 4_102_444_800_000_000, 10_000_000
+    chain = chains.open_for_append(Chain("a"), "w")
+    for at in range(count):
+        number = at + 1
+        # Each segment is made while the one before it is written.
+        created_us = max(0, (at - 1) * step_us + step_us // 2)
+        chain = chains.add_segment(chains.reserve(chain, 1, number), 1, number, created_us)
+        time_us = future_us if at >= wrong_from else at * step_us + step_us - 1
+        held = Contents(5, at, at, time_us, time_us, DLSN(number, 4, 0), -1, 100)
+        chain = chains.close_segment(chain, number, held)
+    if is_open:
+        chain = chains.add_segment(chains.reserve(chain, 1, 99), 1, 99, count * step_us)
+    policy = StreamPolicy(retention_age_s=15.0)
+    now_us = count * step_us
+    items = retention.items_of(chain)
+    below = retention.points(chain, items, policy, [], now_us).policy
+    old = [row.number for row in chain.rows if row.number * step_us - 1 < now_us - 15_000_000]
+    # Nothing goes too early, and what cannot be told keeps three segments at most.
+    assert below <= max(old, default=0) + 1
+    assert below >= max(old, default=0) - 2

@@ -235,7 +235,7 @@ def test_what_is_acknowledged_while_the_client_closes_ends_its_wait_at_once(
     harness.plan.is_stuck = True
     pending = writer.append(b"under way")
     woken: list[bool] = []
-    told = writer._changed.notify_all
+    told = writer._changed.notify
 
     async def closed(timeout: float | None = None) -> None:
         harness.plan.is_stuck = False
@@ -243,7 +243,7 @@ def test_what_is_acknowledged_while_the_client_closes_ends_its_wait_at_once(
         await pending._future
 
     harness.loop.call_plain(lambda: setattr(harness.loop.client(), "close", closed))
-    writer._changed.notify_all = lambda: (woken.append(pending.done()), told())  # type: ignore[assignment, func-returns-value]
+    writer._changed.notify = lambda: (woken.append(pending.done()), told())  # type: ignore[assignment, func-returns-value]
     harness.loop.close(5.0)
     assert pending.result() == DLSN(1, 0, 0)
     assert woken == [True]
@@ -258,7 +258,7 @@ def test_a_forked_child_is_refused(harness: Harness) -> None:
 
         def hold() -> None:
             """A fork may come while another thread has the lock; the child has no such thread."""
-            with writer._changed:
+            with writer._lock:
                 held.set()
                 done.wait()
 

@@ -92,7 +92,6 @@ def test_what_is_acknowledged_is_seen_without_another_append(steps: list[tuple[s
         for module in (chain_follower, segment_lifecycle):
             patch.setattr(module, "AGAIN_S", 0.001)
             patch.setattr(module, "AGAIN_S_MAX", 0.01)
-        patch.setattr(chain_follower, "LOOK_S", 0.01)
         asyncio.run(_history(steps))
 
 

@@ -179,6 +179,16 @@ async def test_help_and_quit() -> None:
     assert app.return_code == 0
 
 
+async def test_an_id_is_no_markup_and_no_control_sequence() -> None:
+    hostile = "[red]b[/red]\x1b[2J"
+    app = app_of(Feed(overview(replace(HEALTHY, bookie_id=hostile))))
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, lambda: len(ids(app)) == 1, "a bookie")
+        await pilot.press("enter")
+        await shown(pilot, lambda: isinstance(app.screen, Dialog), "its details")
+        assert "bookie [red]b[/red]\\x1b[2J" in screen_text(app)
+
+
 @pytest.mark.parametrize("before", ["", "question_mark", "slash"])
 async def test_ctrl_c_quits_from_everywhere(before: str) -> None:
     app = app_of(Feed(overview()))

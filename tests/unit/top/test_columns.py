@@ -1,8 +1,10 @@
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
+from fastbk.model.health import OpenLedgerFacts
 from fastbk.top import columns
 from fastbk.top.columns import ORDERS, WIDE_COLUMNS, Column
 from fastbk.top.plain import plain_lines
@@ -48,6 +50,16 @@ def test_everything_else_stands_below() -> None:
     assert "billing (spark)" in text
     assert "3 more cursors were not read" in text
     assert "not read: known bookies: ZooKeeper did not answer" in text
+
+
+def test_what_is_wrong_beside_the_bookies_is_named_and_remarks_are_not() -> None:
+    ledgers = OpenLedgerFacts(uncloseable=[7], away=["bookie-4"])
+    ill = replace(overview(), hold="rolled back", open_ledgers=ledgers, backup_age_s=math.inf)
+    text = "\n".join(plain_lines(ill, 100))
+    assert "metadata is on hold, nothing is deleted: rolled back: see `fastbk metadata status`" in text
+    assert "ledger 7 cannot be closed while bookie-4 are away: start those bookies" in text
+    assert "never backed up" not in text
+    assert text.count("known bookies: ZooKeeper did not answer") == 1
 
 
 def test_the_filter_is_of_all_cells_whatever_the_case() -> None:

@@ -32,10 +32,27 @@ take_lock(int fd, uint32_t timeout_ms)
     return 0;
 }
 
+/* Others may have put anything under a file's name: opening a FIFO would wait for ever, a device may do something at a
+ * read.  A link may lead out of the directory, so none is followed (INV-D4). */
+static int32_t
+check_is_file(int fd)
+{
+    struct stat about;
+    const int how = fcntl(fd, F_GETFL);
+    if (how < 0 || fstat(fd, &about) < 0)
+        return -errno;
+    if (S_ISDIR(about.st_mode))
+        return -EISDIR;
+    if (!S_ISREG(about.st_mode))
+        return -EMEDIUMTYPE;
+    return fcntl(fd, F_SETFL, how & ~O_NONBLOCK) < 0 ? -errno : 0;
+}
+
 int32_t
 fbk_io_common_open(struct fbk_io *io, const char *path, uint32_t flags)
 {
-    int how = O_CLOEXEC | (flags & FBK_IO_READ_ONLY ? O_RDONLY : O_RDWR) | (flags & FBK_IO_CREATE ? O_CREAT | O_EXCL : 0);
+    int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | (flags & FBK_IO_READ_ONLY ? O_RDONLY : O_RDWR) |
+              (flags & FBK_IO_CREATE ? O_CREAT | O_EXCL : 0);
     bool direct = (flags & FBK_IO_DIRECT) && ((struct fbk_io_real *)io)->mode.direct;
     int fd = open(path, how | (direct ? O_DIRECT : 0), 0600);
     if (fd < 0 && errno == EINVAL && direct) {
@@ -45,10 +62,10 @@ fbk_io_common_open(struct fbk_io *io, const char *path, uint32_t flags)
     }
     if (fd < 0)
         return -errno;
-    int32_t status = 0;
-    if (fd >= FBK_IO_HANDLE_DIRECT)
+    int32_t status = check_is_file(fd);
+    if (status == 0 && fd >= FBK_IO_HANDLE_DIRECT)
         status = -EMFILE;
-    else if (flags & FBK_IO_LOCK)
+    else if (status == 0 && (flags & FBK_IO_LOCK))
         status = take_lock(fd, io->lock_timeout_ms);
     if (status < 0) {
         close(fd);

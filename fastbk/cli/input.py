@@ -1,0 +1,107 @@
+"""What a command reads from a file or a pipe: pieces as they come, cut into lines or into pieces of one size."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import aclosing, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError, os_errors_as
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+PIECE_BYTES = 256 * 1024
+LINE_BYTES_MAX = 64 << 20
+PIECES_WAITING = 2
+
+
+@contextmanager
+def opened_input(name: str) -> Iterator[int]:
+    """Give the descriptor of a file, or of stdin for `-`."""
+    if name == "-":
+        yield 0
+        return
+    with os_errors_as(ConfigError, name):
+        descriptor = os.open(name, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _pieces(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """Yield what is read as soon as it is there.
+
+    Read by a thread that nobody waits for: a terminal or a pipe may say nothing for ever. It reads past Python's
+    buffers, whose locks would hold up the interpreter's end.
+    """
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(PIECES_WAITING)
+    is_over = False
+
+    def read() -> None:
+        found: bytes | OSError = b"something"
+        with suppress(RuntimeError):  # the loop has ended
+            while found and not isinstance(found, OSError):
+                room.acquire()
+                if is_over:
+                    return
+                try:
+                    found = os.read(descriptor, PIECE_BYTES)
+                except OSError as error:
+                    found = error
+                # No future to wait for: it would be cancelled under the thread when the command fails.
+                loop.call_soon_threadsafe(pieces.put_nowait, found)
+
+    threading.Thread(target=read, name="fastbk-input", daemon=True).start()
+    try:
+        while True:
+            piece = await pieces.get()
+            if isinstance(piece, OSError):
+                raise ConfigError(f"the input cannot be read: {piece.strerror}") from piece
+            if not piece:
+                return
+            yield piece
+            room.release()
+    finally:
+        is_over = True
+        room.release()
+
+
+async def read_lines(descriptor: int, *, keep_ends: bool = False) -> AsyncGenerator[list[bytes], None]:
+    """Yield lines as soon as they are there, without their ends, or with them; the last one may have none."""
+    end = b"\n" if keep_ends else b""
+    begun: list[bytes] = []  # parts of a line, not joined before its end is there
+    size_bytes = 0
+    async with aclosing(_pieces(descriptor)) as pieces:
+        async for piece in pieces:
+            first, *lines = piece.split(b"\n")
+            begun.append(first)
+            size_bytes += len(first)
+            if lines:
+                *whole, rest = (b"".join(begun), *lines)
+                yield [line + end for line in whole] if end else whole
+                begun, size_bytes = [rest], len(rest)
+            if size_bytes > LINE_BYTES_MAX:
+                raise ConfigError(f"a line has more than {format_size(LINE_BYTES_MAX)}")
+    if size_bytes:
+        yield [b"".join(begun)]
+
+
+async def read_chunks(descriptor: int, size_bytes: int) -> AsyncGenerator[list[bytes], None]:
+    """Yield pieces of that size, each as soon as it is whole; the last one may be smaller."""
+    begun = bytearray()
+    async with aclosing(_pieces(descriptor)) as pieces:
+        async for piece in pieces:
+            begun += piece
+            count = len(begun) // size_bytes
+            if count:
+                yield [bytes(begun[at * size_bytes : (at + 1) * size_bytes]) for at in range(count)]
+                del begun[: count * size_bytes]
+    if begun:
+        yield [bytes(begun)]
