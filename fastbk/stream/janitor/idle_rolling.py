@@ -136,10 +136,11 @@ class LeftSegments:
         if not await _is_stuck(reader):
             self._stuck.pop(row.ledger_id, None)
             return False
-        lac, since_s = self._stuck.get(row.ledger_id, (-1, now_s))
-        if lac != reader.last_known:
-            self._stuck[row.ledger_id] = reader.last_known, now_s
+        known, lac = self._stuck.get(row.ledger_id), reader.last_known
+        if known is None or known[0] != lac:
+            self._stuck[row.ledger_id] = lac, now_s
             return False
+        since_s = known[1]
         if now_s - since_s < self._after_s:
             return False
         async with await self._client.open_ledger(row.ledger_id, recovery=True) as recovered:

@@ -143,12 +143,12 @@ async def test_records_that_a_dead_writer_told_nobody_of_come_to_light(clock: Cl
     assert (await chain_of(cluster)).end_seq == 3
 
 
-async def left_by_a_dead_writer(cluster: Cluster) -> None:
-    """Append three records whose writer dies before bookies have the LAC of the last two."""
+async def left_by_a_dead_writer(cluster: Cluster, seen: int = 1) -> None:
+    """Append three records whose writer dies before bookies have the LAC of all but so many."""
     writer = await writing(cluster, 3)
     writer.abort()
     ledger = next(iter(cluster.ledgers.values()))
-    ledger.visible = ledger.acknowledged = 1
+    ledger.visible = ledger.acknowledged = seen
 
 
 async def test_what_a_dead_writer_left_above_its_lac_is_soon_seen() -> None:
@@ -170,7 +170,18 @@ async def test_what_a_dead_writer_left_above_its_lac_is_soon_seen() -> None:
     assert one.counts.left_closed == 1
 
 
-async def test_a_lac_has_to_stand_still_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen", [0, 1])
+async def test_a_lac_that_stands_still_is_found_by_the_second_look(seen: int) -> None:
+    """INV-S18: also where none was ever sent."""
+    cluster = Cluster()
+    await new_stream(cluster)
+    await left_by_a_dead_writer(cluster, seen)
+    left = LeftSegments(as_client(cluster.client()), 25.0)
+    chain = await chain_of(cluster)
+    assert [await left.close_left(chain, now_s) for now_s in (0.0, 24.0, 25.0)] == [0, 0, 1]
+
+
+async def test_a_lac_has_to_stand_still_for_a_while() -> None:
     """INV-S18"""
     cluster = Cluster()
     await new_stream(cluster)
