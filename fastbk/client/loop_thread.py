@@ -222,6 +222,7 @@ class _Call(Generic[T]):
 
     __slots__ = (
         "_calls",
+        "_goes_on",
         "_is_given_up",
         "_latch",
         "_make",
@@ -238,11 +239,14 @@ class _Call(Generic[T]):
         part: _Part[Any],
         make: Callable[[], Awaitable[T]],
         undo: Callable[[T], Awaitable[object]] | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         self.error: BaseException | None = None
         self.result: T | None = None
         self.is_over = False
         self.is_taken = False
+        self._goes_on = goes_on
         self._is_given_up = False
         self._calls = part.calls
         self._make = make
@@ -285,7 +289,7 @@ class _Call(Generic[T]):
 
         A result that is there already, or comes all the same, is undone (INV-C3).
         """
-        if self._is_given_up:
+        if self._is_given_up or self._goes_on:
             return
         self._is_given_up = True
         if not self.is_over:
@@ -356,13 +360,16 @@ class LoopThread(Generic[C]):
         self,
         make: Callable[[], Awaitable[T]],
         undo: Callable[[T], Awaitable[object]] | None = None,
+        *,
+        goes_on: bool = False,
     ) -> T:
         """Await on the loop what `make` returns, and return its result.
 
-        What ends the wait in the caller's thread (Ctrl-C) cancels what it waited for. `undo` is
-        awaited with a result that the caller did not get (INV-C3). Raises ClientClosed.
+        What ends the wait in the caller's thread (Ctrl-C) cancels what it waited for, unless it
+        `goes_on`: closing does. `undo` is awaited with a result that the caller did not get
+        (INV-C3). Raises ClientClosed.
         """
-        return self._waited(self._started(), _Call(self._part, make, undo))
+        return self._waited(self._started(), _Call(self._part, make, undo, goes_on=goes_on))
 
     def call_plain(self, call: Callable[[], T]) -> T:
         """Call a function on the loop and return its result."""

@@ -60,18 +60,21 @@ class SyncRecords(Generic[Inner, GapT]):
         self._inner = self._loop.call(entered, undo=lambda inner: inner.__aexit__(None, None, None))
 
     def close(self) -> None:
-        """End it; a cursor keeps what was acknowledged. A second call does nothing."""
+        """End it; a cursor keeps what was acknowledged. Called again, it waits for the end, and raises the same.
+
+        An exception in the caller's thread (Ctrl-C) ends the wait, and not the closing.
+        """
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
         inner = self._inner
-        if inner is None or self._is_closed:
+        if inner is None:
             return
         self._is_closed = True
         self._hand = Hand()
         if self._loop.is_closed is None:
             kind = None if error is None else type(error)
-            self._loop.call(lambda: inner.__aexit__(kind, error, None))
+            self._loop.call(lambda: inner.__aexit__(kind, error, None), goes_on=True)
 
     def __enter__(self) -> Self:
         if self._inner is None:

@@ -105,6 +105,7 @@ class SyncStreamWriter:
         self._wakeup = Wakeup(loop, self._send)
         self._pending_type = PendingRecord
         self._is_closed = False
+        self._is_aborted = False
         # Written on the loop only.
         self._inner: StreamWriter | None = None
         self._sent = (-1, 0)
@@ -379,24 +380,28 @@ class SyncStreamWriter:
     def seal(self) -> DLSN | None:
         """End the stream for good, and the writer. Returns the last record's position."""
         self._is_closed = True
-        return self._call(lambda writer: writer.seal())
+        return self._call(lambda writer: writer.seal(), goes_on=True)
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Flush, end the segment, take no more appends. A second call does nothing. Raises what ended the writer."""
+        """Flush, end the segment, take no more appends. Raises what ended the writer.
+
+        Called again, it waits for the end, and raises the same. An exception in the caller's thread (Ctrl-C) ends the
+        wait, and not the closing.
+        """
         checked_timeout(timeout)
-        if self._is_closed or self._inner is None:
+        is_again, self._is_closed = self._is_closed, True
+        if self._inner is None or self._is_aborted or (is_again and self._loop.is_closed):
             return
-        self._is_closed = True
-        self._call(lambda writer: writer.close(timeout=timeout))
+        self._call(lambda writer: writer.close(timeout=timeout), goes_on=True)
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing."""
-        self._is_closed = True
+        self._is_closed = self._is_aborted = True
         inner = self._inner
         if inner is not None and self._loop.is_closed is None:
             self._loop.call_plain(inner.abort)
 
-    def _call(self, act: Callable[[StreamWriter], Awaitable[T]]) -> T:
+    def _call(self, act: Callable[[StreamWriter], Awaitable[T]], *, goes_on: bool = False) -> T:
         """Run something of the asyncio writer's behind all that was appended here."""
         writer = self._opened()
 
@@ -404,7 +409,7 @@ class SyncStreamWriter:
             self._send()
             return await act(writer)
 
-        return self._loop.call(acted)
+        return self._loop.call(acted, goes_on=goes_on)
 
     def __enter__(self) -> SyncStreamWriter:
         self.open()

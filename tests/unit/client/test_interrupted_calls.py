@@ -211,6 +211,34 @@ def test_entries_of_ledgers_and_listings_come_once(
     assert interrupts.count > 5
 
 
+@pytest.mark.slow
+def test_closing_goes_on_and_a_second_close_waits_for_it(
+    client: fastbk.sync.Client, rng: random.Random
+) -> None:
+    """An interrupted close was an abort, and a second one did nothing: acknowledgements and appends were gone."""
+    stream = client.namespace("shop").create_stream("closed")
+    interrupts = Interrupts(rng, 150)
+    for count in range(10, 101, 10):
+        writer = stream.writer()
+        writer.open()
+        for at in range(count - 10, count):
+            writer.append_nowait(b"%d" % at)
+        with interrupts.one():
+            writer.close()
+        writer.close()
+        cursor = stream.cursor("billing", tail=False, flush_interval=3600)
+        cursor.open()
+        for record in cursor:
+            cursor.ack(record)
+        with interrupts.one():
+            cursor.close()
+        cursor.close()
+        (info,) = stream.cursors()
+        assert info.mark_seq == count
+    assert [int(bytes(one.payload)) for one in stream.reader(tail=False)] == list(range(100))
+    assert interrupts.count > 5
+
+
 def test_what_an_interrupted_call_opened_is_closed(rng: random.Random) -> None:
     """INV-C3: whoever does not get what was opened cannot close it."""
     thread = LoopThread(Inner)
