@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import re
 import struct
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -40,6 +42,9 @@ CACHE_BYTES = 64 * MIB
 FILES_OPEN_MAX = 256
 FAILURES_MAX = 100
 """So many look-ups that fail are reported; behind them the database is not asked any more."""
+OPEN_S = 300.0
+"""How long RocksDB may take to open a database; what a killed bookie left in its log is read then."""
+_TRIAL = "import sys; from fastbk.apache.importer.rocksdb import open_links; open_links(sys.argv[1]).close()"
 _DATABASE_FILE = re.compile(r"CURRENT|IDENTITY|(?:MANIFEST|OPTIONS)-[0-9]{1,20}|[0-9]{1,20}\.(?:sst|ldb|log|blob)")
 """What RocksDB reads; files by which rocksdict would be told otherwise, and those of others, are left out."""
 _PAIR = struct.Struct(">qq")
@@ -159,7 +164,7 @@ def is_there(index: Path) -> bool:
 def _open(path: Path, stack: ExitStack) -> Rdict:
     """Open a database without a write to its folder."""
     try:
-        from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict
+        import rocksdict  # noqa: F401 -- whether it is there
     except ImportError as error:
         raise NoReaderError(
             "the package rocksdict is not installed, which reads RocksDB: pip install 'fastbk[import]'"
@@ -172,6 +177,31 @@ def _open(path: Path, stack: ExitStack) -> Rdict:
             # A link would be followed out of the directory, and a pipe waited for without end.
             os.close(open_found(path / name))
             os.symlink(path.resolve() / name, f"{links}/{name}")
+    _check_opens(links, path)
+    try:
+        database = open_links(links)
+    except Exception as error:
+        raise StorageError(f"{path}: {error}") from error
+    stack.callback(database.close)
+    return database
+
+
+def _check_opens(links: str, path: Path) -> None:
+    """Open it in a process of its own first: RocksDB runs in circles, or may end, at files that somebody changed."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TRIAL, links], check=False, capture_output=True, timeout=OPEN_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StorageError(f"{path}: RocksDB did not open it within {OPEN_S:g} s: it is damaged") from error
+    if done.returncode < 0:
+        raise StorageError(f"{path}: RocksDB ended by signal {-done.returncode} when it opened it: it is damaged")
+
+
+def open_links(links: str) -> Rdict:
+    """Open the database whose files a folder of ours links to. Raises what RocksDB says."""
+    from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict
+
     table = BlockBasedOptions()
     table.set_block_cache(Cache(CACHE_BYTES // 2))
     table.set_cache_index_and_filter_blocks(True)
@@ -181,13 +211,8 @@ def _open(path: Path, stack: ExitStack) -> Rdict:
     options.set_max_open_files(FILES_OPEN_MAX)
     options.set_skip_stats_update_on_db_open(True)
     options.set_db_log_dir(links)
-    try:
-        # False: a killed bookie's last records are in RocksDB's own log, which is read into memory.
-        database = Rdict(links, options=options, access_type=AccessType.read_only(False))
-    except Exception as error:
-        raise StorageError(f"{path}: {error}") from error
-    stack.callback(database.close)
-    return database
+    # False: a killed bookie's last records are in RocksDB's own log, which is read into memory.
+    return Rdict(links, options=options, access_type=AccessType.read_only(False))
 
 
 def _parse(ledger_id: int, raw: bytes) -> Listed | None:

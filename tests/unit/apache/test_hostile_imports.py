@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache.importer import content, import_bookie
+from fastbk.apache.importer import content, import_bookie, rocksdb
 from fastbk.errors import Error, StorageError
 from fastbk.model import cookie as cookies
 from fastbk.model.cookie import Cookie
@@ -20,6 +20,13 @@ from tests.fixtures.apache_disk import entry, record
 from tests.fixtures.apache_imports import Import, closed
 
 MESSAGE_MAX = 2000
+CIRCLING = (
+    "052b284300000156f9b8f81c0001011a6c6576656c64622e4279746577697365436f6d70617261746f72f4030c5a0400052b"
+    "284300000156ffffffffffffff3f6c6576656c64622e4279746577697365436f6d70617261746f72f4030c5a040001020004"
+    "0013fa9e050600010900030a010500000000000002050505c2f58bd8060601000d010107000807556e6b6e6f6c6576656c64"
+    "622e4279746577697365436f6d70617261746f72f4030c5a0400052b2843"
+)
+"""A MANIFEST that a fuzzer found."""
 CASES = int(os.environ.get("FUZZ", "15"))
 
 
@@ -88,6 +95,17 @@ def test_what_rocksdict_would_write_through_a_link_is_not_written(tmp_path: Path
     done = made.run()
     assert outside.read_bytes() == b"mine"
     assert done.counts.index.read and not done.counts.damage
+
+
+def test_a_database_that_rocksdb_opens_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB ran in circles at a changed MANIFEST."""
+    monkeypatch.setattr(rocksdb, "OPEN_S", 5.0)
+    made = bookie_of(tmp_path, "db")
+    manifest = made.folder / "apache/ledgers/current/ledgers/MANIFEST-000010"
+    manifest.write_bytes(bytes.fromhex(CIRCLING))
+    done = import_bookie.survey(made.plan, made.store, lambda _: None)
+    assert "did not open it within 5 s" in str(done.counts.index.not_read)
+    assert done.counts.entries > 0
 
 
 def test_holes_of_any_size_take_no_time(tmp_path: Path) -> None:
