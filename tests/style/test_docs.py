@@ -43,6 +43,42 @@ def test_a_page_from_the_code_is_current(page: str) -> None:
     assert (ROOT / page).read_text() == pages.PAGES[page](), "run ./dev docs"
 
 
+def test_prose_is_at_most_100_columns_wide() -> None:
+    """Tables, code and what has no blank may be wider."""
+    wide = [
+        f"{relative}:{number}: {line[:60]}"
+        for relative, path in walk((".md",))
+        if relative not in pages.PAGES and (text := path.read_text()) != (wrapped := pages.wrapped_page(text))
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > pages.WIDTH and line not in wrapped.splitlines()
+    ]
+    assert wide == [], "run ./dev docs"
+
+
+LONG = "word " * 30
+
+
+@pytest.mark.parametrize(
+    ("text", "wrapped"),
+    [
+        (f"{LONG}\n", f"{'word ' * 19}word\n{'word ' * 9}word\n"),
+        (f"- {LONG}end\n- next\n", f"- {'word ' * 18}word\n  {'word ' * 10}word end\n- next\n"),
+        (f"10. {LONG}\n    end", f"10. {'word ' * 18}word\n    {'word ' * 10}word end"),
+        (f"{'word ' * 19}`a code` is\nkept", f"{'word ' * 18}word\n`a code` is kept"),
+        (f"{'word ' * 19}word - no item", f"{'word ' * 18}word\nword - no item"),
+        (f"{LONG}\\\nmeant", f"{'word ' * 19}word\n{'word ' * 9}word \\\nmeant"),
+    ],
+)
+def test_a_wide_paragraph_is_wrapped(text: str, wrapped: str) -> None:
+    assert pages.wrapped_page(text) == wrapped
+    assert pages.wrapped_page(wrapped) == wrapped
+
+
+@pytest.mark.parametrize("kept", [f"| {LONG} |", f"```\n{LONG}\n```", f"# {LONG}", "x" * 120, "short\nlines\n\n  here"])
+def test_what_is_no_wide_prose_is_not_touched(kept: str) -> None:
+    assert pages.wrapped_page(kept) == kept
+
+
 def headings(page: Path) -> set[str]:
     """Return what `#` of a link can name in a page, as GitHub makes it of headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

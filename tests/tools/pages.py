@@ -1,7 +1,7 @@
 """`./dev docs`: writes the pages that come from code, so that neither can say what the other does not.
 
 docs/settings.md, docs/metric-names.md, docs/commands.md, the table of Apache's keys in docs/configuration.md, and the
-dashboards in monitoring/grafana.
+dashboards in monitoring/grafana. It also wraps the paragraphs of all other pages that are too wide.
 `tests/style/test_docs.py` compares them with what this module returns.
 """
 
@@ -23,7 +23,7 @@ from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
 from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.example import setting_texts, value_text
-from tests.style.tree import ROOT
+from tests.style.tree import ROOT, walk
 from tests.tools.dashboards import DASHBOARDS
 from tests.tools.grafana import json_of
 
@@ -244,6 +244,59 @@ def _wrapped(text: str, width: int = WIDTH) -> str:
     return textwrap.fill(plain, width, break_on_hyphens=False, break_long_words=False)
 
 
+_ITEM = re.compile(r" *(?:[-*+>]|\d+[.)]) +")
+_NO_PROSE = re.compile(r" *(?:\||#|<!--|\[[^\]]+\]:|---)")
+"""Tables, headings, comments, targets of links and rules stay as they are."""
+_BREAKS = ("\\", "  ")
+"""What a line ends with whose end is meant."""
+
+
+def wrapped_page(text: str) -> str:
+    """Return a page whose paragraphs have no line beyond `WIDTH`; those that have none already are not touched."""
+    lines: list[str] = []
+    paragraph: list[str] = []
+    is_code = False
+
+    def end_paragraph() -> None:
+        lines.extend(_wrapped_paragraph(paragraph) if any(len(one) > WIDTH for one in paragraph) else paragraph)
+        paragraph.clear()
+
+    for line in text.split("\n"):
+        is_fence = line.lstrip().startswith("```")
+        if is_fence or is_code or not line.strip() or _NO_PROSE.match(line):
+            end_paragraph()
+            lines.append(line)
+            is_code ^= is_fence
+            continue
+        if _ITEM.match(line) or (paragraph and paragraph[-1].endswith(_BREAKS)):
+            end_paragraph()
+        paragraph.append(line)
+    end_paragraph()
+    return "\n".join(lines)
+
+
+def _wrapped_paragraph(lines: list[str]) -> list[str]:
+    """Return its lines anew. Code between backticks stays in one line.
+
+    No line begins as a list or a heading does.
+    """
+    item = _ITEM.match(lines[0])
+    first = item[0] if item else lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+    rest = " " * (len(lines[1]) - len(lines[1].lstrip()) if len(lines) > 1 else len(first))
+    end = next((one for one in _BREAKS if lines[-1].endswith(one)), "")
+    words = " ".join([lines[0][len(first) :], *lines[1:]]).split()
+    text = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), " ".join(words))
+    text = re.sub(r" (?=(?:[-*+>#|]+|\d+[.)])(?: |$))", "\0", text)
+    filled = textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
+    filled[-1] += end if end.isspace() else ""
+    return [one.replace("\0", " ") for one in filled]
+
+
 if __name__ == "__main__":
-    for page, text in PAGES.items():
-        (ROOT / page).write_text(text())
+    for page, written in PAGES.items():
+        (ROOT / page).write_text(written())
+    for relative, path in walk((".md",)):
+        if relative not in PAGES:
+            path.write_text(wrapped_page(path.read_text()))
