@@ -12,8 +12,9 @@ from dataclasses import replace
 import pytest
 
 from fastbk.cli.bookie.digests import READ_AT_ONCE_MAX, MetadataTypes
-from fastbk.errors import MetadataUnavailable, StorageError
+from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
+from fastbk.meta.records import BadRecord
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
@@ -282,13 +283,13 @@ class Metadata:
         self.damaged: set[LedgerId] = set()
         self.is_away = False
 
-    def read(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+    def read(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | BadRecord | None]:
         self.asked.append(list(ledger_ids))
         if self.is_away:
             raise MetadataUnavailable("away")
-        if self.damaged & set(ledger_ids):
-            raise StorageError("damaged")
-        return self.store.read_ledgers(ledger_ids)
+        read = self.store.read_ledgers(ledger_ids)
+        damaged = [BadRecord(f"ledger {one}", "damaged") if one in self.damaged else None for one in ledger_ids]
+        return [bad or one for bad, one in zip(damaged, read, strict=True)]
 
 
 def test_types_are_read_once_and_memory_is_bounded() -> None:

@@ -162,6 +162,7 @@ def use_metadata(run: Recorder, folder: Path) -> None:
     backup = str(folder / "metadata.backup")
     run("metadata backup", "--to", backup)
     run("metadata check", backup)
+    run("metadata bad-records")
     run("metadata diff", backup, codes=(0, 1))
     run("stream create", "shop/new")
     run("metadata diff", backup, codes=(1,))

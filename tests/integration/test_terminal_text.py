@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import select
 import socket
 import struct
 import subprocess
@@ -43,6 +44,8 @@ PIECES = (
     "\x1bc",
 )
 """A window's title, erase, colours, an old-fashioned one, marks of direction, questions, the clipboard, a reset."""
+QUIET_S = 0.2
+"""A screen that gets nothing for so long is whole: `top` draws one twice a second here."""
 HOSTILE = "".join(PIECES) + "\r"
 COLOURS = re.compile(r"\x1b\[(?:0|31|32|33)m")
 
@@ -103,7 +106,13 @@ class Terminal:
         return bool(part)
 
     def press(self, keys: str, until: str) -> None:
-        """Type, and return once a text was received that comes after that."""
+        """Type, and return once a text was received that comes after that.
+
+        It types when a screen is whole, as people do: before that a key may mean nothing, and one close behind Escape
+        is another key.
+        """
+        while select.select([self._ours], [], [], QUIET_S)[0]:
+            assert self.read(), self.received
         at = len(self.received)
         os.write(self._ours, keys.encode())
         while until.encode() not in self.received[at:]:

@@ -14,6 +14,7 @@ import pytest
 
 from fastbk.cli.stream.output import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.meta.api import BadIdentity
 from fastbk.meta.gateway_messages import decode_request
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.zookeeper_bytes import parse_identity
@@ -35,7 +36,7 @@ DEEP_CHAIN = b"FBKC" + bytes([VERSION]) + zlib.compress(b"\x91" * 50_000 + b"\x9
 @pytest.mark.parametrize(
     ("parse", "raw", "error"),
     [
-        (parse_identity, INSIDE, StorageError),
+        (lambda raw: parse_identity(BookieId("b"), raw), INSIDE, StorageError),
         (lambda raw: get(UsageRecord, raw, "p"), UNKNOWN_FIELD, StorageError),
         (lambda raw: line_of_json(raw, 1), UNKNOWN_FIELD, ConfigError),
         (get_chain, DEEP_CHAIN, StorageError),
@@ -57,10 +58,10 @@ def test_an_identity_in_sqlite_that_makes_no_sense_is_named_so(tmp_path: Path) -
     store = SqliteStore(str(path))
     with sqlite3.connect(path) as db:
         db.execute("INSERT INTO identities VALUES ('b', 0, ?)", (INSIDE.decode(),))
-    with pytest.raises(StorageError, match="identity in sqlite is damaged"):
+    with pytest.raises(StorageError, match="identity of bookie b is damaged"):
         store.read_identity(BookieId("b"))
-    with pytest.raises(StorageError, match="identity in sqlite is damaged"):
-        store.list_identities()
+    (listed,) = store.list_identities()
+    assert isinstance(listed, BadIdentity)
     store.close()
 
 

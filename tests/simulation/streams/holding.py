@@ -193,7 +193,7 @@ class Holding:
         record = self._record(dlsn)
         if rng.random() < 0.5:
             life.acked.add(dlsn)
-            _ = cursor.ack_one(record)  # kept in groups
+            await cursor._ack_one_unkept(record)  # kept in groups
             self._mine[dlsn] = self._given[dlsn]
             return
         life.acked.update(self._world.places.upto(dlsn))
