@@ -60,9 +60,9 @@ class JanitorOptions:
     """How much older than its age a segment has to be before it is ended for its writer. More than clocks differ."""
     thorough_every: int = 10
     """Cursors that expire, and pages that nobody names, are looked for in this share of the streams each pass."""
-    left_check_s: float = 15.0
+    left_check_s: float = 10.0
     """Between two looks for what dead writers left above their LAC, 0.05 to 3,600."""
-    left_after_s: float = 25.0
+    left_after_s: float = 18.0
     """How long a LAC has to stand still below entries, by these looks, until the segment's ledger is closed."""
     streams_at_once: int = 8
     """Worked on together, 1 to 1,000."""
