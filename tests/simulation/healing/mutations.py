@@ -15,6 +15,7 @@ MUTATIONS = (
         "delay_is_ignored",
         "H3: a lost bookie is due at once",
         (_JUDGE, "if left_s <= 0 or found.is_marked", "if True"),
+        seed=1,
     ),
     fault(
         "delay_begins_anew",
@@ -36,6 +37,7 @@ MUTATIONS = (
             "for one in (lost if judged.due else ()) if not lost",
         ),
         (_AUDITOR + "._publish", "due=tuple(sorted(judged.due))", "due=tuple(sorted(lost if judged.due else ()))"),
+        seed=1,
     ),
     fault(
         "lock_is_not_needed",
@@ -54,6 +56,7 @@ MUTATIONS = (
         ("fastbk.meta.record_coordination:RecordVote.is_elected", "and self._is_there()", ""),
         ("fastbk.meta.record_coordination:RecordVote.is_elected", "not self.is_lost and", ""),
         ("fastbk.autorecovery.healer:Healer._is_elected", "and self._vote.is_lost", "and False"),
+        seed=8,
     ),
     fault(
         "leases_of_others_are_forgotten",
@@ -72,16 +75,19 @@ MUTATIONS = (
         "P7: metadata names a bookie that lacks entries which nobody could give",
         (_REPLICATE + "._copied", "if copied.lost_count:", "if False:"),
         (_REPLICATE + "._copied", "if copied.unread:", "if False:"),
+        seed=5,
     ),
     fault(
         "mark_is_dropped_unverified",
         "the mark of a gone bookie goes though a fragment names it still",
         (_MARKED + "._replace", "elif copied.left:", "elif False:"),
         ("fastbk.autorecovery.verification:Verification._list", "if lost:", "if False:"),
+        seed=23,
     ),
     fault(
         "holes_are_not_confirmed",
         "what was found missing twice is not marked",
         ("fastbk.autorecovery.verification:Verification._confirm_one", "if not both:", "if both:"),
+        seed=2,
     ),
 )
