@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
@@ -141,8 +142,12 @@ class TopApp(App[int]):
         self.run_worker(self._read(), exclusive=True)
 
     async def _read(self) -> None:
+        had_terminal = os.isatty(0)
         try:
             async for overview in self._overviews:
+                if had_terminal and not os.isatty(0):
+                    self.exit(return_code=1)  # it was closed: reading keys from it would never wait again
+                    return
                 if not self._is_paused:
                     self.overview = overview
                     self._show()

@@ -293,3 +293,11 @@ def test_the_screen_of_top_shows_strangers_text_escaped(cluster: LocalCluster, h
     assert not [one for one in PIECES if one in text], ascii(text)
     left = SCREEN_CONTROLS.sub("", text)
     assert left.isprintable(), {ascii(one) for one in re.findall(r"[\x00-\x1f\x7f-\x9f].{0,12}", left)}
+
+
+def test_top_ends_when_its_terminal_is_closed(cluster: LocalCluster) -> None:
+    pytest.importorskip("textual")
+    terminal = Terminal(cluster, "top", "--interval", "0.5")
+    terminal.press("", "bookie-1")
+    os.close(terminal._ours)
+    assert terminal._process.wait(30) != 0
