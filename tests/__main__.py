@@ -1,6 +1,6 @@
 """`python -m tests`: the tests by tiers. `./dev test` sets up and calls this.
 
-FAST=1 runs those style, type, unit, property and native tests that are not `slow`, in at most a minute; nothing set
+FAST=1 runs those style, type, unit, property and native tests that are not `slow`; nothing set
 runs all that CI runs; ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run.
 SERVICES=n runs so many tests that start services at once, instead of two. Any other arguments go to pytest, which then
 runs once with just these.
