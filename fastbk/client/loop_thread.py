@@ -647,6 +647,15 @@ def blocking(
     return call
 
 
+def _made_by(
+    act: Callable[[A], Awaitable[T]], made: Callable[[Any, T], R], facade: object
+) -> Callable[[A], Awaitable[R]]:
+    async def act_and_make(inner: A) -> R:
+        return made(facade, await act(inner))
+
+    return act_and_make
+
+
 def blocking_as(
     method: Callable[Concatenate[A, P], Awaitable[T]], made: Callable[[Any, T], R]
 ) -> Callable[Concatenate[Facade[A], P], R]:
@@ -655,10 +664,7 @@ def blocking_as(
 
     @functools.wraps(method)
     def call(self: Facade[A], /, *args: P.args, **options: P.kwargs) -> R:
-        async def act(inner: A) -> R:
-            return made(self, await getattr(inner, name)(*args, **options))
-
-        return self._call(act)
+        return self._call(_made_by(operator.methodcaller(name, *args, **options), made, self))
 
     return call
 
@@ -673,10 +679,7 @@ def blocking_opening(
 
     @functools.wraps(method)
     def call(self: OpeningFacade[A], /, *args: P.args, **options: P.kwargs) -> R:
-        async def act(inner: A) -> R:
-            return made(self, await getattr(inner, name)(*args, **options))
-
-        return self._opening(act, undo)
+        return self._opening(_made_by(operator.methodcaller(name, *args, **options), made, self), undo)
 
     return call
 
