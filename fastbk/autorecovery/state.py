@@ -184,8 +184,8 @@ class WorkerReport:
 class StoredValue(Generic[T]):
     """One record as a value; without the record it is `default`, and where nobody can read it (INV-M17).
 
-    Defaults hurry nothing: no bookie is due by them, no ledger known as whole, no lease granted. The next change writes
-    the record anew.
+    By the defaults no loss is known yet, no ledger as whole, and no lease granted. An operator's hold that nobody can
+    read holds nothing: copies made in vain cost less than copies not made. The next change writes the record anew.
     """
 
     def __init__(self, records: RecordCalls, name: str, default: T) -> None:
@@ -196,15 +196,19 @@ class StoredValue(Generic[T]):
 
     async def read(self) -> T:
         """Return the value."""
-        return (await self._read())[0]
+        found = await self._records.read(self.path)
+        return self._default if found is None else self.parse(found.value)
 
     async def change(self, decide: Callable[[T], T]) -> T:
         """Replace the value by what `decide` makes of it, by compare-and-set; return that."""
         for _ in range(_TRIES_MAX):
-            before, version = await self._read()
+            found = await self._records.read(self.path)
+            stored = None if found is None else self._decoded(found.value)
+            before = self._default if stored is None else stored
             after = decide(before)
-            if after == before and version is not None:
+            if after == stored:
                 return after
+            version = None if found is None else found.version
             with suppress(MetadataConflict):
                 await self._records.change(Change(self.path, msgspec.json.encode(after), version))
                 return after
@@ -221,19 +225,17 @@ class StoredValue(Generic[T]):
                 await self._records.change(Change(self.path, None, found.version))
                 return
 
-    async def _read(self) -> tuple[T, int | None]:
-        found = await self._records.read(self.path)
-        if found is None:
-            return self._default, None
-        return self.parse(found.value), found.version
-
     def parse(self, raw: bytes) -> T:
         """Return what a record's bytes hold."""
+        found = self._decoded(raw)
+        return self._default if found is None else found
+
+    def _decoded(self, raw: bytes) -> T | None:
         try:
             return self._decoder.decode(raw)
         except (ValueError, RecursionError) as error:
             bad_record(self.path, f"{error}; the default holds until it is written anew")
-            return self._default
+            return None
 
 
 class ClusterState:

@@ -189,6 +189,19 @@ async def test_the_record_of_recoveries_is_bounded_and_a_damaged_one_is_written_
             assert unfinished_recoveries(store) == []
 
 
+async def test_what_nobody_can_read_is_written_anew_also_with_what_holds_without_it() -> None:
+    """`resume` has it readable again, though nothing is held either way."""
+    async with cluster() as (client, store):
+        state = ClusterState(client.records)
+        for value in (state.hold, state.maintenance, state.lost_bookies):
+            store.records.change([Change(value.path, b"{")])
+        await state.release()
+        for value in (state.hold, state.maintenance, state.lost_bookies):
+            (found,) = store.records.read([value.path])
+            assert found is not None
+            assert found.value != b"{", value.path
+
+
 def an_open_one() -> LedgerMetadata:
     """Return the metadata of an open ledger."""
     return LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("b1",)),))
