@@ -15,7 +15,6 @@ from fastbk.upgrade.roll import OUTPUT_BYTES_MAX, RollOptions, _Runner
 from fastbk.upgrade.roll_plan import Roll
 from tests.fixtures.wait import wait_until_async
 
-
 RESTART_S = 30.0
 
 
