@@ -18,7 +18,14 @@ from fastbk.errors import (
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns, taken_over
+from tests.unit.client.fake_cluster import (
+    by_id,
+    fake_cluster,
+    numbers,
+    read_all,
+    some_turns,
+    taken_over,
+)
 
 
 def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
