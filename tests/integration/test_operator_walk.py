@@ -1,4 +1,4 @@
-"""An operator's walk on a ZooKeeper: metadata lost and restored, a journal damaged and repaired, a roll.
+"""An operator's walk on three ZooKeeper servers: metadata lost and restored, a journal damaged and repaired, a roll.
 
 Streams and ledgers are the same, byte for byte, after each of these.
 """
@@ -6,7 +6,6 @@ Streams and ledgers are the same, byte for byte, after each of these.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.restart_server import restart_server, restarts_into
 from tests.fixtures.wait import wait_until
-from tests.fixtures.zookeeper import QuorumServer, ZooKeeperPlace
+from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.integration.test_journal_damage import ENTRIES, data_of, fill, flip_one_byte
 from tests.integration.test_metadata_rebuild import SETTINGS, World
 
@@ -30,12 +29,12 @@ WAIT_S = 60.0
 class Walk:
     """One cluster and its operator, who notes how long each step took."""
 
-    def __init__(self, cluster: LocalCluster, server: QuorumServer, folder: Path) -> None:
+    def __init__(self, cluster: LocalCluster, ensemble: ZooKeeperEnsemble, folder: Path) -> None:
         self.cluster = cluster
-        self.server = server
+        self.ensemble = ensemble
         self.folder = folder
-        self.cli = Cli(cluster.metadata_uri)
-        self.world = World(cluster, cluster.metadata_uri)
+        self.cli = Cli(ensemble.uri)
+        self.world = World(cluster, ensemble.uri)
         self.lines = b"".join(b"%d\n" % one for one in range(2000))
         self.streams: dict[str, bytes] = {}
         self.seconds: dict[str, float] = {}
@@ -75,9 +74,7 @@ class Walk:
         ledgers = set(map(int, cli("ledger", "list").split()))
         wait_until(lambda: self.world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
         self.world.kill()
-        self.server.stop()
-        shutil.rmtree(self.server.data / "data")
-        self.server.start()
+        self.ensemble.wipe()
         with self.step("collect and rebuild"):
             cli("metadata", "rebuild", *self.world.collect(self.folder, cli), "--backup", backup)
         # What comes next lies in the journal alone.
@@ -118,7 +115,7 @@ class Walk:
         assert (code, answer["missing"]) == (0, []), said
 
     async def fill(self) -> int:
-        async with fastbk.connect(self.cluster.metadata_uri) as client:
+        async with fastbk.connect(self.ensemble.uri) as client:
             return await fill(client, 3, 3, 2)
 
     async def rolls(self) -> None:
@@ -128,24 +125,17 @@ class Walk:
         assert (code, len(done["restarted"])) == (0, 3), said
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[QuorumServer]:
-    """A server of this test's own, whose data is lost."""
-    made = QuorumServer(tmp_path / "zookeeper")
-    made.start()
-    yield made
-    made.stop()
-
-
-def test_an_operator_walks_from_a_backup_to_a_roll(server: QuorumServer, tmp_path: Path) -> None:
-    uri, data = ZooKeeperPlace(server).uri(), tmp_path / "c"
-    with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=data) as cluster:
-        walk = Walk(cluster, server, tmp_path)
-        walk.loses_all_metadata()
-        walk.has_a_damaged_journal()
-        asyncio.run(walk.rolls())
-        walk.append("shop/orders", b"after the roll\n")
-        walk.compare()
-        code, answer, said = walk.cli.answer("ledger", "audit")
-        assert (code, answer["is_whole"]) == (0, True), said
-        print("seconds:", walk.seconds)
+@pytest.mark.timeout(300)
+def test_an_operator_walks_from_a_backup_to_a_roll(tmp_path: Path) -> None:
+    with ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble:
+        uri, data = ensemble.uri, tmp_path / "c"
+        with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=data) as cluster:
+            walk = Walk(cluster, ensemble, tmp_path)
+            walk.loses_all_metadata()
+            walk.has_a_damaged_journal()
+            asyncio.run(walk.rolls())
+            walk.append("shop/orders", b"after the roll\n")
+            walk.compare()
+            code, answer, said = walk.cli.answer("ledger", "audit")
+            assert (code, answer["is_whole"]) == (0, True), said
+            print("seconds:", walk.seconds)
