@@ -463,7 +463,8 @@ def _attack(plan: Plan, cluster: LocalCluster, target: Target) -> None:
                 assert [bytes(one.data) for one in client.open_ledger(writer.ledger_id).read(0, 0)] == [b"honest"]
             report.counts["honest"] += 1
         except (Error, OSError) as error:
-            report.lose([f"an honest client is not served: {error!r}"], f"input {report.cases}")
+            why = getattr(error, "replicas", {})
+            report.lose([f"an honest client is not served: {error!r} {why}"], f"input {report.cases}")
         report.counts["slowest_ms"] = max(report.counts["slowest_ms"], int((time.monotonic() - began_s) * 1e3))
         bookie.refresh()
         if (bookie.pids, bookie.boots) != before or not all(map(is_alive, bookie.pids.values())):
