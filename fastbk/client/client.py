@@ -47,7 +47,7 @@ from fastbk.errors import (
     StorageError,
 )
 from fastbk.meta import MetadataStore
-from fastbk.meta.api import BookieRegistration, LedgerIdPages, VersionedLedger
+from fastbk.meta.api import LEDGERS_AT_ONCE, BookieRegistration, LedgerIdPages, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
@@ -423,10 +423,12 @@ class Client:
         """
         after = -1
         while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
-            found = await self._store.call(lambda store: store.read_ledgers(page))
-            for ledger_id, read in zip(page, found, strict=True):
-                if isinstance(read, VersionedLedger):
-                    yield LedgerInfo(ledger_id, read.metadata, read.version)
+            for at in range(0, len(page), LEDGERS_AT_ONCE):
+                some = page[at : at + LEDGERS_AT_ONCE]
+                found = await self._store.call(lambda store: store.read_ledgers(some))  # noqa: B023 -- at once
+                for ledger_id, read in zip(some, found, strict=True):
+                    if isinstance(read, VersionedLedger):
+                        yield LedgerInfo(ledger_id, read.metadata, read.version)
             after = page[-1]
 
     async def ledger_info(self, ledger_id: LedgerId) -> LedgerInfo:

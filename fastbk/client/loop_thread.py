@@ -385,7 +385,8 @@ class LoopThread(Generic[C]):
         try:
             self._schedule(shared, call.begin)
             while not call.wait(_LOOK_S):
-                if shared.has_ended:
+                # The call that ends the thread may have ended since, and with it the thread.
+                if shared.has_ended and not call.is_over:
                     raise ClientClosed(self.is_closed or _CLOSED)
             if call.error is None:
                 call.is_taken = True  # with no call between this and the caller's frame: INV-C3

@@ -138,7 +138,7 @@ def put_state(state: CursorState) -> bytes:
 
 def get_state(raw: bytes | memoryview) -> CursorState:
     """Return what `put_state` wrote. Raises StorageError."""
-    return _get(_STATE_MARK, _states, raw)
+    return _checked(_get(_STATE_MARK, _states, raw))
 
 
 def put_record(record: CursorRecord) -> bytes:
@@ -148,7 +148,17 @@ def put_record(record: CursorRecord) -> bytes:
 
 def get_record(raw: bytes | memoryview) -> CursorRecord:
     """Return what `put_record` wrote. Raises StorageError."""
-    return _get(_RECORD_MARK, _records, raw)
+    record = _get(_RECORD_MARK, _records, raw)
+    _checked(record.state)
+    return record
+
+
+def _checked(state: CursorState) -> CursorState:
+    """Return a state if its map is one that `check_data` takes, as a whole (INV-S14)."""
+    size = sum(len(key) + (len(one) if isinstance(one, str) else 1) for key, one in state.data.items())
+    if size > DATA_BYTES_MAX:
+        raise StorageError(f"a cursor's map has {size} characters, and at most {DATA_BYTES_MAX}")
+    return state
 
 
 def _put(mark: bytes, value: object) -> bytes:

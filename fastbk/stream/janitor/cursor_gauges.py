@@ -17,6 +17,8 @@ from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of
 from fastbk.stream.janitor.all_streams import StreamSnapshot
 
+BY_CHARACTERS_MAX = 200
+"""Of who moves a cursor, as its map says it."""
 ASK_S = 2.0
 """How long bookies may take to tell how far the cursors of one stream are behind."""
 
@@ -111,4 +113,4 @@ class CursorGauges:
 
 def _gauge(path: str, info: CursorInfo, backlog: Backlog | None, now_us: int) -> CursorGauge:
     moved_s = max(0.0, (now_us - info.moved_at_us) / 1e6)
-    return CursorGauge(path, info.name, str(info.data.get("by", "")), backlog, moved_s)
+    return CursorGauge(path, info.name, str(info.data.get("by", ""))[:BY_CHARACTERS_MAX], backlog, moved_s)
