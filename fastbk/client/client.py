@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Protocol, Self, TypeVar, Unpack
+from typing import Literal, Protocol, Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.coalescer import Coalescer, SharedEnd
@@ -56,7 +56,7 @@ from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, ReadEntry, Replaced
@@ -177,6 +177,7 @@ class Client:
         deferred_sync: bool = False,
         placement: PlacementConfig | None = None,
         allow_missing_bookies: bool = False,
+        publish: Literal["immediate", "piggyback"] = "piggyback",
     ) -> LedgerWriter:
         """Create a ledger and return its writer. `ack_quorum` None: the majority of `write_quorum`.
 
@@ -189,11 +190,17 @@ class Client:
         at most to `write_quorum`. Below that it names bookies that are read-only or away: their copies are owed, and
         marked.
 
+        `publish`: when readers see the last entries. "piggyback": with the next entry, or when the writer has been idle
+        for `explicit_lac_interval`, unless the application keeps the event loop for itself. "immediate": always, since
+        the LAC leaves before the application learns of the last acknowledgement (INV-C5); a lone append then takes the
+        client three sends more.
+
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
         if ledger_id is not None:
             check_ledger_id(ledger_id)
+        check_type("publish", publish, Literal["immediate", "piggyback"])
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = custom_of(metadata, wish, self.config.namespace)
@@ -228,7 +235,7 @@ class Client:
         io = await self._io(requests, value, wish)
         machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
-        writer.publish_at_once(is_wanted=STREAM_KEY not in value.custom)
+        writer.publish_at_once(is_wanted=publish == "immediate")
         self._writers.add(writer)
         return writer
 

@@ -392,8 +392,8 @@ class LedgerWriter:
     async def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it.
 
-        Without this they learn it from the next entry, or before the application learns of the acknowledgement
-        (INV-C5). With `explicit_lac_interval=0` the last entry waits for this, or for the end of the writer.
+        Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle, or
+        at once with `publish="immediate"`.
         """
         self._check_open()
         return await self._pipe.lac_sender.send()
@@ -401,9 +401,9 @@ class LedgerWriter:
     def publish_at_once(self, *, is_wanted: bool) -> None:
         """Have the LAC leave before whoever waits for the last acknowledgement runs (INV-C5), or leave it to the timer.
 
-        Streams' writers send theirs themselves; the loop of `fastbk.sync` is no application's, and is always free.
+        The loop of `fastbk.sync` is no application's, and is always free: there the timer is enough.
         """
-        self._pipe.publishes_at_once = is_wanted and self._config.explicit_lac_interval > 0
+        self._pipe.publishes_at_once = is_wanted
 
     def send_lac(self) -> None:
         """Send bookies the LAC before this returns, with an entry that waits to be sent, or by itself.

@@ -161,7 +161,7 @@ def test_readers_of_a_ledger_see_at_once_what_was_acknowledged(
         f"""
         async def main():
             async with fastbk.connect(uri) as client:
-                writer = await client.create_ledger()
+                writer = await client.create_ledger(publish="immediate")
                 for _ in range(3):
                     await writer.append(b"x")
                 print(writer.ledger_id, flush=True)

@@ -13,9 +13,8 @@ import pytest
 from fastbk.client import ledger_reader
 from fastbk.client.connection import Connection
 from fastbk.client.explicit_lac_sender import UNANSWERED_MAX
-from fastbk.errors import ClientClosed, NotEnoughBookies
+from fastbk.errors import ClientClosed, ConfigError, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ledger import STREAM_KEY
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster, some_turns
@@ -107,8 +106,8 @@ async def test_the_lac_leaves_before_the_last_acknowledgement_is_told(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-C5: the application may keep the loop for itself from then on."""
-    async with fake_cluster(explicit_lac_interval=60.0) as (client, fakes, _):
-        writer = await client.create_ledger()
+    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
+        writer = await client.create_ledger(publish="immediate")
         await asyncio.gather(*(writer.append(b"x") for _ in range(count)))
         wire = Wire(monkeypatch)
         writer.send_lac()
@@ -119,17 +118,15 @@ async def test_the_lac_leaves_before_the_last_acknowledgement_is_told(
         assert await reader.last_add_confirmed() == count - 1
 
 
-@pytest.mark.parametrize("custom", [{}, {STREAM_KEY: b"ab"}])
-async def test_without_an_interval_and_in_streams_an_acknowledgement_sends_no_lac(
-    custom: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream's writer sends it itself, as its `publish` says."""
-    async with fake_cluster(explicit_lac_interval=60.0 if custom else 0.0) as (client, _, _):
-        writer = await client.create_ledger(metadata=custom)
+async def test_by_default_a_lone_append_sends_no_lac_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster(explicit_lac_interval=60.0) as (client, _, _):
+        writer = await client.create_ledger()
         await writer.append(b"x")
         wire = Wire(monkeypatch)
         writer.send_lac()
         assert wire.writes == 3
+        with pytest.raises(ConfigError, match="publish='soon': must be 'immediate' or 'piggyback'"):
+            await client.create_ledger(publish="soon")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("end", ["abandoned", "failed", "client closed"])
