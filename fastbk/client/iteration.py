@@ -7,7 +7,7 @@ is nothing more, and would pass over all that it did not yield.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import ParamSpec, TypeVar
 
 from fastbk.errors import ClientClosed, Error
@@ -76,6 +76,26 @@ def raised_again(
         return Generated(make(*args, **options))
 
     return begun
+
+
+class Elements(_Handed[T]):
+    """What the items of an asynchronous generator hold, one by one. An error of the generator is its own."""
+
+    def __init__(self, source: AsyncGenerator[Iterable[T], None]) -> None:
+        """`source` raises its error again."""
+        self._source = source
+        self._left: Iterator[T] = iter(())
+
+    async def __anext__(self) -> T:
+        while True:
+            for one in self._left:
+                return one
+            self._left = iter(await self._source.__anext__())
+
+    async def aclose(self) -> None:
+        """End it."""
+        self._left = iter(())
+        await self._source.aclose()
 
 
 class Repeated(_Handed[T]):
