@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.client.sync_pending import Notices, Wakeup
@@ -33,6 +33,10 @@ from fastbk.stream.writer.stream_writer import Data, StreamWriter, owned_batch, 
 _log = LibraryLog("fastbk.stream")
 
 T = TypeVar("T")
+_Sending: TypeAlias = tuple[
+    int, Callable[[int], int], Callable[[int], Callable[[StreamWriter], asyncio.Future[DLSN]]]
+]
+"""Bytes that a call appends; what returns its last transaction id, of the one before; and of that what sends it."""
 _RESULT_TIMEOUT_S = 30.0
 _LOOK_S = 1.0
 """How often a caller that waits checks whether the client was closed."""
@@ -82,14 +86,6 @@ class _Taken(NamedTuple):
     send: Callable[[StreamWriter], asyncio.Future[DLSN]]
     last_txid: int
     given_bytes: int
-
-
-class _Sending(NamedTuple):
-    """What one call appends. `numbered(last)` returns its last transaction id, `made` of that what sends it."""
-
-    size_bytes: int
-    numbered: Callable[[int], int]
-    made: Callable[[int], Callable[[StreamWriter], asyncio.Future[DLSN]]]
 
 
 class SyncStreamWriter:
@@ -209,9 +205,7 @@ class SyncStreamWriter:
         def sending(number: int) -> Callable[[StreamWriter], asyncio.Future[DLSN]]:
             return lambda writer: writer._admit(data, owned_key, raw, number)
 
-        return _Sending(
-            record_bytes(data, owned_key, raw), lambda last: next_txid(txid, last), sending
-        )
+        return record_bytes(data, owned_key, raw), lambda last: next_txid(txid, last), sending
 
     def append_nowait(
         self,
@@ -282,7 +276,7 @@ class SyncStreamWriter:
             return lambda writer: writer._admit_batch(datas, numbers, owned_keys, raw)
 
         numbers: list[int] = []
-        return _Sending(size, numbered, sending)
+        return size, numbered, sending
 
     def append_many(
         self,
@@ -309,7 +303,8 @@ class SyncStreamWriter:
 
     def _put(self, sending: _Sending, limit_s: float) -> PendingRecord:
         """Wait for room, and put what is appended into the queue. Raises BufferFull, what ended the writer."""
-        options, pending, size = self._options, self._pending_type(self), sending.size_bytes
+        options, pending = self._options, self._pending_type(self)
+        size, numbered, made = sending
         end_s = time.monotonic() + limit_s
         while True:
             self._check_taking()  # also: in a forked child the lock may be held for ever
@@ -320,8 +315,8 @@ class SyncStreamWriter:
                     check_size(
                         size, unacked_bytes, options.entry_bytes_max, options.unacked_bytes_max
                     )
-                    number = sending.numbered(last_txid)
-                    self._queue.append(_Taken(pending, sending.made(number), number, given_bytes + size))
+                    number = numbered(last_txid)
+                    self._queue.append(_Taken(pending, made(number), number, given_bytes + size))
                     self._wakeup.wake()
                     return pending
             self._wait_for_room(end_s, limit_s)
