@@ -15,7 +15,7 @@ from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.flusher import CursorFlusher, Kept
-from fastbk.stream.cursor.opening import CursorRequest, clamped_start, take_over
+from fastbk.stream.cursor.opening import CursorRequest, checked_expiry, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
@@ -71,14 +71,12 @@ class Cursor(Generic[GapT]):
         if not 0.001 <= flush_interval <= 3600:
             raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
         checked_integer("flush_acks", flush_acks, 1, ID_MAX)
-        if expire_after is not None and not 1 <= expire_after <= 1e9:
-            raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
         if on_gap not in ("raise", "yield"):
             raise ConfigError('on_gap must be "raise" or "yield"')
         path_of("0", name)
         self.name = name
         self._given = context
-        self._wish = CursorRequest(start, on_gap == "raise", hold, expire_after or 0.0)
+        self._wish = CursorRequest(start, on_gap == "raise", hold, checked_expiry(expire_after))
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._tail = tail
@@ -238,7 +236,7 @@ class Cursor(Generic[GapT]):
         """
         parts = self._alive()
         seq, dlsn = self._place(parts, up_to)
-        if parts.acks.ack(seq, dlsn, data):
+        if not self._is_stale(parts, seq) and parts.acks.ack(seq, dlsn, data):
             parts.flusher.touch()
             self._room.set()
         return Kept(parts.flusher, parts.acks.changes)
@@ -268,7 +266,7 @@ class Cursor(Generic[GapT]):
             parts.flusher.check()
 
     def _take_one(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
-        if parts.acks.ack_one(seq, dlsn):
+        if not self._is_stale(parts, seq) and parts.acks.ack_one(seq, dlsn):
             parts.flusher.touch()
             self._room.set()
 
@@ -278,6 +276,12 @@ class Cursor(Generic[GapT]):
         seq, dlsn = self._place(parts, done)
         await self._until_room(parts, seq)
         self._take_one(parts, seq, dlsn)
+
+    def _is_stale(self, parts: _Parts, seq: int) -> bool:
+        """Whether this record was handed out before a `reset`, and not again since."""
+        chunk = self._chunk
+        is_ahead = chunk is not None and seq >= chunk.first_seq + self._handed_out
+        return parts.delivery.is_stale(seq, is_ahead=is_ahead)
 
     @staticmethod
     def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
@@ -301,7 +305,8 @@ class Cursor(Generic[GapT]):
     async def reset(self, where: Start, *, seq: int | None = None) -> None:
         """Begin anew elsewhere, also backwards, but not before what the stream still has; kept when this returns.
 
-        Everything behind it is not done, and is delivered (again). Await your own work on records before. `seq`: the
+        Everything behind it is not done, and is delivered (again). An acknowledgement of a record that was handed out
+        before, and not again since, changes nothing: what works on such records need not be waited for. `seq`: the
         number of the record at that position, from whoever knows it: what lists cursors then tells their backlog.
         """
         parts = self._alive()

@@ -209,6 +209,10 @@ class CursorStore:
     """As it was last written."""
     _version: int
 
+    def info(self, name: str) -> CursorInfo:
+        """Return what the record says."""
+        return info_of(name, self.record, self._version)
+
     async def write(self, record: CursorRecord) -> None:
         """Replace the record (INV-S10: of this holder only).
 

@@ -128,6 +128,7 @@ class ReadAhead:
         self._was_asked = False
         self._lost_first: DLSN | None = None
         self._early: dict[int, asyncio.Task[LedgerReader]] = {}
+        self._begin: DLSN | None = position
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     # --- for the reader -----------------------------------------------------------------------------------------
@@ -206,6 +207,7 @@ class ReadAhead:
         elif what is Next.TRIMMED:
             self.is_trimmed = True
         elif what is Next.WAIT:
+            self._check_begin(DLSN(chain.next_number, 0, 0))
             self._is_waiting = True
             self._told.set()
             await self._follower.other_than(chain)
@@ -306,6 +308,7 @@ class ReadAhead:
                 with contextlib.suppress(NotEnoughBookies):
                     await ledger.last_add_confirmed()
                 self._was_asked = True
+                self._check_begin(DLSN(row.number, ledger.last_known + 1, 0))
             self._tailing = ledger
             self._told.set()
             batches = ledger.tail_batches(plan.entry)
@@ -369,6 +372,20 @@ class ReadAhead:
         self._put(Entries(row.number, first, count, runs, plan.base_seq, row.base_txid, size_bytes))
         self._open_early(row)
         return index_records
+
+    def _check_begin(self, end: DLSN) -> None:
+        """Log, once, that the place where this began lies behind the end, where it waits in silence: a position of
+        another stream, or of this one before it was restored.
+        """
+        begin, self._begin = self._begin, None
+        if begin is not None and begin > end:
+            _log.warning(
+                "stream.reader_beyond_end",
+                stream=self._context.name,
+                position=str(begin),
+                end=str(end),
+                reason="nothing is handed out before the stream has grown to there: is it a position of this stream?",
+            )
 
     def _head(self, row: Segment, entry_id: int, data: bytes | memoryview) -> Head:
         return head_of(Entry(row.ledger_id, entry_id, memoryview(data)))
