@@ -22,8 +22,9 @@ from fastbk.stream.cursor.store import path_of
 from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import CursorStats, Lag
 
 Done: TypeAlias = Record | Chunk | DLSN
 
@@ -106,6 +107,7 @@ class Cursor(Generic[GapT]):
             prefetch_bytes=self._prefetch_bytes,
             on_gap="yield",
         )
+        reader.consumer = self
         await reader.__aenter__()
         keeper = StateStorage(context, self.name, store, acks)
         flusher = CursorFlusher(
@@ -339,6 +341,23 @@ class Cursor(Generic[GapT]):
             return parts.reader._lag_from(parts.acks.not_done)
         not_done = parts.acks.not_done(ahead.first_seq, parts.reader._end_seq)
         return parts.reader._lag_of(sum(high - low for low, high in not_done), ahead.first.time_us)
+
+    def stats(self) -> CursorStats:
+        """Return this cursor's figures now; no I/O."""
+        parts = self._opened()
+        return CursorStats(
+            reader=parts.reader.stats(),
+            mark_seq=parts.acks.mark_seq,
+            ranges=len(parts.acks.ranges),
+            changes_unstored=parts.flusher.unkept,
+            gap_records=parts.acks.gap_records,
+        )
+
+    @property
+    def records_at_hand(self) -> int:
+        """Records that were read for it, and that it has not handed out; those that are done are among them."""
+        parts, chunk = self._opened(), self._chunk
+        return parts.delivery.held_records + (0 if chunk is None else len(chunk) - self._handed_out)
 
     def _at_hand(self) -> Chunk | None:
         """Return what was read and not handed out yet, its beginning; None if nothing is."""

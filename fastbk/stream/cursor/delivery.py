@@ -93,6 +93,11 @@ class CursorDelivery:
         """What was read and not handed out yet, the first of it; None if nothing is."""
         return self._parts[0] if self._parts else None
 
+    @property
+    def held_records(self) -> int:
+        """How many records were read and not handed out yet."""
+        return sum(map(len, list(self._parts)))
+
     def _part(self, max_records: int) -> Chunk | None:
         while self._parts:
             chunk = self._parts.popleft()

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from fastbk.client.entries import Batch, Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import LedgerReader, ReadFigures
 from fastbk.errors import (
     DigestMismatch,
     Error,
@@ -106,10 +106,12 @@ class ReadAhead:
         size_bytes_max: int,
         told: asyncio.Event,
         end: DLSN | None = None,
+        figures: ReadFigures | None = None,
     ) -> None:
         """`told` is set whenever there is something new. `size_bytes_max`: of what is in the queue, but one batch.
 
         `end`: nothing at or behind it is needed; what was read together with what is before it comes all the same.
+        `figures`: where it is counted what was read.
         """
         self.error: Error | None = None
         self.is_over = False
@@ -129,6 +131,7 @@ class ReadAhead:
         self._lost_first: DLSN | None = None
         self._early: dict[int, asyncio.Task[LedgerReader]] = {}
         self._begin: DLSN | None = position
+        self._figures = figures or ReadFigures()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     # --- for the reader -----------------------------------------------------------------------------------------
@@ -248,6 +251,7 @@ class ReadAhead:
                 self._note_lost(error)
                 plan.lost_all(row)
             return
+        ledger.figures = self._figures
         try:
             self._open_early(row)
             await self._read_ledger(row, ledger)

@@ -29,6 +29,7 @@ from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import ContextLike, SharedEnd, StreamContext, context_of
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
+from fastbk.stream.stats import StreamWriterStats
 from fastbk.stream.writer.backpressure import Backpressure
 from fastbk.stream.writer.engine import AppendEngine, end_segments, ended_too_late
 from fastbk.stream.writer.options import WriterOptions
@@ -78,6 +79,10 @@ class StreamWriter:
     def failure(self) -> Error | None:
         """What ended the writer; None while it goes on."""
         return self._opened().failure
+
+    def stats(self) -> StreamWriterStats:
+        """Return this writer's figures now."""
+        return self._opened().stats(self._backpressure.waiting)
 
     def __repr__(self) -> str:
         engine = self._engine

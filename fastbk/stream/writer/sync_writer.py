@@ -22,11 +22,13 @@ from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.client.sync_pending import Notices, Wakeup
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
+from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike
+from fastbk.stream.stats import StreamWriterStats
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.queue import check_size, next_txid, record_bytes, with_txids
 from fastbk.stream.writer.stream_writer import Data, StreamWriter, owned_batch, owned_record
@@ -145,6 +147,16 @@ class SyncStreamWriter:
         self._opened()
         return self._last()[1] - self._settled_bytes
 
+    def stats(self) -> StreamWriterStats:
+        """Return this writer's figures now, what is on its way to the loop included."""
+        writer = self._opened()
+
+        def told() -> StreamWriterStats:
+            self._send()
+            return writer.stats()
+
+        return self._loop.call_plain(told)
+
     def _last(self) -> tuple[int, int]:
         """Return the last append's transaction id, and the bytes of all up to it."""
         try:
@@ -159,7 +171,7 @@ class SyncStreamWriter:
         async def opened() -> StreamWriter:
             writer = self._make()
             await writer.open()
-            if writer._context.client.config.tracing is not None:
+            if tracer_of(writer._context.client.config.tracing) is not None:
                 self._pending_type = TracedPendingRecord
             self._sent = (writer.last_txid, 0)
             return writer

@@ -153,6 +153,7 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "admit",
         "room",
         "end",
+        "measure",
         "found_batches",
         "tailed_batches",
     }
