@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import Protocol, Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.coalescer import Coalescer
+from fastbk.client.coalescer import Coalescer, SharedEnd
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.connection import Answer
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.entries import LedgerInfo
+from fastbk.client.iteration import raised_again
 from fastbk.client.ledger_options import (
     QuorumWarnings,
     check_open,
@@ -117,6 +118,7 @@ class Client:
         self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
+        self._end = SharedEnd()
         self._refreshing = Coalescer(self._tell_writers)
         self.repairs = CopyRepairs(self)
         _open_clients.add(self)
@@ -227,6 +229,7 @@ class Client:
         io = await self._io(requests, value, wish)
         machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
+        writer.publish_at_once(is_wanted=STREAM_KEY not in value.custom)
         self._writers.add(writer)
         meter = meter_of(self.config.tracing)
         if meter is not None and STREAM_KEY not in value.custom:
@@ -417,6 +420,7 @@ class Client:
             return False
         return True
 
+    @raised_again
     async def list_ledger_ids(self) -> AsyncGenerator[list[LedgerId], None]:
         """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
         pages = LedgerIdPages()
@@ -424,6 +428,7 @@ class Client:
             if page := await self._store.call(pages.read):
                 yield page
 
+    @raised_again
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not.
 
@@ -446,6 +451,7 @@ class Client:
         """Return whether the ledger is closed, by what its metadata says now. NoSuchLedger."""
         return (await self._store.read_ledger(ledger_id)).metadata.is_closed
 
+    @raised_again
     async def watch_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[LedgerInfo, None]:
         """Yield a ledger's metadata now, and again after changes, of which several may be told as one.
 
@@ -531,8 +537,14 @@ class Client:
         return lost
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """End writers that are left (their ledgers stay open), send what was written, close. Again: does nothing."""
+        """End writers that are left (their ledgers stay open), send what was written, close.
+
+        Cancelled, it goes on. Called again, it waits for the first call's end; the first one's timeout holds.
+        """
         limit_s = checked_timeout(timeout, self.config.close_timeout)
+        await self._end.reach(lambda: self._close(limit_s))
+
+    async def _close(self, limit_s: float) -> None:
         await self.repairs.close()
         if self._store.closed is not None:
             return

@@ -66,7 +66,11 @@ class ClientConfig:
     prefetch_batches: int = 4
     """Answers that an iterating reader may have ready."""
     explicit_lac_interval: float = 0.02
-    """A writer that falls idle tells bookies its LAC after this, so that readers see the last entries. 0 = never."""
+    """A writer that falls idle tells bookies its LAC, so that readers see the last entries. 0 = never.
+
+    In asyncio a ledger's writer does so at once (INV-C5), `fastbk.sync` and streams with `publish="piggyback"` after
+    this.
+    """
     laggard_wait: float = 1.0
     """How long `close` waits for reachable bookies beyond the ack quorum."""
     backoff_min: float = 0.02

@@ -12,6 +12,7 @@ from functools import partial
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
+from fastbk.client.iteration import raised_again
 from fastbk.client.ledger_follower import LedgerFollower
 from fastbk.client.ledger_options import pacing_of, read_options
 from fastbk.client.read_order import ReadOrder
@@ -66,7 +67,8 @@ class ReadFigures:
 class LedgerReader:
     """Reads one ledger; made by `Client.open_ledger`. Safe to share between tasks of one loop.
 
-    Cancelling a call, or leaving an `async for`, withdraws it: a late answer is dropped by its request id.
+    Cancelling a call, or leaving an `async for`, withdraws it: a late answer is dropped by its request id. An iterator
+    that has raised an error, or was cancelled, raises again: read from the last entry that it gave.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class LedgerReader:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
+    @raised_again
     async def read(
         self, first: EntryId = 0, last: EntryId | None = None
     ) -> AsyncGenerator[Entry, None]:
@@ -156,6 +159,7 @@ class LedgerReader:
                 for one in batch:
                     yield one
 
+    @raised_again
     async def read_batches(
         self, first: EntryId = 0, last: EntryId | None = None
     ) -> AsyncGenerator[Batch, None]:
@@ -262,6 +266,7 @@ class LedgerReader:
 
     # --- tailing -----------------------------------------------------------------------------------------------
 
+    @raised_again
     async def tail(self, first: EntryId = 0) -> AsyncGenerator[Entry, None]:
         """Yield entries from `first` on as they are acknowledged, for ever; ends after the last one of a closed ledger.
 
@@ -273,6 +278,7 @@ class LedgerReader:
                 for one in batch:
                     yield one
 
+    @raised_again
     async def tail_batches(self, first: EntryId = 0) -> AsyncGenerator[Batch, None]:
         """Like `tail`, a Batch of consecutive entries at a time: whatever was acknowledged since the last one."""
         async with contextlib.aclosing(self.tailed_batches(first)) as parts:

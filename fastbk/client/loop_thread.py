@@ -143,6 +143,9 @@ class _Part(Generic[C]):
         self.is_ended = False
         self.lost: list[str] = []
         """What its writers took and could not store when it ended, for people."""
+        self.has_ended = threading.Event()
+        self.failure: BaseException | None = None
+        """What kept it from ending as it should."""
         self._connect = connect
         self._client: C | None = None
 
@@ -152,9 +155,17 @@ class _Part(Generic[C]):
             self._client = self._connect()
         return self._client
 
-    async def end(self, timeout_s: float, settle_s: float) -> None:
+    def begin_end(self, timeout_s: float, settle_s: float, then: Callable[[], None] = lambda: None) -> None:
+        """Begin to end, unless that was begun; call `then` behind it. On the loop."""
+        if not self.is_ended:
+            self.is_ended = True
+            _endings.add(task := asyncio.get_running_loop().create_task(self._end(timeout_s, settle_s)))
+            task.add_done_callback(_endings.discard)
+            task.add_done_callback(lambda _: then())
+
+    async def _end(self, timeout_s: float, settle_s: float) -> None:
         """End the calls under way, wait for what was appended, close the client, and end what is left."""
-        shared, self.is_ended = self.shared, True
+        shared = self.shared
         assert shared is not None
         me = asyncio.current_task()
         try:
@@ -163,9 +174,12 @@ class _Part(Generic[C]):
                 # Callers may not have waited for their last appends.
                 self.lost = await self._client.settle(settle_s)
                 await self._client.close(timeout=timeout_s)
+        except Exception as error:  # noqa: BLE001 -- raised by each `close`
+            self.failure = error
         finally:
             await _cancel({task for task in self.tasks if not task.done()} - {me}, timeout_s)
             self.shared = None
+            self.has_ended.set()
             _leave(self, shared)
 
 
@@ -199,13 +213,7 @@ def _let_go(part: _Part[Any], timeout_s: float) -> None:
     if shared is None or part.is_ended or shared.has_ended:
         return
 
-    def begin() -> None:
-        if not part.is_ended:
-            part.is_ended = True
-            _endings.add(task := shared.loop.create_task(part.end(timeout_s, timeout_s)))
-            task.add_done_callback(_endings.discard)
-            task.add_done_callback(lambda _: _say_lost(part))
-
+    begin = functools.partial(part.begin_end, timeout_s, timeout_s, lambda: _say_lost(part))
     shared.loop.call_soon_threadsafe(begin, context=part.context)
 
 
@@ -409,18 +417,26 @@ class LoopThread(Generic[C]):
     def close(self, timeout_s: float, settle_s: float = SETTLE_S) -> None:
         """End what is under way and close the client; the last one ends the thread.
 
-        `settle_s`: how long to wait for appends that nobody has waited for.
+        `settle_s`: how long to wait for appends that nobody has waited for. An exception in the caller's thread ends
+        the wait, and not the closing. Called again, it waits for that, and raises the same.
         """
         with self._lock:
-            if self.is_closed is not None:
-                return
-            self.is_closed = _CLOSED
-            shared = self._shared
+            if self.is_closed is None:
+                self.is_closed = _CLOSED
+            shared, part = self._shared, self._part
         if shared is None:
             return
-        self._waited(shared, _Call(self._part, lambda: self._part.end(timeout_s, min(settle_s, timeout_s))))
+        if shared.ident == threading.get_ident():
+            raise RuntimeError("a call without `await` on the thread that would have to run it")
+        if not part.has_ended.is_set():
+            with suppress(ClientClosed):  # the loop has ended, and all with it
+                self._schedule(shared, lambda: part.begin_end(timeout_s, min(settle_s, timeout_s)))
+        while not part.has_ended.wait(_LOOK_S) and not shared.has_ended:
+            pass
         if shared is not _shared:
             shared.thread.join(timeout_s)
+        if part.failure is not None:
+            raise part.failure
 
     def mark_forked(self) -> None:
         """Refuse everything: a forked child has neither the thread nor its sockets."""

@@ -101,7 +101,7 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
 
 def _append(uri: str, name: str, payload: bytes) -> None:
     with fastbk.sync.connect(uri) as client, client.namespace("resumed").stream(name).writer() as writer:
-        writer.append(payload).result()
+        writer.append(payload)
 
 
 def test_resume_is_refused_where_others_have_appended(cli: Cli, cluster: LocalCluster) -> None:

@@ -259,7 +259,7 @@ def deletes_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Ask gc on every bookie and a janitor to delete what metadata does not list: both refuse."""
     for bookie in world.cluster.bookies:
         capsys.readouterr()
-        world.cli("bookie", "gc", "run", "--bookie", bookie.name)
+        world.cli("bookie", "gc", "run", bookie.name)
         said = "".join(capsys.readouterr())
         assert "on hold" in said, said
     with pytest.raises(MetadataOnHold):

@@ -172,7 +172,7 @@ async def test_a_records_header_leads_its_readers_to_its_append(
         async with stream.writer(create=True) as writer:
             await writer.append(b"not traced")
             with traces.span("order"):
-                both = [writer.append(b"a", headers=[("own", b"header")]), writer.append(b"b", key=b"k")]
+                both = [writer.append_nowait(b"a", headers=[("own", b"header")]), writer.append_nowait(b"b", key=b"k")]
                 positions = await asyncio.gather(*both)
             with traces.span("batch"):
                 await writer.append_batch([b"c", b"d"], headers=[(), [("own", b"header")]])
@@ -256,7 +256,7 @@ def test_appends_without_await_are_in_the_span_of_their_thread(
                 waiting = [writer.append_nowait(b"1"), records.append_nowait(b"1")]
             with traces.span("two"):
                 waiting += [writer.append_nowait(b"2"), records.append_nowait(b"2")]
-                waiting.append(records.append_batch([b"3", b"4"]))
+                waiting.append(records.append_batch_nowait([b"3", b"4"]))
             for one in waiting:
                 one.result()
         writer.close()

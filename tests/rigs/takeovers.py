@@ -55,7 +55,7 @@ async def write_until_killed(metadata_uri: str, notes: int) -> None:
         pending: deque[tuple[int, asyncio.Future[object]]] = deque()
         while True:
             txid = writer.last_txid + 1
-            pending.append((txid, writer.append(payload_of(txid), txid=txid)))  # type: ignore[arg-type]
+            pending.append((txid, writer.append_nowait(payload_of(txid), txid=txid)))  # type: ignore[arg-type]
             while pending and (pending[0][1].done() or len(pending) >= IN_FLIGHT_MAX):
                 done, future = pending.popleft()
                 await future

@@ -127,11 +127,11 @@ def _sync_case(uri: str, case: Case) -> None:
     client = fastbk.sync.connect(uri)
     writer = client.namespace(NAMESPACE).stream(case.stream).writer(first_segment_timeout=FIRST_SEGMENT_S)
     writer.open()
-    writer.append(b"first").result()
+    writer.append(b"first")
     acknowledged(case)
     end_s = time.monotonic() + case.after_s
     while time.monotonic() < end_s:
-        writer.append(b"again").result()
+        writer.append(b"again")
         acknowledged(case)
     if case.manner == "sync-exception":
         with suppress(Interrupted), writer:
@@ -141,7 +141,7 @@ def _sync_case(uri: str, case: Case) -> None:
         stand_still()
         return
     for _ in range(20):  # nobody waits for these
-        writer.append(b"taken")
+        writer.append_nowait(b"taken")
     note("taken", case, 20)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 
+from fastbk.client.coalescer import SharedEnd
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
-from fastbk.stream.context import SharedEnd, as_error
+from fastbk.stream.context import as_error
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state_storage import StateStorage
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
+from fastbk.client.iteration import Generated, raised_again
 from fastbk.errors import ConfigError, StorageError, StreamExists, StreamNotFound
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.cursor_positions import CursorPositions
@@ -306,8 +307,9 @@ class Namespace:
         `recursive`: also those of namespaces below whose names begin with it. Streams that come or go meanwhile may be
         in it or not.
         """
-        return list_streams(self._catalog, self._path, prefix, recursive=recursive)
+        return Generated(list_streams(self._catalog, self._path, prefix, recursive=recursive))
 
+    @raised_again
     async def namespaces(self, prefix: str = "") -> AsyncGenerator[Namespace, None]:
         """Yield the namespaces directly below, by name."""
         place = await self._catalog.place(self._path)
@@ -335,7 +337,7 @@ class Namespace:
 
         Nothing is lost between the one and the other, nor while metadata is away. Close it (`aclosing`) to end it.
         """
-        return watch_namespace(self._catalog, self._path)
+        return Generated(watch_namespace(self._catalog, self._path))
 
 
 async def restore_stream(namespace: Namespace, name: str, stream_id: str) -> Stream:

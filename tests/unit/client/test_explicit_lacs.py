@@ -15,6 +15,7 @@ from fastbk.client.connection import Connection
 from fastbk.client.explicit_lac_sender import UNANSWERED_MAX
 from fastbk.errors import ClientClosed, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
+from fastbk.model.ledger import STREAM_KEY
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster, some_turns
@@ -101,10 +102,40 @@ async def test_a_timer_sends_the_lac_while_entries_wait_for_their_quorum() -> No
     await asyncio.gather(*late, return_exceptions=True)
 
 
+@pytest.mark.parametrize("count", [1, 30])
+async def test_the_lac_leaves_before_the_last_acknowledgement_is_told(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-C5: the application may keep the loop for itself from then on."""
+    async with fake_cluster(explicit_lac_interval=60.0) as (client, fakes, _):
+        writer = await client.create_ledger()
+        await asyncio.gather(*(writer.append(b"x") for _ in range(count)))
+        wire = Wire(monkeypatch)
+        writer.send_lac()
+        assert wire.writes == 0, "all bookies were sent it before"
+        held = [fake.ledgers[writer.ledger_id] for fake in fakes]
+        await wait_until_async(lambda: all(one.lac == count - 1 for one in held), "all were told")
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        assert await reader.last_add_confirmed() == count - 1
+
+
+@pytest.mark.parametrize("custom", [{}, {STREAM_KEY: b"ab"}])
+async def test_without_an_interval_and_in_streams_an_acknowledgement_sends_no_lac(
+    custom: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream's writer sends it itself, as its `publish` says."""
+    async with fake_cluster(explicit_lac_interval=60.0 if custom else 0.0) as (client, _, _):
+        writer = await client.create_ledger(metadata=custom)
+        await writer.append(b"x")
+        wire = Wire(monkeypatch)
+        writer.send_lac()
+        assert wire.writes == 3
+
+
 @pytest.mark.parametrize("end", ["abandoned", "failed", "client closed"])
 async def test_a_writer_that_ends_sends_its_lac_first(end: str) -> None:
     """INV-C4"""
-    async with fake_cluster(explicit_lac_interval=60.0) as (client, fakes, _):
+    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         held = [fake.ledgers[writer.ledger_id] for fake in fakes]
