@@ -29,6 +29,7 @@ import operator
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import (
     AsyncIterator,
@@ -97,6 +98,7 @@ class _Shared:
 _lock = threading.Lock()
 _shared: _Shared | None = None
 _ending: threading.Thread | None = None
+_has_warned = False
 _open_threads: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
 
 
@@ -119,6 +121,26 @@ def _join(part: _Part[Any]) -> _Shared:
         part.shared = _shared
         _shared.clients.add(part)
         return _shared
+
+
+def _check_gevent() -> None:
+    """Warn once where gevent runs greenlets in this thread and has not patched locks.
+
+    A call then keeps all greenlets from running, and `gevent.Timeout` does not end it.
+    """
+    global _has_warned
+    local, monkey = sys.modules.get("gevent._hub_local"), sys.modules.get("gevent.monkey")
+    hub_of_thread = getattr(local, "get_hub_if_exists", None)
+    if _has_warned or hub_of_thread is None or hub_of_thread() is None:
+        return
+    if monkey is None or not monkey.is_module_patched("threading"):
+        _has_warned = True
+        warnings.warn(
+            "fastbk.sync blocks all greenlets of gevent, and gevent.Timeout does not end its calls: call"
+            " gevent.monkey.patch_all() before fastbk.sync is imported",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _leave(part: _Part[Any], shared: _Shared) -> None:
@@ -388,6 +410,8 @@ class LoopThread(Generic[C]):
         return self.call(made)
 
     def _waited(self, shared: _Shared, call: _Call[T]) -> T:
+        if "gevent" in sys.modules:
+            _check_gevent()
         if shared.ident == threading.get_ident():
             raise RuntimeError("a call without `await` on the thread that would have to run it")
         try:

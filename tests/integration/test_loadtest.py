@@ -161,6 +161,26 @@ def test_clients_of_one_process_share_gevents_thread(
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr[-3000:]
 
 
+def test_gevent_without_its_patch_is_warned_of(cluster: LocalCluster) -> None:
+    """A call then keeps all greenlets from running, and no `gevent.Timeout` ends it."""
+    program = """
+import sys, gevent, fastbk.sync
+client = fastbk.sync.connect(sys.argv[1])
+gevent.spawn(client.list_bookies).join()
+client.close()
+"""
+    ended = subprocess.run(
+        [str(ensure_environment(VENV, *REQUIREMENTS)), "-c", program, cluster.metadata_uri],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert ended.returncode == 0 and "call gevent.monkey.patch_all() before" in ended.stderr
+
+
 def test_the_web_interface_has_the_exact_figures_of_each_run(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
