@@ -58,7 +58,7 @@ class CursorRequest:
     expire_after_s: float = 0.0
 
 
-async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore:
+async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore[CursorRecord]:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
@@ -74,7 +74,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             found = await records.read(path)
             if found is not None and get_record(found.value).holder == holder:
                 # The answer to our own change was lost.
-                return CursorStore(records, path, f"{context.name}/{name}", get_record(found.value), found.version)
+                return _store(context, name, get_record(found.value), found.version)
             if found is not None and get_record(found.value).is_deleting:
                 await delete_cursor(context.client, context.stream_id, name)
                 found = None
@@ -85,10 +85,15 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             (version,) = await records.change(change)
             if found is None:
                 await _check_stream(context, path, version)
-            return CursorStore(records, path, f"{context.name}/{name}", record, version)
+            return _store(context, name, record, version)
         except (MetadataConflict, MetadataUnavailable) as error:
             failed: Error = error
         await asyncio.sleep(retry.pause_s(failed))
+
+
+def _store(context: StreamContext, name: str, record: CursorRecord, version: int) -> CursorStore[CursorRecord]:
+    path, label = path_of(context.stream_id, name), f"{context.name}/{name}"
+    return CursorStore(context.client.records, path, label, record, version, put_record, get_record)
 
 
 async def _record(

@@ -7,9 +7,9 @@ another holder; so a change that loses against one's own earlier change, whose a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastbk.client.client import Client
     from fastbk.client.record_calls import RecordCalls
 
+Held = TypeVar("Held", bound="HeldRecord")
 NAME_BYTES_MAX = 80
 """Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
 CURSORS_MAX = 1000
@@ -85,13 +86,18 @@ class CursorInfo:
 
 def path_of(stream_id: str, name: str) -> str:
     """Return where a cursor is. Raises ConfigError for what is no name."""
+    return f"{cursors_path(stream_id)}/{part_of(name)}"
+
+
+def part_of(name: str) -> str:
+    """Return a cursor's name as the last part of a path. Raises ConfigError for what is no name."""
     if not isinstance(name, str):
         raise WrongType(f"{name!r} is no name of a cursor: it is text")
     if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"{name!r} is no name of a cursor: 1 to {NAME_BYTES_MAX} bytes of text")
     # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
     quoted = quote(name, safe="@:+=~-_.")
-    return f"{cursors_path(stream_id)}/{'%2E' + quoted[1:] if quoted[0] == '.' else quoted}"
+    return "%2E" + quoted[1:] if quoted[0] == "." else quoted
 
 
 def check_count(stream: str, count: int) -> None:
@@ -197,19 +203,49 @@ async def delete_cursor(
     raise MetadataUnavailable(f"cursor {name}: others change it again and again", retryable=True)
 
 
-@dataclass(slots=True)
-class CursorStore:
-    """The record of a cursor that is held."""
+class HeldRecord(Protocol):
+    """The record of a cursor of one stream, or of a pattern of streams."""
 
-    _records: RecordCalls
-    _path: str
-    _name: str
-    """With its stream's, for messages."""
-    record: CursorRecord
-    """As it was last written."""
-    _version: int
+    @property
+    def holder(self) -> str:
+        """Who has it."""
 
-    async def write(self, record: CursorRecord) -> None:
+    @property
+    def epoch(self) -> int:
+        """Of that holder."""
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether its deletion has begun."""
+
+
+class CursorStore(Generic[Held]):
+    """The record of a cursor that is held.
+
+    Attributes:
+        record: as it was last written.
+    """
+
+    def __init__(
+        self,
+        records: RecordCalls,
+        path: str,
+        name: str,
+        record: Held,
+        version: int,
+        put: Callable[[Held], bytes],
+        get: Callable[[bytes], Held],
+    ) -> None:
+        """`name`: with its stream's, for messages. `put`, `get`: the record's bytes, and back."""
+        self.record = record
+        self._records = records
+        self._path = path
+        self._name = name
+        self._version = version
+        self._put = put
+        self._get = get
+
+    async def write(self, record: Held) -> None:
         """Replace the record (INV-S10: of this holder only).
 
         Raises CursorFenced, MetadataOnHold: nothing was replaced; MetadataUnavailable: it may be.
@@ -217,7 +253,7 @@ class CursorStore:
         await self._records.check_not_held()
         for _ in range(TRIES_MAX):
             try:
-                change = Change(self._path, put_record(record), self._version)
+                change = Change(self._path, self._put(record), self._version)
                 (self._version,) = await self._records.change(change)
                 self.record = record
                 return
@@ -225,7 +261,7 @@ class CursorStore:
                 found = await self._records.read(self._path)
             if found is None:
                 raise self._fenced("deleted")
-            there = get_record(found.value)
+            there = self._get(found.value)
             if there.holder != record.holder:
                 raise self._fenced(_fate(there))
             self._version = found.version
@@ -238,7 +274,7 @@ class CursorStore:
         )
 
 
-def _fate(record: CursorRecord) -> str:
+def _fate(record: HeldRecord) -> str:
     if record.is_deleting:
         return "deleted"
-    return f"opened by {record.holder} (epoch {record.state.epoch})"
+    return f"opened by {record.holder} (epoch {record.epoch})"
