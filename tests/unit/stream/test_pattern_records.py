@@ -33,8 +33,8 @@ from fastbk.stream.pattern.record import (
 )
 from fastbk.stream.pattern.store import (
     CURSORS_MAX,
-    PatternHolds,
     PatternCursorRequest,
+    PatternHolds,
     delete_pattern_cursor,
     path_of,
     pattern_cursors_of,
