@@ -129,6 +129,7 @@ class SyncStream:
     give_up_drafts = blocking(Stream.give_up_drafts)
     cursors = blocking(Stream.cursors)
     backlogs = blocking(Stream.backlogs)
+    pattern_cursors = blocking(Stream.pattern_cursors)
     delete_cursor = blocking(Stream.delete_cursor)
     truncate = blocking(Stream.truncate)
 

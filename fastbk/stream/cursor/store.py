@@ -78,6 +78,13 @@ class CursorInfo:
     """Of its record."""
     fault: str = ""
     """Why its record cannot be read; "": it can. It holds all that it may hold then, until it is deleted."""
+    pattern: str = ""
+    """Of the streams that it reads beside this one; "": it is this stream's alone."""
+
+    @property
+    def label(self) -> str:
+        """Its name, with its pattern if it has one: a pattern's cursor and a stream's may have the same."""
+        return f"{self.pattern} {self.name}" if self.pattern else self.name
 
     def is_expired(self, now_us: int) -> bool:
         """Whether nobody has used it for as long as it said."""

@@ -142,13 +142,13 @@ class Janitor:
         self.early_ends = 0
         self.last_pass_s: float | None = None
         self.last_pass_ended_s: float | None = None
-        self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
+        self._patterns = PatternHolds(client.records)
+        self.gauges = CursorGauges(client, self.options.cursor_gauges_max, self._patterns)
         self._client = client
         self._deleter = Deleter(client, Audit(sink), RateLimit(self.options.ledgers_per_s))
         self._sizes = HeldSizes(client)
         self._rolls = IdleRolling(client, self.options.roll_grace_s)
         self._left = LeftSegments(client, self.options.left_after_s)
-        self._patterns = PatternHolds(client.records)
         self._pass = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
@@ -215,7 +215,6 @@ class Janitor:
         try:
             await self._client.records.check_not_held()
             self.gauges.begin()
-            self._patterns.begin()
             sizes = ByteCounts(self._client, self._sizes)
             async for some in all_streams(self._client.records):
                 await self._process_all(some, counts, every, sizes)

@@ -24,7 +24,7 @@ from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.opening import AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S
-from fastbk.stream.cursor.store import CursorStore, part_of
+from fastbk.stream.cursor.store import CursorInfo, CursorStore, part_of
 from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, get_or
 from fastbk.stream.paths import CURSORS, namespace_path, pattern_cursors_path, stream_path
 from fastbk.stream.pattern.record import (
@@ -49,7 +49,7 @@ LIST_AT_ONCE = 20
 TRIES_MAX = 8
 POSITIONS_KEPT_MAX = 200_000
 """What a janitor's pass keeps of cursors that it has read, some 300 bytes each; beyond that it begins anew."""
-_UNREADABLE = PatternRecord("?")
+_UNREADABLE = PatternRecord("*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,31 @@ class PatternCursorInfo:
     def mark_of(self, stream_id: str) -> DLSN:
         """Return the position in a stream before which everything is done."""
         return FIRST if self.fault else self.record.mark_of(stream_id)
+
+    def of_stream(self, stream_id: str) -> CursorInfo:
+        """Return what it says of one stream that it reads, as cursors of that stream say it."""
+        record, one = self.record, self.record.positions.get(stream_id, StreamPosition())
+        return CursorInfo(
+            name=self.name,
+            mark=one.mark,
+            mark_seq=one.mark_seq,
+            ranges=len(one.firsts),
+            data=record.data,
+            holds=bool(self.fault) or record.holds,
+            expires_at_us=record.expires_at_us,
+            used_at_us=record.used_at_us,
+            moved_at_us=record.time_us,
+            created_us=record.created_us,
+            epoch=record.epoch,
+            holder=record.holder,
+            gaps=record.gaps,
+            gap_records=record.gap_records,
+            is_deleting=False,
+            ledgers=(),
+            version=self.version,
+            fault=self.fault,
+            pattern=record.pattern,
+        )
 
     def mark_that_holds(self, stream_id: str, name: str) -> DLSN | None:
         """Return where retention of this stream has to end for it; None: it holds nothing of it (INV-S20)."""
@@ -254,14 +279,23 @@ class PatternHolds:
             raw = await self._records.read(where)
             if raw is not None:
                 names.add(get_or(StreamRecord, raw.value, where, record).name)
+        found = await self._infos(space, is_fresh=is_fresh)
+        marks = (one.mark_that_holds(stream_id, name) for one in found for name in names)
+        return [mark for mark in marks if mark is not None]
+
+    async def of_stream(self, record: StreamRecord, stream_id: str) -> list[CursorInfo]:
+        """Return the cursors that read a stream, as the pass knows them."""
+        found = await self._infos(record.namespace, is_fresh=False)
+        return [one.of_stream(stream_id) for one in found if one.reads(record.name)]
+
+    async def _infos(self, space: str, *, is_fresh: bool) -> list[PatternCursorInfo]:
         if is_fresh or space not in self._known:
             if self._positions > POSITIONS_KEPT_MAX:
                 self.begin()
             found = await pattern_cursors_of(self._records, space)
             self._known[space] = found
             self._positions += sum(len(one.record.positions) for one in found)
-        marks = (one.mark_that_holds(stream_id, name) for one in self._known[space] for name in names)
-        return [mark for mark in marks if mark is not None]
+        return self._known[space]
 
 
 async def gone_cursors(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TypeVar
 
 from fastbk.client.loop_thread import Hand
 from fastbk.stream.cursor.sync_cursor import SyncHolder
@@ -14,13 +14,17 @@ from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag
 from fastbk.stream.reader.sync_reader import SyncChunks, SyncRecords
 from fastbk.stream.records import Chunk, Gap
 
+Inner = TypeVar("Inner", bound="PatternReader[Gap] | PatternCursor[Gap]")
 
-class SyncPatternReader(SyncRecords[PatternReader[Gap], GapT]):
-    """Reads all streams of a pattern; made by `Namespace.reader("shop/*")` of `fastbk.sync`."""
 
-    def chunks(self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES) -> SyncChunks[GapT]:
-        """Return an iterator over chunks of one stream's records each."""
-        return SyncChunks(self, max_records, max_bytes, 0.0)
+class SyncOfPattern(SyncRecords[Inner, GapT]):
+    """What readers and cursors of patterns share."""
+
+    @property
+    def pattern(self) -> str:
+        """With its namespace's path."""
+        inner = self._opened()
+        return self._loop.call_plain(lambda: inner.pattern)
 
     @property
     def streams(self) -> list[str]:
@@ -29,10 +33,23 @@ class SyncPatternReader(SyncRecords[PatternReader[Gap], GapT]):
         return self._loop.call_plain(lambda: inner.streams)
 
     @property
-    def lags(self) -> Mapping[str, Lag]:
+    def lags(self) -> dict[str, Lag]:
         """How far each stream is behind, by path; what was fetched counts as handed out."""
         inner = self._opened()
         return self._loop.call_plain(lambda: inner.lags)
+
+
+class SyncPatternReader(SyncOfPattern[PatternReader[Gap], GapT]):
+    """Reads all streams of a pattern; made by `Namespace.reader("shop/*")` of `fastbk.sync`."""
+
+    def chunks(self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES) -> SyncChunks[GapT]:
+        """Return an iterator over chunks of one stream's records each."""
+        return SyncChunks(self, max_records, max_bytes, 0.0)
+
+    def caught_up(self) -> bool:
+        """Return whether all that was visible at the last look was handed out."""
+        inner = self._opened()
+        return self._next_in_hand() is None and self._loop.call_plain(inner.caught_up)
 
     @property
     def positions(self) -> dict[str, DLSN]:
@@ -47,16 +64,10 @@ class SyncPatternReader(SyncRecords[PatternReader[Gap], GapT]):
         return found
 
 
-class SyncPatternCursor(SyncHolder[PatternCursor[Gap], GapT]):
+class SyncPatternCursor(SyncHolder[PatternCursor[Gap], GapT], SyncOfPattern[PatternCursor[Gap], GapT]):
     """A durable cursor over all streams of a pattern; made by `Namespace.cursor("shop/*", name)` of `fastbk.sync`."""
 
     _check_done = staticmethod(check_done)
-
-    @property
-    def streams(self) -> list[str]:
-        """The paths of the streams that are read now, sorted."""
-        inner = self._opened()
-        return self._loop.call_plain(lambda: inner.streams)
 
     @property
     def marks(self) -> dict[str, DLSN]:

@@ -42,8 +42,16 @@ from fastbk.stream.pattern.store import (
 )
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, NUMBER_MAX
+from fastbk.stream.stream import Stream
 from tests.fixtures.fake_ledgers import Cluster
-from tests.fixtures.fake_streams import as_client, chain_of, new_stream, store_of, write_segments
+from tests.fixtures.fake_streams import (
+    as_client,
+    chain_of,
+    context_of,
+    new_stream,
+    store_of,
+    write_segments,
+)
 
 BIG = NUMBER_MAX
 ONE_BYTE_KEPT = PolicyPatch(retention_bytes=1)
@@ -229,6 +237,22 @@ async def test_one_that_nobody_uses_expires() -> None:
     assert [event["cursor"] for event in events if "cursor" in event] == ["old"]
     await one.pass_once()
     assert await heads(cluster, "ab") == [3]
+
+
+async def test_how_far_it_is_behind_is_known_of_each_stream() -> None:
+    """A janitor's figures, and what a stream says of its cursors, have those of patterns, with the pattern."""
+    cluster = Cluster()
+    await filled(cluster, "ab", "zz")
+    await put_cursor(cluster, "c", "a*", {"ab": DLSN(7, 0, 0)})
+    one = Janitor(as_client(cluster.client()), JanitorOptions(cursor_gauges_max=10))
+    await one.pass_once()
+    found = [(gauge.stream, gauge.cursor, gauge.backlog and gauge.backlog.records) for gauge in one.gauges.all()]
+    assert found == [("ns/ab", "a* c", 6)]
+    stream = Stream(Catalog(as_client(cluster.client())), ("ns",), "ab", context_of(cluster.client(), "ab"))
+    ((info, backlog),) = await stream.backlogs()
+    assert (info.name, info.label, info.mark, backlog and backlog.records) == ("c", "a* c", DLSN(7, 0, 0), 6)
+    other = Stream(Catalog(as_client(cluster.client())), ("ns",), "zz", context_of(cluster.client(), "zz"))
+    assert await other.backlogs() == [] and await stream.cursors() == []
 
 
 async def test_it_goes_with_its_namespace() -> None:
