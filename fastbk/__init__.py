@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from fastbk.stream.namespace.events import NamespaceEvent
     from fastbk.stream.namespace.listing import StreamInfo
     from fastbk.stream.namespace.namespace import Namespace
+    from fastbk.stream.pattern.cursor import PatternCursor
+    from fastbk.stream.pattern.reader import PatternReader
+    from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
@@ -129,6 +132,9 @@ __all__ = [
     "NoSuchEntry",
     "NoSuchLedger",
     "NotEnoughBookies",
+    "PatternCursor",
+    "PatternCursorInfo",
+    "PatternReader",
     "PlacementConfig",
     "PolicyInvalid",
     "PolicyPatch",
@@ -186,6 +192,9 @@ _HOMES = {
     "stream.namespace.events": "NamespaceEvent",
     "stream.namespace.listing": "StreamInfo",
     "stream.namespace.namespace": "Namespace",
+    "stream.pattern.cursor": "PatternCursor",
+    "stream.pattern.reader": "PatternReader",
+    "stream.pattern.store": "PatternCursorInfo",
     "stream.policy": "PolicyPatch StreamPolicy",
     "stream.positions": "AtSeq AtTime AtTxid DLSN Start",
     "stream.reader.options": "CursorOptions ReaderOptions",

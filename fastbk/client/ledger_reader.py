@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
@@ -62,6 +63,16 @@ class ReadFigures:
         self.bytes = 0
         self.copies_skipped = 0
         self.histogram = LatencyHistogram()
+
+
+class ReadingTurns(Protocol):
+    """Of one reader among many that may not all hold entries together."""
+
+    async def begin(self) -> None:
+        """Wait until it may fetch entries."""
+
+    def rest(self) -> None:
+        """It fetches none for now."""
 
 
 class LedgerReader:
@@ -279,31 +290,40 @@ class LedgerReader:
                     yield one
 
     @raised_again
-    async def tail_batches(self, first: EntryId = 0) -> AsyncGenerator[Batch, None]:
-        """Like `tail`, a Batch of consecutive entries at a time: whatever was acknowledged since the last one."""
-        async with contextlib.aclosing(self.tailed_batches(first)) as parts:
+    async def tail_batches(
+        self, first: EntryId = 0, turns: ReadingTurns | None = None
+    ) -> AsyncGenerator[Batch, None]:
+        """Like `tail`, a Batch of consecutive entries at a time: whatever was acknowledged since the last one.
+
+        `turns`: of one of many readers, which may not all hold entries together.
+        """
+        async with contextlib.aclosing(self.tailed_batches(first, turns)) as parts:
             async for batches in parts:
                 for batch in batches:
                     yield batch
 
-    async def tailed_batches(self, first: EntryId) -> AsyncGenerator[list[Batch], None]:
+    async def tailed_batches(
+        self, first: EntryId, turns: ReadingTurns | None = None
+    ) -> AsyncGenerator[list[Batch], None]:
         """Like `tail_batches`, all that has come at a time; for `fastbk.sync`."""
         self._check()
         check_range(first, first)
         follower = LedgerFollower(partial(self._watch_ledger, self.ledger_id), self._read_metadata)
         try:
-            async with contextlib.aclosing(self._tailed(first, follower)) as parts:
+            async with contextlib.aclosing(self._tailed(first, follower, turns)) as parts:
                 async for batches in parts:
                     yield batches
         finally:
             await follower.stop()
 
     async def _tailed(
-        self, position: EntryId, follower: LedgerFollower
+        self, position: EntryId, follower: LedgerFollower, turns: ReadingTurns | None
     ) -> AsyncGenerator[list[Batch], None]:
         is_quiet = False
         while True:
             if self._lac >= position:
+                if turns is not None:
+                    await turns.begin()
                 async with contextlib.aclosing(self.found_batches(position, self._lac)) as parts:
                     async for batches in parts:
                         position = batches[-1].last_entry_id + 1
@@ -311,12 +331,16 @@ class LedgerReader:
                 continue
             if self.metadata.is_closed:
                 return
+            if turns is not None:
+                turns.rest()
             heard = await self._poll(position, follower, is_quiet=is_quiet)
             is_quiet = heard.lac < position
             self._lac = max(self._lac, heard.lac)
             if heard.slow is not None:
                 self._prefer.were_slow([heard.slow])
             if heard.entry is not None:
+                if turns is not None:
+                    await turns.begin()
                 entry = heard.entry._replace(data=memoryview(heard.entry.data))
                 self.figures.entries += 1
                 self.figures.bytes += len(entry.data)

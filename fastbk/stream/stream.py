@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from fastbk.errors import StreamNotFound
+from fastbk.errors import StreamNotFound, Unauthorized
 from fastbk.option_checks import check_options
 from fastbk.stream.chain import drafts
 from fastbk.stream.chain.attach import attach, attach_drafts
@@ -35,6 +36,7 @@ from fastbk.stream.records import Gap, Record
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
+    from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.writer.options import StreamWriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
 
@@ -235,8 +237,22 @@ class Stream:
         return await cursors_of(context.client.records, context.stream_id)
 
     async def backlogs(self) -> list[tuple[CursorInfo, Backlog | None]]:
-        """Return the stream's cursors, by name, and how much each has before it; None: it cannot be told now."""
-        return await backlogs_of(await self.context(), await self.cursors())
+        """Return the stream's cursors, and behind them those of patterns that read it, with what each has before it.
+
+        None: it cannot be told now.
+        """
+        return await backlogs_of(await self.context(), [*await self.cursors(), *await self.pattern_cursors()])
+
+    async def pattern_cursors(self) -> list[CursorInfo]:
+        """Return what cursors of patterns say of this stream, by name; their `pattern` says which streams they read."""
+        from fastbk.stream.pattern.store import pattern_cursors_of
+
+        stream_id = (await self.context()).stream_id
+        record = (await self._catalog.stream_record(stream_id, self.path)).value
+        found: list[PatternCursorInfo] = []
+        with suppress(Unauthorized):  # a gateway of a version before 0.3 lets few clients read them
+            found = await pattern_cursors_of(self._catalog.records, record.namespace)
+        return [one.of_stream(stream_id) for one in found if one.reads(record.name)]
 
     async def create_cursor(
         self,

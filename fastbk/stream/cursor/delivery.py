@@ -75,7 +75,9 @@ class CursorDelivery:
                 self._gap = _joined(self._gap, item)
                 continue
             if item is None:
-                return self._track_end()
+                # While more is on its way, the number of what comes tells how many are gone.
+                is_end = self._gap is None or self._source.caught_up()
+                return self._track_end() if is_end else None
             gap = self._track(item)
             self._parts.append(item)
             if gap is not None:

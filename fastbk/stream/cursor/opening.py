@@ -35,6 +35,7 @@ from fastbk.stream.cursor.store import (
     CursorStore,
     check_count,
     delete_cursor,
+    info_of,
     of_cursor,
     path_of,
 )
@@ -82,7 +83,7 @@ class CursorRequest:
     opened with stays. None: it goes on at its mark."""
 
 
-async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore:
+async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore[CursorRecord]:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
@@ -98,7 +99,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             found = await records.read(path)
             if found is not None and get_record(found.value).holder == holder:
                 # The answer to our own change was lost.
-                return CursorStore(records, path, f"{context.name}/{name}", get_record(found.value), found.version)
+                return _store(context, name, get_record(found.value), found.version)
             if found is not None and get_record(found.value).is_deleting:
                 await delete_cursor(context.client, context.stream_id, name)
                 found = None
@@ -110,7 +111,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             (version,) = await records.change(change)
             if found is None:
                 await _check_stream(context, path, version)
-            return CursorStore(records, path, f"{context.name}/{name}", record, version)
+            return _store(context, name, record, version)
         except (MetadataConflict, MetadataUnavailable) as error:
             failed: Error = error
         await asyncio.sleep(retry.pause_s(failed))
@@ -123,6 +124,11 @@ def _check_is_wanted(
         raise StreamExists(f"{context.name} has a cursor {name} already")
     if not is_there and wish.mark is not None:
         raise StreamNotFound(f"{context.name} has no cursor {name}")
+
+
+def _store(context: StreamContext, name: str, record: CursorRecord, version: int) -> CursorStore[CursorRecord]:
+    path, label = path_of(context.stream_id, name), f"{context.name}/{name}"
+    return CursorStore(context.client.records, path, label, record, version, put_record, get_record)
 
 
 async def _record(
@@ -241,7 +247,7 @@ async def create_cursor(
         await _check_not_beyond(context, start)
     wish = CursorRequest(start, True, holds, expire_after_s, is_new=True)
     store = await take_over(context, name, wish)
-    return store.info(name)
+    return info_of(name, store.record, store.version)
 
 
 async def place_of(context: StreamContext, where: Start) -> tuple[DLSN, int]:
@@ -282,7 +288,7 @@ async def move_cursor(context: StreamContext, name: str, mark: DLSN, seq: int) -
     Its options and its map stay. Raises StreamNotFound, and what opening a cursor raises.
     """
     store = await take_over(context, name, CursorRequest(mark=(mark, seq)))
-    moved = store.info(name)
+    moved = info_of(name, store.record, store.version)
     for ledger_id in store.record.doomed:  # where the former holder kept its states
         await context.client.records.retire_ledger_id(ledger_id, context.stream_id, of_cursor(name))
     if store.record.doomed:

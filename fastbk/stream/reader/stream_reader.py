@@ -21,7 +21,7 @@ from fastbk.stream.reader.buffer import EntryUnreadable, ReadBuffer, unreadable_
 from fastbk.stream.reader.chain_follower import ChainFollower
 from fastbk.stream.reader.gaps import error_of
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.read_ahead import ReadAhead
+from fastbk.stream.reader.read_ahead import ReadAhead, ReadTurns
 from fastbk.stream.reader.search import (
     find_key,
     is_truncated,
@@ -73,10 +73,13 @@ class StreamReader(Generic[GapT]):
         tail: bool = True,
         prefetch_bytes: int = 8 << 20,
         on_gap: Literal["raise", "yield"] = "raise",
+        told: asyncio.Event | None = None,
+        turns: ReadTurns | None = None,
     ) -> None:
         """`end`: the first position that is not delivered. `tail` False: end behind what is visible when it is opened.
 
         `prefetch_bytes`: entries read ahead, at least 1, beside one batch and what is being handed out.
+        `told`, `turns`: of one of many readers: is set whenever something came, and bounds what all have read ahead.
         """
         check_start(start)
         if end is not None:
@@ -90,7 +93,8 @@ class StreamReader(Generic[GapT]):
         self._is_tailing = tail
         self._prefetch_bytes = prefetch_bytes
         self._on_gap = on_gap
-        self._told = asyncio.Event()
+        self._told = told or asyncio.Event()
+        self._turns = turns
         self._moved = asyncio.Event()
         self._ahead: ReadAhead | None = None
         self._follower: ChainFollower | None = None
@@ -149,6 +153,7 @@ class StreamReader(Generic[GapT]):
             self._told,
             buffer.end,
             self._figures,
+            self._turns,
         )
         buffer.ahead = self._ahead
 
@@ -258,6 +263,11 @@ class StreamReader(Generic[GapT]):
             return None  # nothing was taken: whoever reads next is told
         self._moved.set()
         return chunk
+
+    @property
+    def _has_record(self) -> bool:
+        """Whether a record was decoded and not handed out yet."""
+        return self._buffer is not None and self._buffer.has_record(self._follower)
 
     @property
     def is_at_end(self) -> bool:

@@ -18,9 +18,12 @@ from fastbk.stream.stats import Lag, StreamReaderStats
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
+    from fastbk.stream.pattern.cursor import PatternCursor
+    from fastbk.stream.pattern.reader import PatternReader
 
 
-Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap]")
+Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap] | PatternReader[Gap] | PatternCursor[Gap]")
+One = TypeVar("One", bound="StreamReader[Gap] | Cursor[Gap]")
 
 
 class SyncRecords(Generic[Inner, GapT]):
@@ -133,17 +136,6 @@ class SyncRecords(Generic[Inner, GapT]):
         # A Gap, or None; a call of `cast` behind the store would be too late (INV-C3).
         return item  # type: ignore[return-value]
 
-    @property
-    def position(self) -> DLSN:
-        """Where the next record to be handed out lies, or will lie; a cursor passes by what is done."""
-        inner = self._opened()
-        item = self._next_in_hand()
-        if isinstance(item, Gap):
-            return item.first
-        if item is not None:
-            return item[self._hand.at :].first_dlsn
-        return self._loop.call_plain(lambda: inner.position)
-
     def __iter__(self) -> Self:
         """Begin an iteration over records (and Gaps, with on_gap="yield"), until the end if there is one.
 
@@ -222,7 +214,22 @@ class SyncChunks(Iterator["Chunk | GapT"]):
         return records._take(self._wish[0])  # type: ignore[return-value]
 
 
-class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
+class SyncOfOneStream(SyncRecords[One, GapT]):
+    """What has one position: readers and cursors of one stream."""
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie; a cursor passes by what is done."""
+        inner = self._opened()
+        item = self._next_in_hand()
+        if isinstance(item, Gap):
+            return item.first
+        if item is not None:
+            return item[self._hand.at :].first_dlsn
+        return self._loop.call_plain(lambda: inner.position)
+
+
+class SyncStreamReader(SyncOfOneStream[StreamReader[Gap], GapT]):
     """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in stream.reader()` opens, closes it."""
 
     def _read(
