@@ -78,6 +78,7 @@ FORMATS = (
     _same("sqlite metadata", 3, "meta.sqlite_file:FORMAT", "metadata.sqlite", read_min=1),
     _same("stream's chain", 1, "stream.chain.chain:VERSION", "metadata"),
     _same("cursor", 1, "stream.cursor.state:VERSION", "metadata"),
+    _same("pattern's cursor", 1, "stream.pattern.record:VERSION", "metadata"),
     _same("stream position", 1, "stream.positions:VERSION", "applications"),
     _same("metadata backup", 1, "admin.metadata_archive:FORMAT", "a file of the operator's"),
     _same("collection of a bookie", 1, "admin.bookie_collection:FORMAT", "a file of the operator's"),

@@ -30,18 +30,22 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor.sync_cursor import PendingAck
     from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
     from fastbk.stream.namespace.sync_namespace import SyncNamespace as Namespace
+    from fastbk.stream.pattern.sync_pattern import SyncPatternCursor as PatternCursor
+    from fastbk.stream.pattern.sync_pattern import SyncPatternReader as PatternReader
     from fastbk.stream.reader.sync_reader import SyncStreamReader as StreamReader
     from fastbk.stream.sync_stream import SyncStream as Stream
     from fastbk.stream.writer.sync_writer import PendingRecord
     from fastbk.stream.writer.sync_writer import SyncStreamWriter as StreamWriter
 
 __all__ = [
-    "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "Pending", "PendingAck",
-    "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
+    "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "PatternCursor",
+    "PatternReader", "Pending", "PendingAck", "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
     "Namespace": "namespace.sync_namespace.SyncNamespace", "Stream": "sync_stream.SyncStream",
     "Cursor": "cursor.sync_cursor.SyncCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
+    "PatternCursor": "pattern.sync_pattern.SyncPatternCursor",
+    "PatternReader": "pattern.sync_pattern.SyncPatternReader",
     "StreamReader": "reader.sync_reader.SyncStreamReader",
     "StreamWriter": "writer.sync_writer.SyncStreamWriter",
     "PendingRecord": "writer.sync_writer.PendingRecord",

@@ -35,6 +35,7 @@ from fastbk.stream.namespace.tree_records import (
     get,
 )
 from fastbk.stream.paths import kind_at
+from fastbk.stream.pattern.record import get_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "chain": lambda _, raw: get_chain(raw),
     "page": lambda _, raw: get_page(raw),
     "cursor": lambda _, raw: get_record(raw),
+    "pattern cursor": lambda _, raw: get_pattern(raw),
     "draft": lambda _, raw: ledgers_named(raw),
     hold.HOLD_PATH: lambda _, raw: hold.decode(raw),
     format_level.LEVEL_PATH: lambda _, raw: format_level.decode(raw),

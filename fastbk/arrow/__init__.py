@@ -3,20 +3,24 @@
     import polars, fastbk.arrow
     frame = polars.from_arrow(fastbk.arrow.read_stream("sqlite:/data/metadata.sqlite", "shop/orders"))
 
-Nothing here writes to a stream or ledger. It needs the extra `arrow`; importing the package does not
+Only `append_arrow` and `append_arrow_async` write. It needs the extra `arrow`; importing the package does not
 load Arrow before the first use. README.md lists the columns.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fastbk.arrow.appends import Appended, append_arrow, append_arrow_async
     from fastbk.arrow.batches import chunk_batch, chunks_batch, entries_batch
     from fastbk.arrow.ledgers import EntryGap, ledger_batches, read_ledger
     from fastbk.arrow.schemas import ledger_schema, stream_schema
     from fastbk.arrow.streams import read_stream, stream_batches
 
 __all__ = [
+    "Appended",
     "EntryGap",
+    "append_arrow",
+    "append_arrow_async",
     "chunk_batch",
     "chunks_batch",
     "entries_batch",
@@ -28,6 +32,9 @@ __all__ = [
     "stream_schema",
 ]
 _HOMES = {
+    "Appended": "appends",
+    "append_arrow": "appends",
+    "append_arrow_async": "appends",
     "chunk_batch": "batches",
     "chunks_batch": "batches",
     "entries_batch": "batches",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from fastbk.cli.options import (
     exit_without_consent,
     note,
     print_answer,
+    table,
 )
 from fastbk.cli.running import add_watch
 from fastbk.cli.stream.options import (
@@ -29,12 +31,14 @@ from fastbk.cli.stream.options import (
     run_endless,
     set_policy,
 )
-from fastbk.units import format_count
+from fastbk.errors import ConfigError, StreamNotFound
+from fastbk.units import format_age_s, format_count
 
 if TYPE_CHECKING:
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.namespace import Namespace
+    from fastbk.stream.pattern.store import PatternCursorInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument(
         "--recursive", "-r", action="store_true", help="and first all in it, for good"
     )
+    text = "print the cursors of patterns of a namespace's streams"
+    cursors = _add_verb(verbs, "cursors", _cursors, text)
+    cursors.add_argument("--delete", metavar="CURSOR", help="delete this one; whoever holds it is told")
+    add_watch(cursors)
     _add_verb(verbs, "watch", _watch, "print what is in a namespace, and what happens there")
     add_common(verbs)
     add_confirmation(delete)
+    add_confirmation(cursors)
 
 
 def _add_verb(verbs: Verbs, name: str, act: ClientVerb, text: str) -> argparse.ArgumentParser:
@@ -134,6 +143,52 @@ async def _delete(client: Client, options: argparse.Namespace) -> int:
         return code
     await namespace.delete(recursive=options.recursive)
     return print_answer(options, {"deleted": options.namespace})
+
+
+CURSORS_HEAD = ("cursor", "pattern", "streams", "kept", "data", "holder")
+
+
+async def _cursors(client: Client, options: argparse.Namespace) -> int:
+    namespace = client.namespace(options.namespace)
+    place = options.namespace or "the root namespace"
+    if options.delete is not None:
+        if options.watch is not None:
+            raise ConfigError("--watch repeats what it shows: leave it out with --delete")
+        action = f"delete cursor {options.delete} of namespace {place}"
+        if (code := exit_without_consent(options, action)) is not None:
+            return code
+        if not await namespace.delete_pattern_cursor(options.delete):
+            raise StreamNotFound(f"{place} has no cursor {options.delete} of a pattern")
+        return print_answer(options, {"deleted": options.delete})
+    now_s = time.time()
+    found = [_cursor_facts(one, now_s) for one in await namespace.pattern_cursors()]
+    if not found and not options.json:
+        note(f"{place} has no cursors of patterns")
+        return 0
+    rows = [CURSORS_HEAD]
+    for one in found:
+        kept = f"{format_age_s(int(str(one['kept_ms_ago'])) / 1000)} ago"
+        held = "held" if one["holds"] else "not held"
+        shown = one["fault"] or one["holder"] or "-"
+        rows.append((str(one["cursor"]), str(one["pattern"]), f"{one['streams']:,}", kept, held, str(shown)))
+    answer = {"namespace": options.namespace, "cursors": found}
+    return print_answer(options, answer, *table(rows, "<" * len(CURSORS_HEAD)))
+
+
+def _cursor_facts(info: PatternCursorInfo, now_s: float) -> dict[str, object]:
+    record = info.record
+    return {
+        "cursor": info.name,
+        "pattern": info.pattern,
+        "streams": len(record.positions),
+        "ranges": info.ranges,
+        "kept_ms_ago": max(0, round(1000 * now_s - record.time_us / 1000)),
+        "holds": bool(info.fault) or record.holds,
+        "epoch": record.epoch,
+        "holder": record.holder,
+        "expires_at_us": record.expires_at_us,
+        "fault": info.fault,
+    }
 
 
 async def _watch(client: Client, options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastbk.auth.rights import Principal, names_of
 from fastbk.errors import MetadataUnavailable, StreamNotFound, Unauthorized
 from fastbk.gateway.namespace_tree import NamespaceTree, is_above
-from fastbk.gateway.record_names import Kind, RecordName
+from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
 from fastbk.meta.hold import HOLD_PATH
 from fastbk.stream.paths import decode
@@ -104,6 +104,8 @@ class Access:
         path = self._path(name.owner)
         if name.kind is Kind.ENTRY:
             return self.sees_name(path, name.name)
+        if name.kind in OF_PATTERNS:
+            return self.allows_namespace(path)  # it tells of all streams of the namespace
         return self.is_on_the_way(path)
 
     def sees_name(self, namespace: str, name: str) -> bool:

@@ -11,7 +11,15 @@ from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.replica_marks import path_of
 from fastbk.stream.chain.drafts import parts_of
 from fastbk.stream.cursor.store import path_of as cursor_path
-from fastbk.stream.paths import STORED, STREAMS, check_name, decode, entry_path, number_of_page
+from fastbk.stream.paths import (
+    CURSORS,
+    STORED,
+    STREAMS,
+    check_name,
+    decode,
+    entry_path,
+    number_of_page,
+)
 
 
 class Kind(enum.Enum):
@@ -25,9 +33,11 @@ class Kind(enum.Enum):
     CHAIN = "chain"
     PAGE = "page"
     CURSOR = "cursor"
+    PATTERN_CURSOR = "cursor of a pattern in namespace"
     DRAFT = "draft"
     MARK = "mark"
     NAMES_FOLDER = "folder of names"
+    PATTERNS_FOLDER = "folder of cursors of patterns"
     STREAM_FOLDER = "folder of a stream"
     OTHER = "record"
 
@@ -61,7 +71,8 @@ class RecordName:
         return self.kind in _OF_STREAMS
 
 
-_OF_NAMESPACES = {Kind.NAMESPACE, Kind.ENTRY, Kind.USAGE, Kind.STORED, Kind.NAMES_FOLDER}
+OF_PATTERNS = {Kind.PATTERN_CURSOR, Kind.PATTERNS_FOLDER}
+_OF_NAMESPACES = {Kind.NAMESPACE, Kind.ENTRY, Kind.USAGE, Kind.STORED, Kind.NAMES_FOLDER, *OF_PATTERNS}
 _OF_STREAMS = {Kind.STREAM, Kind.CHAIN, Kind.PAGE, Kind.CURSOR, Kind.DRAFT, Kind.STREAM_FOLDER}
 _BELOW_STREAMS = {"pages": Kind.PAGE, "cursors": Kind.CURSOR, "drafts": Kind.DRAFT}
 _OTHER = RecordName(Kind.OTHER)
@@ -81,6 +92,8 @@ def name_of(path: str) -> RecordName:
         return RecordName(Kind.USAGE if first == "usage" else Kind.STORED, owner)
     if first == STREAMS:
         return _of_stream(owner, below)
+    if first == CURSORS:
+        return _of_patterns(owner, below)
     return _OTHER
 
 
@@ -115,6 +128,14 @@ def _of_stream(owner: str, below: list[str]) -> RecordName:
     if len(below) == 1:
         return RecordName(Kind.STREAM_FOLDER, owner)
     return RecordName(kind, owner) if _may_be_called(kind, below[1]) else _OTHER
+
+
+def _of_patterns(owner: str, below: list[str]) -> RecordName:
+    if not below:
+        return RecordName(Kind.PATTERNS_FOLDER, owner)
+    if len(below) == 1 and _may_be_called(Kind.CURSOR, below[0]):
+        return RecordName(Kind.PATTERN_CURSOR, owner)
+    return _OTHER
 
 
 def _may_be_called(kind: Kind, name: str) -> bool:

@@ -31,7 +31,14 @@ from fastbk.model.ledger import STREAM_KEY
 from fastbk.stream.chain.chain import get_chain
 from fastbk.stream.cursor.store import check_count
 from fastbk.stream.namespace.tree_records import StreamRecord, get
-from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
+from fastbk.stream.paths import (
+    chain_path,
+    cursors_path,
+    pages_path,
+    pattern_cursors_path,
+    stream_path,
+)
+from fastbk.stream.pattern.store import check_count as check_pattern_count
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
@@ -151,6 +158,8 @@ class _Check:
             ]
         for stream_id in self._judged.cursors:
             self._check_new_cursor(stream_id)
+        for namespace_id in self._judged.patterns:
+            self._check_new_pattern_cursor(namespace_id)
         for stream_id in {stream_id for stream_id, _ in self._judged.pages}:
             self._check_new_pages(stream_id)
         return events
@@ -208,6 +217,16 @@ class _Check:
             raise ForbiddenChange(f"there is no stream {stream_id} that this could be a cursor of")
         names = self._store.records.children(cursors_path(stream_id))
         check_count(self._below(record.namespace, record.name), len(names))
+
+    def _check_new_pattern_cursor(self, namespace_id: str) -> None:
+        """Refuse a cursor of a namespace that is not there, or has as many as it may have (INV-B1)."""
+        self._access.check_time()
+        try:
+            path = self._path(namespace_id)
+        except StreamNotFound:
+            raise ForbiddenChange(f"there is no namespace {namespace_id} that this could be a cursor of") from None
+        names = self._store.records.children(pattern_cursors_path(namespace_id))
+        check_pattern_count(path, len(names))
 
     def _check_new_pages(self, stream_id: str) -> None:
         """Refuse pages that no change of the chain can name next, and more than a few that none names (INV-B1)."""

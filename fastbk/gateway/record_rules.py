@@ -34,6 +34,7 @@ from fastbk.stream.namespace.tree_records import (
     get,
 )
 from fastbk.stream.paths import number_of_page
+from fastbk.stream.pattern.record import get_pattern
 from fastbk.stream.positions import AHEAD_US_MAX
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ BYTES_MAX = {
     Kind.CHAIN: 500_000,
     Kind.PAGE: 200_000,
     Kind.CURSOR: 512 * 1024,
+    Kind.PATTERN_CURSOR: 512 * 1024,
     Kind.DRAFT: 32_000,
 }
 """Of a record of each kind (INV-B1), above what clients write. Of others VALUE_BYTES_MAX: only `admin` changes them."""
@@ -98,6 +100,7 @@ class Judgement:
         counted: ids of namespaces of which only what is counted changes: allowed, or above an allowed one.
         born: the parent's id and the name of namespaces that the transaction creates, by id.
         streams: the namespace's id of streams that the transaction creates, by id.
+        patterns: ids of namespaces that get a cursor of a pattern more.
         cursors: ids of streams that get a cursor more: they have to be there, with fewer than a stream may have.
         pages: ids of streams and numbers of their new pages: the next ones of the chain, of which few are not named.
     """
@@ -109,6 +112,7 @@ class Judgement:
     born: dict[str, tuple[str, str]] = field(default_factory=dict)
     streams: dict[str, str] = field(default_factory=dict)
     cursors: set[str] = field(default_factory=set)
+    patterns: set[str] = field(default_factory=set)
     pages: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -346,12 +350,22 @@ class _Judge:
         if one.after is not None:
             record = _check_decodes(get_record, one.after)
             after = record.ledgers
-            if not record.holder.isprintable():
-                raise ForbiddenChange("the holder of a cursor is printable text")
-            if len(one.after) > max(READERS_CURSOR_BYTES_MAX, len(one.before or b"")):
-                needs = (*needs, Need(ADD, f"keep a cursor of more than {READERS_CURSOR_BYTES_MAX} bytes of"))
+            needs = _cursor_needs(one, record.holder)
         fresh = tuple(ledger for ledger in after if ledger not in before)
         return Change(needs=needs, fresh=fresh)
+
+    def pattern_cursor(self, one: RecordChange) -> Change:
+        """Judge a cursor of a pattern: it is its reader's, too, and names no ledgers."""
+        if one.before is None:
+            if one.name.owner in self.judged.patterns:
+                raise ForbiddenChange("one request creates one cursor of a namespace at most: send several")
+            self.judged.patterns.add(one.name.owner)
+        if one.after is None:
+            return _change(READ | ADD, "keep")
+        record = _check_decodes(get_pattern, one.after)
+        if record.created_us > self._now_us + AHEAD_US_MAX or record.used_at_us > self._now_us + AHEAD_US_MAX:
+            raise ForbiddenChange("a cursor is used now, and not in a day: are the clocks right?")
+        return Change(needs=_cursor_needs(one, record.holder))
 
     def draft(self, one: RecordChange) -> Change:
         """Judge a draft: ledgers that are to be attached."""
@@ -359,6 +373,16 @@ class _Judge:
         after = () if one.after is None else _check_decodes(ledgers_named, one.after)
         fresh = tuple(ledger for ledger in after if ledger not in before)
         return Change(needs=(Need(ADD, "append to"),), fresh=fresh)
+
+
+def _cursor_needs(one: RecordChange, holder: str) -> tuple[Need, ...]:
+    """Return what a new or changed cursor of a stream or pattern needs."""
+    if not holder.isprintable():
+        raise ForbiddenChange("the holder of a cursor is printable text")
+    needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)
+    if len(one.after or b"") > max(READERS_CURSOR_BYTES_MAX, len(one.before or b"")):
+        needs = (*needs, Need(ADD, f"keep a cursor of more than {READERS_CURSOR_BYTES_MAX} bytes of"))
+    return needs
 
 
 def _other(judge: _Judge, one: RecordChange) -> Change:
@@ -376,6 +400,7 @@ _RULES = {
     Kind.CHAIN: _Judge.chain,
     Kind.PAGE: _Judge.page,
     Kind.CURSOR: _Judge.cursor,
+    Kind.PATTERN_CURSOR: _Judge.pattern_cursor,
     Kind.DRAFT: _Judge.draft,
 }
 

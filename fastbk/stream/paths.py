@@ -20,6 +20,8 @@ NAMESPACES = "namespaces"
 USAGE = "usage"
 STREAMS = "streams"
 STORED = "stored"
+CURSORS = "cursors"
+"""Of patterns: a stream's own cursors lie below the stream."""
 NAME_PARTS = 64
 """Parents of a namespace's names: few, for a small namespace is listed by as many requests at most."""
 NAMES_MAX = 200_000
@@ -63,7 +65,7 @@ def stored_path(namespace_id: str) -> str:
 
 
 def part_path(folder: str, part: str) -> str:
-    """Return what lies below of STREAMS or STORED whose ids begin so; the parts are below the folder."""
+    """Return what lies below of STREAMS, STORED or CURSORS whose ids begin so; the parts are below the folder."""
     return f"{folder}/{part}"
 
 
@@ -102,6 +104,11 @@ def cursors_path(stream_id: str) -> str:
     return f"{stream_path(stream_id)}/cursors"
 
 
+def pattern_cursors_path(namespace_id: str) -> str:
+    """Return what the cursors of patterns of a namespace's streams lie below."""
+    return _by_id(CURSORS, namespace_id)
+
+
 def drafts_path(stream_id: str) -> str:
     """Return what the drafts lie below: ledgers that are to be attached to a stream."""
     return f"{stream_path(stream_id)}/drafts"
@@ -114,6 +121,7 @@ _KINDS = {
         (rf"{NAMESPACES}/[^/]+/[^/]+/[^/]+/[^/]+", "entry"),
         (rf"{USAGE}/[^/]+/[^/]+", "usage"),
         (rf"{STORED}/[^/]+/[^/]+", "stored"),
+        (rf"{CURSORS}/[^/]+/[^/]+/[^/]+", "pattern cursor"),
         (rf"{STREAMS}/[^/]+/[^/]+", "stream"),
         (rf"{STREAMS}/[^/]+/[^/]+/chain", "chain"),
         (rf"{STREAMS}/[^/]+/[^/]+/pages/[^/]+", "page"),

@@ -8,7 +8,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias, overload
+from functools import partial
+from typing import Literal, NamedTuple, TypeAlias, overload
 
 from fastbk.errors import ConfigError, ProtocolError, WrongType
 from fastbk.native import stream_codec as codec
@@ -41,6 +42,18 @@ _UNPACKED_RECORDS_MAX = 256 * 1024
 """Of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
 
 
+class Origin(NamedTuple):
+    """The stream that records are of, where a reader reads several."""
+
+    path: str
+    """Namespace and name, as they were when the records were read."""
+    id: str
+    """Of this stream, whatever has its name by now."""
+
+
+NO_ORIGIN = Origin("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One record. `payload` is a view of the chunk that it came in; `value` is a copy, to keep it alone.
@@ -59,6 +72,11 @@ class Record:
     headers: Headers = ()
 
     @property
+    def stream(self) -> str:
+        """Namespace and name of its stream, from readers and cursors of several streams; "": from others."""
+        return ""
+
+    @property
     def value(self) -> bytes:
         """The payload as bytes of its own, as `json.loads` and others want it."""
         return bytes(self.payload)
@@ -72,7 +90,8 @@ class Record:
         key = "" if self.key is None else f", key={_shown(self.key)}"
         headers = f", headers={self.headers!r}" if self.headers else ""
         sizes = f"{len(self.payload)} bytes {_shown(self.payload)}"
-        return f"<Record {self.dlsn} seq={self.seq} txid={self.txid}{key}{headers}: {sizes}>"
+        place = f"{self.stream} {self.dlsn}".lstrip()
+        return f"<Record {place} seq={self.seq} txid={self.txid}{key}{headers}: {sizes}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         given = (self.dlsn, self.seq, self.txid, self.time_us, self.value, self.key, self.headers)
@@ -84,6 +103,30 @@ def _record_of(
 ) -> Record:
     """Return a record that was pickled."""
     return Record(dlsn, seq, txid, time_us, memoryview(value), key, headers)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OriginRecord(Record):
+    """A record that says which stream it is of: only these pay for it."""
+
+    origin: Origin = NO_ORIGIN
+
+    @property
+    def stream(self) -> str:
+        """Namespace and name of its stream."""
+        return self.origin.path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        one = self
+        plain = Record(one.dlsn, one.seq, one.txid, one.time_us, one.payload, one.key, one.headers)
+        return _origin_record_of, (plain, *self.origin)
+
+
+def _origin_record_of(record: Record, path: str, stream_id: str) -> OriginRecord:
+    """Return a record that was pickled."""
+    one = record
+    given = (one.dlsn, one.seq, one.txid, one.time_us, one.payload, one.key, one.headers)
+    return OriginRecord(*given, Origin(path, stream_id))
 
 
 def _shown(data: bytes | memoryview) -> str:
@@ -99,6 +142,8 @@ class Gap:
     first: DLSN
     next: DLSN
     records: int | None = None
+    stream: str = ""
+    """Namespace and name of its stream, from readers and cursors of several streams; "": from others."""
 
 
 class Chunk(Sequence[Record]):
@@ -116,6 +161,7 @@ class Chunk(Sequence[Record]):
         "data",
         "first_entry_id",
         "first_seq",
+        "origin",
         "segment",
     )
 
@@ -129,6 +175,8 @@ class Chunk(Sequence[Record]):
         tables: tuple[memoryview, memoryview],
     ) -> None:
         """`base_seq`, `base_txid`: of the segment. `tables`: of `decode`; all entries' ids follow each other."""
+        self.origin: Origin | None = None
+        """The stream, from readers and cursors of several streams."""
         self.segment = segment
         self.first_entry_id = first_entry_id
         self.base_txid = base_txid
@@ -148,13 +196,14 @@ class Chunk(Sequence[Record]):
         if len(self) == 0:
             return f"<Chunk of no records of segment {self.segment}>"
         between = f"{self.first_dlsn} to {self.last_dlsn}"
-        return f"<Chunk of {len(self)} records, {between}, seq from {self.first_seq}, {self.nbytes} bytes>"
+        of = f" of {self.stream}" if self.stream else ""
+        return f"<Chunk of {len(self)} records{of}, {between}, seq from {self.first_seq}, {self.nbytes} bytes>"
 
     def __reduce__(self) -> tuple[object, ...]:
         base_seq = self.first_seq - self._first - (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
         tables = (self._heads.tobytes(), self._rows.tobytes())
         given = (self.segment, self.first_entry_id, base_seq, self.base_txid, bytes(self.data), *tables)
-        return _chunk_part_of, (*given, self._first, self._last)
+        return _chunk_part_of, (*given, self._first, self._last, self.origin)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -180,6 +229,7 @@ class Chunk(Sequence[Record]):
 
     def _part(self, start: int, stop: int) -> Chunk:
         part = object.__new__(Chunk)
+        part.origin = self.origin
         part.segment, part.first_entry_id = self.segment, self.first_entry_id
         part.base_txid, part.data = self.base_txid, self.data
         part._heads, part._rows = self._heads, self._rows
@@ -193,7 +243,8 @@ class Chunk(Sequence[Record]):
         place = words[ROW_PLACE]
         key_bytes, header_bytes = words[ROW_KEY_BYTES], words[ROW_HEADERS_BYTES]
         view = memoryview(self.data)
-        return Record(
+        kind = Record if self.origin is None else partial(OriginRecord, origin=self.origin)
+        return kind(
             self._dlsn(place),
             self.first_seq + row - self._first,
             self.base_txid + words[ROW_TXID],
@@ -223,6 +274,11 @@ class Chunk(Sequence[Record]):
 
     def _dlsn_of_row(self, row: int) -> DLSN:
         return self._dlsn(self._rows[row * ROW_WORDS + ROW_PLACE])
+
+    @property
+    def stream(self) -> str:
+        """Namespace and name of its stream, from readers and cursors of several streams; "": from others."""
+        return "" if self.origin is None else self.origin.path
 
     @property
     def entries(self) -> int:
@@ -339,10 +395,13 @@ def _chunk_part_of(
     rows: bytes,
     start: int,
     stop: int,
+    origin: Origin | None = None,
 ) -> Chunk:
     """Return a chunk that was pickled."""
     tables = (memoryview(heads).cast("q"), memoryview(rows).cast("q"))
-    return Chunk(segment, first_entry_id, base_seq, base_txid, data, tables)[start:stop]
+    part = Chunk(segment, first_entry_id, base_seq, base_txid, data, tables)[start:stop]
+    part.origin = origin
+    return part
 
 
 def chunk_of(

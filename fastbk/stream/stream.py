@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from fastbk.errors import StreamNotFound
+from fastbk.errors import StreamNotFound, Unauthorized
 from fastbk.option_checks import check_options
 from fastbk.stream.chain import drafts
 from fastbk.stream.chain.attach import attach, attach_drafts
 from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
+from fastbk.stream.cursor.opening import checked_expiry, create_cursor, move_cursor, place_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
 from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
@@ -20,7 +22,7 @@ from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
 from fastbk.stream.namespace.tree_records import StreamRecord
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
-from fastbk.stream.positions import DLSN, AtSeq, Start
+from fastbk.stream.positions import DLSN, AtSeq, Start, check_start
 from fastbk.stream.reader import search
 from fastbk.stream.reader.options import (
     AnyCursorOptions,
@@ -34,6 +36,7 @@ from fastbk.stream.records import Gap, Record
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
+    from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.writer.options import StreamWriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
 
@@ -234,8 +237,50 @@ class Stream:
         return await cursors_of(context.client.records, context.stream_id)
 
     async def backlogs(self) -> list[tuple[CursorInfo, Backlog | None]]:
-        """Return the stream's cursors, by name, and how much each has before it; None: it cannot be told now."""
-        return await backlogs_of(await self.context(), await self.cursors())
+        """Return the stream's cursors, and behind them those of patterns that read it, with what each has before it.
+
+        None: it cannot be told now.
+        """
+        return await backlogs_of(await self.context(), [*await self.cursors(), *await self.pattern_cursors()])
+
+    async def pattern_cursors(self) -> list[CursorInfo]:
+        """Return what cursors of patterns say of this stream, by name; their `pattern` says which streams they read."""
+        from fastbk.stream.pattern.store import pattern_cursors_of
+
+        stream_id = (await self.context()).stream_id
+        record = (await self._catalog.stream_record(stream_id, self.path)).value
+        found: list[PatternCursorInfo] = []
+        with suppress(Unauthorized):  # a gateway of a version before 0.3 lets few clients read them
+            found = await pattern_cursors_of(self._catalog.records, record.namespace)
+        return [one.of_stream(stream_id) for one in found if one.reads(record.name)]
+
+    async def create_cursor(
+        self,
+        name: str,
+        start: Start = "earliest",
+        *,
+        hold: bool = True,
+        expire_after: float | None = None,
+    ) -> CursorInfo:
+        """Make a cursor that nobody holds yet; `cursor(name)` opens it. Options: those of `Cursor`.
+
+        Raises StreamExists where there is one, PositionTruncated, QuotaExceeded; ConfigError for a position behind the
+        stream's end.
+        """
+        check_start(start)
+        expire_s = checked_expiry(expire_after)
+        context = await self.context()
+        return await create_cursor(context, name, start, holds=hold, expire_after_s=expire_s)
+
+    async def move_cursor(self, name: str, where: Start) -> CursorInfo:
+        """Have a cursor go on at the first record at or behind `where`; all from there on is delivered (again).
+
+        Whoever holds it is fenced, and finds out when it next stores something. A place that was truncated becomes the
+        stream's first one. Raises StreamNotFound if there is no such cursor, ConfigError for a position behind the end.
+        """
+        check_start(where)
+        context = await self.context()
+        return await move_cursor(context, name, *await place_of(context, where))
 
     async def delete_cursor(self, name: str) -> bool:
         """Delete a cursor; whoever holds it finds itself fenced. Returns whether there was one."""

@@ -88,11 +88,22 @@ def use_streams(run: Recorder, folder: Path) -> None:
         client.namespace("shop").stream("orders").cursor("billing", start="earliest") as cursor,
     ):
         cursor.ack(next(iter(cursor)))
+    with (
+        fastbk.sync.connect(run._cli._environment["FASTBK_METADATA"]) as client,
+        client.namespace("shop").cursor("ord*", "all") as all_orders,
+    ):
+        all_orders.ack(next(iter(all_orders)))
+    run("namespace cursors", "shop")
+    run("namespace cursors", "shop", "--delete", "all", "--dry-run")
     run("stream info", "shop/orders")
+    run("namespace cursors", "shop", "--delete", "all", "--yes")
     run("stream list", "shop")
     run("stream read", "shop/orders")
     run("stream export", "shop/orders", str(folder / "b.parquet"))
     run("stream cursors", "shop/orders")
+    run("stream cursors", "shop/orders", "--create", "audit", "--to", "latest")
+    run("stream cursors", "shop/orders", "--move", "billing", "--back", "1", "--dry-run")
+    run("stream cursors", "shop/orders", "--move", "billing", "--back", "1", "--yes")
     run("stream cursors", "shop/orders", "--delete", "billing", "--yes")
     run("stream set", "shop/orders", "--set", "roll_bytes=1MiB")
     run("stream truncate", "shop/orders", "--before", "seq:1", "--dry-run")

@@ -20,7 +20,6 @@ import fastbk
 from fastbk.errors import Error
 from fastbk.exit_codes import UNREACHABLE
 from fastbk.observe.systemd import SOCKET, WATCHDOG_US
-from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import scraped_at
 from tests.fixtures.logs import events
 from tests.fixtures.metadata import new_cluster

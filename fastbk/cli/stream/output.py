@@ -134,7 +134,7 @@ HEAD = ("cursor", "mark", "behind", "oldest", "moved", "data", "holder")
 def cursor_facts(info: CursorInfo, backlog: Backlog | None, now_s: float) -> dict[str, object]:
     """Return what is known of a cursor, for JSON. Ages in milliseconds; None: bookies do not tell it now."""
     return {
-        "cursor": info.name,
+        "cursor": info.label,
         "mark": str(info.mark),
         "mark_seq": info.mark_seq,
         "ranges": info.ranges,

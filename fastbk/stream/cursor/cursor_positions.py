@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fastbk.errors import Error
 from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.cursor.opening import CursorRequest, take_over
-from fastbk.stream.cursor.state import Data, check_data
+from fastbk.stream.cursor.state import CursorRecord, Data, check_data
 from fastbk.stream.cursor.store import CursorStore, of_cursor, path_of
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.paths import split_path
@@ -29,7 +29,7 @@ RENEW_S = 300.0
 
 @dataclass(slots=True)
 class _OpenCursor:
-    store: CursorStore
+    store: CursorStore[CursorRecord]
     mark: DLSN
     renewed_s: float
 
@@ -90,7 +90,7 @@ class CursorPositions:
         await held.store.write(replace(record, state=state, doomed=(), used_at_us=now_us))
         held.mark, held.renewed_s = mark, time.monotonic()
 
-    async def _opened(self, path: str, mark: DLSN) -> CursorStore:
+    async def _opened(self, path: str, mark: DLSN) -> CursorStore[CursorRecord]:
         *where, name = split_path(path)
         context = await self._catalog.context(tuple(where), name)
         store = await take_over(context, self._name, CursorRequest(mark, raises=False))

@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from typing import Protocol
 
 from fastbk.client.coalescer import SharedEnd
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.stream.context import as_error
-from fastbk.stream.cursor.acks import CursorAcks
-from fastbk.stream.cursor.state_storage import StateStorage
 
 _log = LibraryLog("fastbk.stream.cursor")
 
 AGAIN_S = 0.1
 """First pause after a state could not be kept; doubled up to five seconds. Whoever waits for it cuts it short."""
 AGAIN_S_MAX = 5.0
+
+
+class Changes(Protocol):
+    """What acknowledgements come to."""
+
+    @property
+    def changes(self) -> int:
+        """Counts what has changed."""
+
+
+class Keeper(Protocol):
+    """Where states are kept. One call at a time."""
+
+    async def keep(self) -> int:
+        """Keep the state as it is now; return the count of changes that are in it.
+
+        Raises CursorFenced; anything else: nobody knows whether it is kept, and another call tries again.
+        """
+
+    def renew_in_s(self) -> float | None:
+        """Return in how many seconds `tend` has to be called, even if nothing is to be kept; None: not at all."""
+
+    async def tend(self) -> None:
+        """Do what is due beside. Raises CursorFenced; other troubles wait for the next call."""
+
+    async def close(self, is_dirty: bool) -> None:
+        """Keep what is not kept. Raises CursorFenced; anything else where it is not known whether it is kept."""
 
 
 class CursorFlusher:
@@ -31,8 +57,8 @@ class CursorFlusher:
     def __init__(
         self,
         name: str,
-        acks: CursorAcks,
-        keeper: StateStorage,
+        acks: Changes,
+        keeper: Keeper,
         interval_s: float,
         changes_max: int,
         on_end: Callable[[], None],
@@ -66,6 +92,11 @@ class CursorFlusher:
     def is_dirty(self) -> bool:
         """Whether something changed that is not kept yet."""
         return self._kept < self._acks.changes
+
+    @property
+    def unkept(self) -> int:
+        """How many changes are not kept yet."""
+        return max(0, self._acks.changes - self._kept)
 
     def check(self) -> None:
         """Raise what ended the holder."""

@@ -33,7 +33,7 @@ LedgerNumber = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
 _Ends = Annotated[tuple[Count, ...], msgspec.Meta(max_length=2 * RANGES_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=DATA_BYTES_MAX)]
 Data: TypeAlias = dict[str, int | str]
-_Data = Annotated[dict[Text, bool | int | Text], msgspec.Meta(max_length=DATA_KEYS_MAX)]
+CheckedData = Annotated[dict[Text, bool | int | Text], msgspec.Meta(max_length=DATA_KEYS_MAX)]
 """As it is read: versions before 0.3 took True and False, too, and could not read them again."""
 
 _STATE_MARK, _RECORD_MARK = b"FBKS", b"FBKU"
@@ -59,7 +59,7 @@ class CursorState(msgspec.Struct, frozen=True, array_like=True):
     ends: _Ends = ()
     behinds: Annotated[tuple[DLSN, ...], msgspec.Meta(max_length=2 * RANGES_MAX)] = ()
     """Ranges done behind the mark, see `AckRanges`."""
-    data: _Data = msgspec.field(default_factory=dict)
+    data: CheckedData = msgspec.field(default_factory=dict)
     """The user's map, as it came with the acknowledgement that made the mark."""
     time_us: TimeUs = 0
     """When it was written, by the holder's clock."""
@@ -91,6 +91,11 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
     """It is being deleted: whoever finds it so goes on with that."""
 
     @property
+    def epoch(self) -> int:
+        """Of the holder that wrote it."""
+        return self.state.epoch
+
+    @property
     def ledgers(self) -> tuple[int, ...]:
         """All ledgers that it names."""
         named = (self.ledger, self.reserved, *self.doomed)
@@ -103,7 +108,7 @@ class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 _states = msgspec.msgpack.Decoder(CursorState)
-_datas: msgspec.msgpack.Decoder[Data] = msgspec.msgpack.Decoder(_Data)
+_datas: msgspec.msgpack.Decoder[Data] = msgspec.msgpack.Decoder(CheckedData)
 _records = msgspec.msgpack.Decoder(CursorRecord)
 
 
@@ -133,40 +138,43 @@ def check_data(data: Mapping[str, int | str]) -> Data:
 
 def put_state(state: CursorState) -> bytes:
     """Return a state's bytes: a mark, a version, the CRC-32 of what follows, MessagePack."""
-    return _put(_STATE_MARK, state)
+    return encoded(_STATE_MARK, state)
 
 
 def get_state(raw: bytes | memoryview) -> CursorState:
     """Return what `put_state` wrote. Raises StorageError."""
-    return _checked(_get(_STATE_MARK, _states, raw))
+    state = decoded(_STATE_MARK, _states, raw)
+    check_kept_data(state.data)
+    return state
 
 
 def put_record(record: CursorRecord) -> bytes:
     """Return a record's bytes."""
-    return _put(_RECORD_MARK, record)
+    return encoded(_RECORD_MARK, record)
 
 
 def get_record(raw: bytes | memoryview) -> CursorRecord:
     """Return what `put_record` wrote. Raises StorageError."""
-    record = _get(_RECORD_MARK, _records, raw)
-    _checked(record.state)
+    record = decoded(_RECORD_MARK, _records, raw)
+    check_kept_data(record.state.data)
     return record
 
 
-def _checked(state: CursorState) -> CursorState:
-    """Return a state if its map is one that `check_data` takes, as a whole (INV-S14)."""
-    size = sum(len(key) + (len(one) if isinstance(one, str) else 1) for key, one in state.data.items())
+def check_kept_data(data: Mapping[str, int | str]) -> None:
+    """Raise StorageError for a map in a record that is larger as a whole than `check_data` takes (INV-S14)."""
+    size = sum(len(key) + (len(one) if isinstance(one, str) else 1) for key, one in data.items())
     if size > DATA_BYTES_MAX:
         raise StorageError(f"a cursor's map has {size} characters, and at most {DATA_BYTES_MAX}")
-    return state
 
 
-def _put(mark: bytes, value: object) -> bytes:
+def encoded(mark: bytes, value: object) -> bytes:
+    """Return the bytes of what is kept of a cursor: a mark, a version, the CRC-32 of what follows, MessagePack."""
     body = msgspec.msgpack.encode(value)
     return _HEAD.pack(mark, VERSION, zlib.crc32(body)) + body
 
 
-def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryview) -> T:
+def decoded(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryview) -> T:
+    """Return what `encoded` made of a value. Raises StorageError."""
     if len(raw) < _HEAD.size:
         raise StorageError(f"{len(raw)} bytes are no state of a cursor")
     found, version, crc = _HEAD.unpack_from(raw)

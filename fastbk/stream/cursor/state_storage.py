@@ -50,7 +50,7 @@ class StateStorage:
     """
 
     def __init__(
-        self, context: StreamContext, name: str, store: CursorStore, acks: CursorAcks
+        self, context: StreamContext, name: str, store: CursorStore[CursorRecord], acks: CursorAcks
     ) -> None:
         self.serial = store.record.state.serial
         self._context = context

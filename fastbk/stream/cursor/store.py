@@ -7,8 +7,9 @@ another holder; so a change that loses against one's own earlier change, whose a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fastbk.client.client import Client
     from fastbk.client.record_calls import RecordCalls
 
+Held = TypeVar("Held", bound="HeldRecord")
 NAME_BYTES_MAX = 80
 """Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
 CURSORS_MAX = 1000
@@ -76,6 +78,13 @@ class CursorInfo:
     """Of its record."""
     fault: str = ""
     """Why its record cannot be read; "": it can. It holds all that it may hold then, until it is deleted."""
+    pattern: str = ""
+    """Of the streams that it reads beside this one; "": it is this stream's alone."""
+
+    @property
+    def label(self) -> str:
+        """Its name, with its pattern if it has one: a pattern's cursor and a stream's may have the same."""
+        return f"{self.pattern} {self.name}" if self.pattern else self.name
 
     @property
     def data(self) -> Data:
@@ -89,13 +98,18 @@ class CursorInfo:
 
 def path_of(stream_id: str, name: str) -> str:
     """Return where a cursor is. Raises ConfigError for what is no name."""
+    return f"{cursors_path(stream_id)}/{part_of(name)}"
+
+
+def part_of(name: str) -> str:
+    """Return a cursor's name as the last part of a path. Raises ConfigError for what is no name."""
     if not isinstance(name, str):
         raise WrongType(f"{name!r} is no name of a cursor: it is text")
     if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"{name!r} is no name of a cursor: 1 to {NAME_BYTES_MAX} bytes of text")
     # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
     quoted = quote(name, safe="@:+=~-_.")
-    return f"{cursors_path(stream_id)}/{'%2E' + quoted[1:] if quoted[0] == '.' else quoted}"
+    return "%2E" + quoted[1:] if quoted[0] == "." else quoted
 
 
 def check_count(stream: str, count: int) -> None:
@@ -200,19 +214,54 @@ async def delete_cursor(
     raise MetadataUnavailable(f"cursor {name}: others change it again and again", retryable=True)
 
 
-@dataclass(slots=True)
-class CursorStore:
-    """The record of a cursor that is held."""
+class HeldRecord(Protocol):
+    """The record of a cursor of one stream, or of a pattern of streams."""
 
-    _records: RecordCalls
-    _path: str
-    _name: str
-    """With its stream's, for messages."""
-    record: CursorRecord
-    """As it was last written."""
-    _version: int
+    @property
+    def holder(self) -> str:
+        """Who has it."""
 
-    async def write(self, record: CursorRecord) -> None:
+    @property
+    def epoch(self) -> int:
+        """Of that holder."""
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether its deletion has begun."""
+
+
+class CursorStore(Generic[Held]):
+    """The record of a cursor that is held.
+
+    Attributes:
+        record: as it was last written.
+    """
+
+    def __init__(
+        self,
+        records: RecordCalls,
+        path: str,
+        name: str,
+        record: Held,
+        version: int,
+        put: Callable[[Held], bytes],
+        get: Callable[[bytes], Held],
+    ) -> None:
+        """`name`: with its stream's, for messages. `put`, `get`: the record's bytes, and back."""
+        self.record = record
+        self._records = records
+        self._path = path
+        self._name = name
+        self._version = version
+        self._put = put
+        self._get = get
+
+    @property
+    def version(self) -> int:
+        """Of the record, as it was last written."""
+        return self._version
+
+    async def write(self, record: Held) -> None:
         """Replace the record (INV-S10: of this holder only).
 
         Raises CursorFenced, MetadataOnHold: nothing was replaced; MetadataUnavailable: it may be.
@@ -220,7 +269,7 @@ class CursorStore:
         await self._records.check_not_held()
         for _ in range(TRIES_MAX):
             try:
-                change = Change(self._path, put_record(record), self._version)
+                change = Change(self._path, self._put(record), self._version)
                 (self._version,) = await self._records.change(change)
                 self.record = record
                 return
@@ -228,7 +277,7 @@ class CursorStore:
                 found = await self._records.read(self._path)
             if found is None:
                 raise self._fenced("deleted")
-            there = get_record(found.value)
+            there = self._get(found.value)
             if there.holder != record.holder:
                 raise self._fenced(_fate(there))
             self._version = found.version
@@ -241,7 +290,7 @@ class CursorStore:
         )
 
 
-def _fate(record: CursorRecord) -> str:
+def _fate(record: HeldRecord) -> str:
     if record.is_deleting:
         return "deleted"
-    return f"opened by {record.holder} (epoch {record.state.epoch})"
+    return f"opened by {record.holder} (epoch {record.epoch})"

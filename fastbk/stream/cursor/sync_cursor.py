@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.client.loop_thread import Hand, LoopThread, blocking
 from fastbk.client.sync_pending import Wakeup
@@ -15,11 +15,16 @@ from fastbk.stream.cursor.cursor import Cursor, check_done
 from fastbk.stream.cursor.state import Data, check_data
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag
-from fastbk.stream.reader.sync_reader import SyncChunks, SyncRecords
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS
+from fastbk.stream.reader.sync_reader import SyncChunks, SyncOfOneStream, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import CursorStats, Lag
+
+if TYPE_CHECKING:
+    from fastbk.stream.pattern.cursor import PatternCursor
 
 T = TypeVar("T")
+Held = TypeVar("Held", bound="Cursor[Gap] | PatternCursor[Gap]")
 ACKS_WAITING_MAX = 1000
 """Acknowledgements that are on their way to the loop; one more waits for them."""
 
@@ -37,12 +42,14 @@ class PendingAck:
         self._flush()
 
 
-class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
-    """A durable cursor; made by `Stream.cursor(name)` of `fastbk.sync`. The rules are the asyncio cursor's."""
+class SyncHolder(SyncRecords[Held, GapT]):
+    """What cursors of a stream and of a pattern share: acknowledgements, taken to the loop in their order."""
 
-    def __init__(self, loop: LoopThread[Client], make: Callable[[], Cursor[Gap]]) -> None:
+    _check_done = staticmethod(check_done)
+
+    def __init__(self, loop: LoopThread[Client], make: Callable[[], Held]) -> None:
         super().__init__(loop, make)
-        self._acks: deque[tuple[Record | Chunk | DLSN, Data | None]] = deque()
+        self._acks: deque[tuple[Any, Data | None]] = deque()
         self._wakeup = Wakeup(loop, self._take_acks)
         self._failure: Error | None = None
 
@@ -55,9 +62,9 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
     def ack(
         self, up_to: Record | Chunk | DLSN, *, data: Mapping[str, int | str] | None = None
     ) -> PendingAck:
-        """Everything up to this record, it included, is done. Raises what an earlier one met on the loop."""
+        """Everything of its stream up to this record, with it, is done. Raises what an earlier one met on the loop."""
         self._opened()
-        check_done(up_to)
+        self._check_done(up_to)
         known = None if data is None else check_data(data)
         if self._failure is not None:
             raise self._failure.copy()
@@ -76,7 +83,7 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
             except BaseException as error:  # noqa: BLE001 -- told at the next call
                 self._failure = self._failure or as_error(error, "this cursor")
 
-    def _call(self, act: Callable[[Cursor[Gap]], Awaitable[T]]) -> T:
+    def _call(self, act: Callable[[Held], Awaitable[T]]) -> T:
         """Run something of the asyncio cursor's behind all that was acknowledged here."""
         inner = self._opened()
 
@@ -87,35 +94,23 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
         return self._loop.call(acted)
 
     def ack_one(self, done: Record | DLSN) -> PendingAck:
-        """This record is done, whatever is before it; waits while 10,000 ranges of such records lie behind the mark.
+        """This record is done, whatever is before it; waits while as many ranges of such records as may be are there.
 
         `result()` has it kept now. Raises CursorFenced, ConfigError.
         """
-        self._call(lambda inner: inner._ack_one_unkept(done))
+        given: Any = done  # a pattern's cursor refuses a DLSN
+        self._call(lambda inner: inner._ack_one_unkept(given))
         return PendingAck(self.flush)
-
-    backlog = blocking(Cursor.backlog)
 
     def flush(self) -> None:
         """Return when all that was acknowledged is kept. Raises CursorFenced."""
 
-        async def flushed(inner: Cursor[Gap]) -> None:
+        async def flushed(inner: Held) -> None:
             if self._failure is not None:
                 raise self._failure.copy()
             await inner.flush()
 
         self._call(flushed)
-
-    def reset(self, where: Start, *, seq: int | None = None) -> None:
-        """Begin anew at a position that is still there, also backwards; kept when this returns. `seq`: its number."""
-        self._opened()
-
-        async def done(inner: Cursor[Gap]) -> None:
-            async with self._turn:
-                await inner.reset(where, seq=seq)
-                self._hand = Hand()
-
-        self._call(done)
 
     def abort(self) -> None:
         """Let go without keeping anything more."""
@@ -128,23 +123,6 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
         if self._inner is not None and not self._is_closed and self._loop.is_closed is None:
             self._loop.call_plain(self._take_acks)
         super()._end(error)
-
-    @property
-    def lag(self) -> Lag:
-        """How far it is behind, as the asyncio cursor's; what was fetched counts as handed out."""
-        inner = self._opened()
-
-        def read_lag() -> Lag:
-            self._take_acks()
-            return inner.lag
-
-        return self._loop.call_plain(read_lag)
-
-    @property
-    def mark(self) -> DLSN:
-        """Everything before it is done."""
-        self._loop.call_plain(self._take_acks)
-        return self._opened().mark
 
     @property
     def data(self) -> Mapping[str, int | str]:
@@ -163,12 +141,56 @@ class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
         return self._opened().gap_records
 
     @property
+    def ranges(self) -> int:
+        """Ranges done behind the mark, or the marks of all streams."""
+        return self._opened().ranges
+
+
+class SyncCursor(SyncHolder[Cursor[Gap], GapT], SyncOfOneStream[Cursor[Gap], GapT]):
+    """A durable cursor; made by `Stream.cursor(name)` of `fastbk.sync`. The rules are the asyncio cursor's."""
+
+    backlog = blocking(Cursor.backlog)
+
+    def reset(self, where: Start, *, seq: int | None = None) -> None:
+        """Begin anew at a position that is still there, also backwards; kept when this returns. `seq`: its number."""
+        self._opened()
+
+        async def done(inner: Cursor[Gap]) -> None:
+            async with self._turn:
+                await inner.reset(where, seq=seq)
+                self._hand = Hand()
+
+        self._call(done)
+
+    @property
+    def lag(self) -> Lag:
+        """How far it is behind, as the asyncio cursor's; what was fetched counts as handed out."""
+        inner = self._opened()
+
+        def read_lag() -> Lag:
+            self._take_acks()
+            return inner.lag
+
+        return self._loop.call_plain(read_lag)
+
+    def stats(self) -> CursorStats:
+        """Return this cursor's figures now; what was fetched counts as handed out."""
+        inner = self._opened()
+
+        def told() -> CursorStats:
+            self._take_acks()
+            return inner.stats()
+
+        return self._loop.call_plain(told)
+
+    @property
+    def mark(self) -> DLSN:
+        """Everything before it is done."""
+        self._loop.call_plain(self._take_acks)
+        return self._opened().mark
+
+    @property
     def mark_seq(self) -> int:
         """The number of the first record that is not done; -1 while none was seen."""
         self._loop.call_plain(self._take_acks)
         return self._opened().mark_seq
-
-    @property
-    def ranges(self) -> int:
-        """Ranges done behind the mark: at most 10,000."""
-        return self._opened().ranges

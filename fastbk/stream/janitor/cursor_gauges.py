@@ -16,6 +16,7 @@ from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of
 from fastbk.stream.janitor.all_streams import StreamSnapshot
+from fastbk.stream.pattern.store import PatternHolds
 
 BY_CHARACTERS_MAX = 200
 """Of who moves a cursor, as its map says it."""
@@ -44,10 +45,11 @@ class CursorGauges:
         left_out: cursors that were found and are not told of, since there are more than the limit.
     """
 
-    def __init__(self, client: Client, limit: int) -> None:
-        """`limit`: cursors that are told of; 0: none, and nothing is asked."""
+    def __init__(self, client: Client, limit: int, patterns: PatternHolds | None = None) -> None:
+        """`limit`: cursors that are told of; 0: none, and nothing is asked. `patterns`: None: read for this alone."""
         self.left_out = 0
         self._client = client
+        self._patterns = patterns or PatternHolds(client.records)
         self._limit = limit
         self._known: dict[str, tuple[list[CursorGauge], int]] = {}
         """By stream, of those that have cursors: what is told of, and how many are left out."""
@@ -63,6 +65,7 @@ class CursorGauges:
     def begin(self) -> None:
         """A pass begins."""
         self._seen.clear()
+        self._patterns.begin()
         self._is_away = False
 
     def end(self) -> None:
@@ -72,13 +75,18 @@ class CursorGauges:
         self._is_first = False
 
     async def measure(self, found: StreamSnapshot, *, is_thorough: bool) -> None:
-        """Look at a stream's cursors, if it has any or may have. Raises MetadataUnavailable, StorageError."""
+        """Look at a stream's cursors, if it has any or may have, and at those of patterns that read it.
+
+        Raises MetadataUnavailable, StorageError.
+        """
         stream_id = found.stream_id
         self._seen.add(stream_id)
         is_due = stream_id in self._known or is_thorough or self._is_first
         if not self._limit or not found.path or not is_due:
             return
         cursors = await cursors_of(self._client.records, stream_id)
+        if found.record is not None:
+            cursors += await self._patterns.of_stream(found.record, stream_id)
         others = sum(len(some) for one, (some, _) in self._known.items() if one != stream_id)
         told = cursors[: max(0, self._limit - others)]
         left_out, now_us = len(cursors) - len(told), clock_us()
@@ -113,4 +121,4 @@ class CursorGauges:
 
 def _gauge(path: str, info: CursorInfo, backlog: Backlog | None, now_us: int) -> CursorGauge:
     moved_s = max(0.0, (now_us - info.moved_at_us) / 1e6)
-    return CursorGauge(path, info.name, str(info.data.get("by", ""))[:BY_CHARACTERS_MAX], backlog, moved_s)
+    return CursorGauge(path, info.label, str(info.data.get("by", ""))[:BY_CHARACTERS_MAX], backlog, moved_s)

@@ -30,7 +30,7 @@ from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.context import clock_us, gathered
 from fastbk.stream.cursor.store import cursors_of, delete_cursor
 from fastbk.stream.janitor import retention
-from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams, chains_at_once
+from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams, chains_at_once, ids_below
 from fastbk.stream.janitor.audit import Audit, Sink, log_lines
 from fastbk.stream.janitor.byte_counts import ByteCounts
 from fastbk.stream.janitor.cursor_gauges import CursorGauges
@@ -44,6 +44,8 @@ from fastbk.stream.janitor.segment_deletion import (
     finish_deleting,
 )
 from fastbk.stream.janitor.stream_deletion import delete_leftovers, delete_stream
+from fastbk.stream.namespace.tree_records import StreamRecord
+from fastbk.stream.pattern.store import PatternHolds, delete_pattern_cursor, gone_cursors
 from fastbk.stream.policy import DEFAULT_POLICY, StreamPolicy
 from fastbk.stream.positions import DLSN
 
@@ -140,7 +142,8 @@ class Janitor:
         self.early_ends = 0
         self.last_pass_s: float | None = None
         self.last_pass_ended_s: float | None = None
-        self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
+        self._patterns = PatternHolds(client.records)
+        self.gauges = CursorGauges(client, self.options.cursor_gauges_max, self._patterns)
         self._client = client
         self._deleter = Deleter(client, Audit(sink), RateLimit(self.options.ledgers_per_s))
         self._sizes = HeldSizes(client)
@@ -215,6 +218,7 @@ class Janitor:
             sizes = ByteCounts(self._client, self._sizes)
             async for some in all_streams(self._client.records):
                 await self._process_all(some, counts, every, sizes)
+            await self._delete_gone_cursors(counts)
             await sizes.write()
             self.gauges.end()
         finally:
@@ -301,7 +305,7 @@ class Janitor:
         # Drafts wait for a week, so they are looked for ten times as seldom as cursors.
         if is_thorough and (every == 1 or turn % (10 * every) == 0):
             await self._give_up_old_drafts(found.stream_id)
-        known = await self._retain(store, known, found.policy, counts, is_thorough=is_thorough)
+        known = await self._retain(store, known, found, counts, is_thorough=is_thorough)
         await self.gauges.measure(found, is_thorough=is_thorough)
         counts.segments_deleted += known.chain.head - head
         return known.chain
@@ -332,14 +336,14 @@ class Janitor:
         self,
         store: ChainStore,
         known: VersionedChain,
-        policy: StreamPolicy | None,
+        found: StreamSnapshot,
         counts: Counts,
         *,
         is_thorough: bool,
     ) -> VersionedChain:
         """Delete the segments that end before T (INV-S9); look at cursors where something depends on them."""
         chain, now_us = known.chain, clock_us()
-        policy = policy or DEFAULT_POLICY  # not known: only what was cut off explicitly goes
+        policy = found.policy or DEFAULT_POLICY  # not known: only what was cut off explicitly goes
         if is_thorough:
             await self._cursor_marks(store.stream_id, now_us, counts)
         points, below, items = await self._points(store, chain, policy, (), now_us)
@@ -347,8 +351,12 @@ class Janitor:
             return known
         marks: list[DLSN] = []
         if policy.hold_for_cursors:
-            marks = await self._cursor_marks(store.stream_id, now_us, counts)
-            points, below, items = await self._points(store, chain, policy, marks, now_us)
+            own = await self._cursor_marks(store.stream_id, now_us, counts)
+            for is_fresh in (False, True):
+                marks = own + await self._pattern_marks(store.stream_id, found.record, is_fresh=is_fresh)
+                points, below, items = await self._points(store, chain, policy, marks, now_us)
+                if below <= chain.deleting:
+                    return known
         by_age = retention.without_sizes(policy)
         while policy != by_age and below > chain.deleting:
             # By size only what bookies hold counts: who may append says how much there is behind.
@@ -392,6 +400,20 @@ class Janitor:
             if cursor.holds:
                 marks.append(cursor.mark)
         return marks
+
+
+    async def _pattern_marks(self, stream_id: str, record: StreamRecord | None, *, is_fresh: bool) -> list[DLSN]:
+        """Return the marks in a stream of the cursors of patterns that hold it (INV-S20)."""
+        return [] if record is None else await self._patterns.marks(record, stream_id, is_fresh=is_fresh)
+
+    async def _delete_gone_cursors(self, counts: Counts) -> None:
+        """Delete the cursors of patterns that have expired, or whose namespace is gone."""
+        records = self._client.records
+        async for namespace_id, one in gone_cursors(records, ids_below, clock_us()):
+            event: dict[str, object] = {"namespace": namespace_id, "cursor": one.name, "pattern": one.pattern}
+            await self._deleter.audit.record("nobody used it any more", event)
+            if await delete_pattern_cursor(records, namespace_id, one.name, expected=one):
+                counts.cursors_expired += 1
 
 
 async def _below(store: ChainStore, chain: Chain, points: retention.Points) -> int:

@@ -10,6 +10,7 @@ is not told of.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -168,6 +169,16 @@ async def watch_namespace(
     catalog: Catalog, path: tuple[str, ...]
 ) -> AsyncGenerator[NamespaceEvent, None]:
     """Yield all that is there, then what happens, until the namespace is deleted. Raises StreamNotFound at first."""
+    async with contextlib.aclosing(watched_changes(catalog, path)) as changes:
+        async for events in changes:
+            for event in events:
+                yield event
+
+
+async def watched_changes(
+    catalog: Catalog, path: tuple[str, ...]
+) -> AsyncGenerator[list[NamespaceEvent], None]:
+    """Like `watch_namespace`, what was found together at a time: first all that is there, which may be nothing."""
     place = await catalog.place(path)
     watched = _Watched(catalog, path, tuple(level.id for level in place.levels))
     changed = asyncio.Event()
@@ -189,8 +200,7 @@ async def watch_namespace(
             if is_first and watched.is_gone:
                 raise StreamNotFound(f"there is no namespace {label(path)}")
             is_first = False
-            for event in events:
-                yield event
+            yield events
             if not watched.is_gone:
                 await changed.wait()
     finally:

@@ -101,16 +101,20 @@ async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive
 
     Raises StreamNotFound, NamespaceNotEmpty, MetadataOnHold.
     """
+    from fastbk.stream.pattern.store import delete_all_of
+
     await catalog.client.records.check_not_held()
     for _ in range(PASSES_MAX):
         if recursive:
             await _empty(catalog, path)
         try:
-            await _delete_empty(catalog, path)
+            gone_id = await _delete_empty(catalog, path)
         except NamespaceNotEmpty:
             if not recursive:
                 raise
         else:
+            with suppress(Error):  # a janitor deletes what is left of them
+                await delete_all_of(catalog.records, gone_id)
             return
     raise NamespaceNotEmpty(f"somebody goes on creating streams in {label(path)}", retryable=True)
 
@@ -130,15 +134,16 @@ async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
             await delete_data(catalog, list(ids.values()))
 
 
-async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
+async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> str:
+    """Delete a namespace; return its id."""
     seen: str | None = None
 
-    async def attempt() -> None:
+    async def attempt() -> str:
         nonlocal seen
         if seen is not None:
             raw = await catalog.records.read(namespace_path(seen))
             if raw is None:
-                return  # an attempt of ours did it, or somebody else, which is the same
+                return seen  # an attempt of ours did it, or somebody else, which is the same
             record = get_or(NamespaceRecord, raw.value, namespace_path(seen), None)
             if record is not None and record.name != path[-1]:
                 raise StreamNotFound(f"there is no namespace {label(path)}: it was renamed")
@@ -149,8 +154,9 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
             raise NamespaceNotEmpty(f"{label(path)} has streams or namespaces in it")
         seen = place.here.id
         await catalog.records.change(*namespace_deleted(place))
+        return seen
 
-    await catalog.until_decided(attempt)
+    return await catalog.until_decided(attempt)
 
 
 # --- policies ---------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from fastbk.client.iteration import Generated, raised_again
 from fastbk.errors import ConfigError, StorageError, StreamExists, StreamNotFound
+from fastbk.option_checks import check_options
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.namespace.catalog import Catalog, Tries, label
@@ -30,7 +32,20 @@ from fastbk.stream.namespace.tree_records import (
 )
 from fastbk.stream.paths import check_name, namespace_path, split_path, stored_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
+from fastbk.stream.reader.options import (
+    AnyCursorOptions,
+    AnyPatternReaderOptions,
+    CursorOptions,
+    PatternReaderOptions,
+)
 from fastbk.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from fastbk.stream.pattern.cursor import PatternCursor
+    from fastbk.stream.pattern.reader import PatternReader, PatternStart
+    from fastbk.stream.pattern.store import PatternCursorInfo
+    from fastbk.stream.positions import AtTime
+    from fastbk.stream.records import Gap
 
 STREAMS_AT_ONCE = 100
 """Created in one transaction of 300 records."""
@@ -296,6 +311,86 @@ class Namespace:
 
         await self._catalog.until_decided(attempt)
         return self.stream(new)
+
+    # --- many streams as one ------------------------------------------------------------------------------------
+
+    @overload
+    def reader(
+        self,
+        pattern: str,
+        start: PatternStart = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[PatternReaderOptions],
+    ) -> PatternReader: ...
+
+    @overload
+    def reader(
+        self,
+        pattern: str,
+        start: PatternStart = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[PatternReaderOptions],
+    ) -> PatternReader[Gap]: ...
+
+    def reader(self, pattern: str, start: PatternStart = "earliest", **options: Any) -> PatternReader[Gap]:
+        """Return a reader of all streams whose names match, such as "shop/*"; `async with` opens it.
+
+        Options: those of `PatternReader`. Raises ConfigError.
+        """
+        from fastbk.stream.pattern.reader import PatternReader
+
+        check_options(options, AnyPatternReaderOptions)
+        return PatternReader(self._catalog, self._path, pattern, start, **options)
+
+    @overload
+    def cursor(
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> PatternCursor: ...
+
+    @overload
+    def cursor(
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> PatternCursor[Gap]: ...
+
+    def cursor(
+        self, pattern: str, name: str, start: Literal["earliest", "latest"] | AtTime = "earliest", **options: Any
+    ) -> PatternCursor[Gap]:
+        """Return a durable cursor over all streams whose names match; `async with` makes it, or takes it over.
+
+        Options: those of `PatternCursor`. Raises ConfigError.
+        """
+        from fastbk.stream.pattern.cursor import PatternCursor
+
+        check_options(options, AnyCursorOptions)
+        return PatternCursor(self._catalog, self._path, pattern, name, start, **options)
+
+    async def pattern_cursors(self) -> list[PatternCursorInfo]:
+        """Return the cursors of patterns in this namespace, by name. One that cannot be read has a `fault`."""
+        from fastbk.stream.pattern.store import pattern_cursors_of
+
+        return await pattern_cursors_of(self._catalog.records, (await self._catalog.place(self._path)).here.id)
+
+    async def delete_pattern_cursor(self, name: str) -> bool:
+        """Delete a cursor of a pattern; whoever holds it finds itself fenced. Returns whether there was one."""
+        from fastbk.stream.pattern.store import delete_pattern_cursor
+
+        return await delete_pattern_cursor(
+            self._catalog.records, (await self._catalog.place(self._path)).here.id, name
+        )
 
     # --- looking ------------------------------------------------------------------------------------------------
 

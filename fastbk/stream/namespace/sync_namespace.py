@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from fastbk.client.loop_thread import LoopThread, blocking, blocking_as
 from fastbk.stream.client import Client
@@ -16,6 +16,13 @@ from fastbk.stream.namespace.stream_ranges import StreamRanges
 from fastbk.stream.paths import check_name, split_path
 from fastbk.stream.stream import Stream
 from fastbk.stream.sync_stream import SyncStream
+
+if TYPE_CHECKING:
+    from fastbk.stream.pattern.reader import PatternStart
+    from fastbk.stream.pattern.sync_pattern import SyncPatternCursor, SyncPatternReader
+    from fastbk.stream.positions import AtTime
+    from fastbk.stream.reader.options import CursorOptions, PatternReaderOptions
+    from fastbk.stream.records import Gap
 
 T = TypeVar("T")
 LISTED_AT_ONCE = 256
@@ -116,7 +123,70 @@ class SyncNamespace:
     stream_count = blocking(Namespace.stream_count)
     stored_bytes = blocking(Namespace.stored_bytes)
 
+    pattern_cursors = blocking(Namespace.pattern_cursors)
+    delete_pattern_cursor = blocking(Namespace.delete_pattern_cursor)
+
     rename = blocking_as(Namespace.rename, _namespace)
+
+    @overload
+    def reader(
+        self,
+        pattern: str,
+        start: PatternStart = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[PatternReaderOptions],
+    ) -> SyncPatternReader: ...
+
+    @overload
+    def reader(
+        self,
+        pattern: str,
+        start: PatternStart = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[PatternReaderOptions],
+    ) -> SyncPatternReader[Gap]: ...
+
+    def reader(self, pattern: str, start: PatternStart = "earliest", **options: Any) -> SyncPatternReader[Gap]:
+        """Return a reader of all streams whose names match, such as "shop/*"; `with` opens it. Raises ConfigError."""
+        from fastbk.stream.pattern.sync_pattern import SyncPatternReader
+
+        namespace = self._loop.call_plain(self._inner)
+        namespace.reader(pattern, start, **options)  # what is wrong with the arguments is told here
+        return SyncPatternReader(self._loop, lambda: namespace.reader(pattern, start, **options))
+
+    @overload
+    def cursor(
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> SyncPatternCursor: ...
+
+    @overload
+    def cursor(
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> SyncPatternCursor[Gap]: ...
+
+    def cursor(
+        self, pattern: str, name: str, start: Literal["earliest", "latest"] | AtTime = "earliest", **options: Any
+    ) -> SyncPatternCursor[Gap]:
+        """Return a durable cursor over all streams whose names match; `with` makes it, or takes it over."""
+        from fastbk.stream.pattern.sync_pattern import SyncPatternCursor
+
+        namespace = self._loop.call_plain(self._inner)
+        namespace.cursor(pattern, name, start, **options)  # as above
+        return SyncPatternCursor(self._loop, lambda: namespace.cursor(pattern, name, start, **options))
 
     def spans(self) -> SyncStreamRanges:
         """Return what looks at where many streams begin and end, again and again; its paths are from the root."""

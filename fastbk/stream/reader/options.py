@@ -39,6 +39,19 @@ class CursorOptions(TypedDict, total=False):
     prefetch_bytes: int
 
 
+class PatternReaderOptions(TypedDict, total=False):
+    """Of a reader of a pattern of streams, beside `on_gap`; what they mean stands at `PatternReader`."""
+
+    tail: bool
+    prefetch_bytes: int
+
+
+class AnyPatternReaderOptions(PatternReaderOptions, total=False):
+    """All of a pattern's reader's."""
+
+    on_gap: Literal["raise", "yield"]
+
+
 class AnyReaderOptions(ReaderOptions, total=False):
     """All of a reader's."""
 

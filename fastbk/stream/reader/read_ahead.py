@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from fastbk.client.entries import Batch, Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import LedgerReader, ReadFigures
 from fastbk.errors import (
     DigestMismatch,
     Error,
@@ -87,6 +87,33 @@ class Missing:
 
 
 Item = Entries | Ended | Missing
+TURN_BYTES = 4 << 20
+"""What one of many readers reads at least before it makes room for those that wait."""
+
+
+class ReadTurns:
+    """Which of many readers may hold entries that were read ahead: so many at once, the others in their order."""
+
+    def __init__(self, places: int) -> None:
+        self._free = asyncio.Semaphore(places)
+        self._waiting = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits."""
+        return self._waiting > 0
+
+    async def take(self) -> None:
+        """Wait for a place."""
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    def give_back(self) -> None:
+        """Make room."""
+        self._free.release()
 
 
 class ReadAhead:
@@ -106,10 +133,14 @@ class ReadAhead:
         size_bytes_max: int,
         told: asyncio.Event,
         end: DLSN | None = None,
+        figures: ReadFigures | None = None,
+        turns: ReadTurns | None = None,
     ) -> None:
         """`told` is set whenever there is something new. `size_bytes_max`: of what is in the queue, but one batch.
 
         `end`: nothing at or behind it is needed; what was read together with what is before it comes all the same.
+        `figures`: where it is counted what was read.
+        `turns`: of many readers, each of which has entries only while it has a place in them.
         """
         self.error: Error | None = None
         self.is_over = False
@@ -127,7 +158,12 @@ class ReadAhead:
         self._tailing: LedgerReader | None = None
         self._was_asked = False
         self._lost_first: DLSN | None = None
+        self._turns = turns
+        self._has_turn = self._is_fetching = False
+        self._turn_bytes = 0
         self._early: dict[int, asyncio.Task[LedgerReader]] = {}
+        self._begin: DLSN | None = position
+        self._figures = figures or ReadFigures()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     # --- for the reader -----------------------------------------------------------------------------------------
@@ -141,6 +177,7 @@ class ReadAhead:
         item = self._items.popleft()
         if isinstance(item, Entries):
             self._size_bytes -= item.size_bytes
+            self._end_turn()
             self._room.set()
 
     def put_back(self, items: Sequence[Entries]) -> None:
@@ -173,9 +210,42 @@ class ReadAhead:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        self._size_bytes = 0
+        self.rest()
         for early in self._early.values():
             if not early.cancelled() and early.exception() is None:
                 await early.result().close()
+
+    # --- turns, where it is one of many readers -------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Wait until it may fetch entries. One that had its turn goes to the end of the line."""
+        turns = self._turns
+        if turns is None:
+            return
+        if self._has_turn and turns.is_wanted and self._turn_bytes >= TURN_BYTES:
+            self.rest()
+            while self._has_turn:
+                self._room.clear()
+                await self._room.wait()
+        if not self._has_turn:
+            await turns.take()
+            self._has_turn, self._turn_bytes = True, 0
+        self._is_fetching = True
+
+    def rest(self) -> None:
+        """It fetches nothing for now: its place is free as soon as what it has was taken."""
+        self._is_fetching = False
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self._turns is not None and self._has_turn and not self._is_fetching and self._size_bytes <= 0:
+            self._has_turn = False
+            self._turns.give_back()
+
+    @property
+    def _has_had_its_turn(self) -> bool:
+        return self._turns is not None and self._turns.is_wanted and self._turn_bytes >= TURN_BYTES
 
     # --- the task -----------------------------------------------------------------------------------------------
 
@@ -206,6 +276,7 @@ class ReadAhead:
         elif what is Next.TRIMMED:
             self.is_trimmed = True
         elif what is Next.WAIT:
+            self._check_begin(DLSN(chain.next_number, 0, 0))
             self._is_waiting = True
             self._told.set()
             await self._follower.other_than(chain)
@@ -246,6 +317,7 @@ class ReadAhead:
                 self._note_lost(error)
                 plan.lost_all(row)
             return
+        ledger.figures = self._figures
         try:
             self._open_early(row)
             await self._read_ledger(row, ledger)
@@ -265,6 +337,7 @@ class ReadAhead:
                 plan.lost_all(row)
         finally:
             self._tailing = None
+            self.rest()
             await ledger.close()
 
     async def _is_other(self, row: Segment) -> bool:
@@ -306,10 +379,12 @@ class ReadAhead:
                 with contextlib.suppress(NotEnoughBookies):
                     await ledger.last_add_confirmed()
                 self._was_asked = True
+                self._check_begin(DLSN(row.number, ledger.last_known + 1, 0))
             self._tailing = ledger
             self._told.set()
-            batches = ledger.tail_batches(plan.entry)
+            batches = ledger.tail_batches(plan.entry, *([] if self._turns is None else [self]))
         else:
+            await self.begin()
             batches = ledger.read_batches(plan.entry, self._last_wanted(row))
         index_records: int | None = None
         async with contextlib.aclosing(batches):
@@ -320,7 +395,7 @@ class ReadAhead:
                 index_records = await self._take(row, batch)
                 if index_records is not None:
                     break
-                if self._is_past_end():
+                if self._is_past_end() or self._has_had_its_turn:
                     return
                 if row.is_open:
                     # Whoever waits has it before the next poll is sent, which takes longer than all else of a record.
@@ -366,9 +441,24 @@ class ReadAhead:
         count = last_entry - first + 1
         size_bytes = queued_size_bytes(runs, count)
         self._size_bytes += size_bytes
+        self._turn_bytes += size_bytes
         self._put(Entries(row.number, first, count, runs, plan.base_seq, row.base_txid, size_bytes))
         self._open_early(row)
         return index_records
+
+    def _check_begin(self, end: DLSN) -> None:
+        """Log, once, that the place where this began lies behind the end, where it waits in silence: a position of
+        another stream, or of this one before it was restored.
+        """
+        begin, self._begin = self._begin, None
+        if begin is not None and begin > end:
+            _log.warning(
+                "stream.reader_beyond_end",
+                stream=self._context.name,
+                position=str(begin),
+                end=str(end),
+                reason="nothing is handed out before the stream has grown to there: is it a position of this stream?",
+            )
 
     def _head(self, row: Segment, entry_id: int, data: bytes | memoryview) -> Head:
         return head_of(Entry(row.ledger_id, entry_id, memoryview(data)))

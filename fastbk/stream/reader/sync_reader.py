@@ -12,14 +12,18 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import Lag, StreamReaderStats
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
+    from fastbk.stream.pattern.cursor import PatternCursor
+    from fastbk.stream.pattern.reader import PatternReader
 
 
-Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap]")
+Inner = TypeVar("Inner", bound="StreamReader[Gap] | Cursor[Gap] | PatternReader[Gap] | PatternCursor[Gap]")
+One = TypeVar("One", bound="StreamReader[Gap] | Cursor[Gap]")
 
 
 class SyncRecords(Generic[Inner, GapT]):
@@ -132,17 +136,6 @@ class SyncRecords(Generic[Inner, GapT]):
         # A Gap, or None; a call of `cast` behind the store would be too late (INV-C3).
         return item  # type: ignore[return-value]
 
-    @property
-    def position(self) -> DLSN:
-        """Where the next record to be handed out lies, or will lie; a cursor passes by what is done."""
-        inner = self._opened()
-        item = self._next_in_hand()
-        if isinstance(item, Gap):
-            return item.first
-        if item is not None:
-            return item[self._hand.at :].first_dlsn
-        return self._loop.call_plain(lambda: inner.position)
-
     def __iter__(self) -> Self:
         """Begin an iteration over records (and Gaps, with on_gap="yield"), until the end if there is one.
 
@@ -221,7 +214,22 @@ class SyncChunks(Iterator["Chunk | GapT"]):
         return records._take(self._wish[0])  # type: ignore[return-value]
 
 
-class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
+class SyncOfOneStream(SyncRecords[One, GapT]):
+    """What has one position: readers and cursors of one stream."""
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie; a cursor passes by what is done."""
+        inner = self._opened()
+        item = self._next_in_hand()
+        if isinstance(item, Gap):
+            return item.first
+        if item is not None:
+            return item[self._hand.at :].first_dlsn
+        return self._loop.call_plain(lambda: inner.position)
+
+
+class SyncStreamReader(SyncOfOneStream[StreamReader[Gap], GapT]):
     """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in stream.reader()` opens, closes it."""
 
     def _read(
@@ -247,6 +255,11 @@ class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     def lag(self) -> Lag:
         """How far behind the end it is, as the asyncio reader's; what was fetched counts as delivered."""
         return self._loop.call_plain(lambda: self._opened().lag)
+
+    def stats(self) -> StreamReaderStats:
+        """Return this reader's figures now; what was fetched counts as handed out."""
+        inner = self._opened()
+        return self._loop.call_plain(inner.stats)
 
     def read_chunks(
         self, max_records: int, max_bytes: int, timeout: float | None = None

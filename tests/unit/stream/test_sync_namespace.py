@@ -15,6 +15,9 @@ from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.namespace.sync_namespace import SyncNamespace
+from fastbk.stream.pattern.cursor import PatternCursor
+from fastbk.stream.pattern.reader import PatternReader
+from fastbk.stream.pattern.sync_pattern import SyncPatternCursor, SyncPatternReader
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.reader.sync_reader import SyncStreamReader
@@ -46,6 +49,8 @@ def public(kind: type) -> dict[str, object]:
         # What a blocking read_chunks asks for between two turns to the loop.
         (SyncStreamReader, StreamReader, {"at_hand"}),
         (SyncCursor, Cursor, {"name"}),
+        (SyncPatternReader, PatternReader, set()),
+        (SyncPatternCursor, PatternCursor, {"name"}),
     ],
 )
 def test_every_name_of_asyncios_is_there_with_its_arguments(

@@ -1,0 +1,597 @@
+"""A durable cursor over all streams that a pattern chooses: one holder, and one record with all positions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from fastbk.client.client import Client
+from fastbk.errors import (
+    ClientClosed,
+    ConfigError,
+    CursorFenced,
+    Error,
+    ProtocolError,
+    StreamNotFound,
+)
+from fastbk.model.ids import ID_MAX
+from fastbk.observe.library_log import LibraryLog
+from fastbk.option_checks import checked_integer
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.context import StreamContext, clock_us, gathered
+from fastbk.stream.cursor.acks import CursorAcks
+from fastbk.stream.cursor.delivery import CursorDelivery
+from fastbk.stream.cursor.flusher import CursorFlusher, Kept
+from fastbk.stream.cursor.opening import clamped_start, first_mark
+from fastbk.stream.cursor.state import CursorState, Data, check_data
+from fastbk.stream.cursor.store import CursorStore
+from fastbk.stream.namespace.catalog import Catalog, label
+from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
+from fastbk.stream.namespace.tree_records import StreamRecord, get_or
+from fastbk.stream.paths import stream_path
+from fastbk.stream.pattern.reader import PatternRecords
+from fastbk.stream.pattern.record import (
+    RANGES_MAX,
+    STREAMS_MAX,
+    PatternRecord,
+    StreamPosition,
+    is_match,
+    put_pattern,
+)
+from fastbk.stream.pattern.source import OPENED_TOGETHER, How, PatternSource
+from fastbk.stream.pattern.store import PatternCursorRequest, path_of, take_over
+from fastbk.stream.positions import DLSN, FIRST, AtTime, Start, check_start
+from fastbk.stream.reader.buffer import unreadable_gap
+from fastbk.stream.reader.options import GapT
+from fastbk.stream.reader.read_ahead import ReadTurns
+from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.records import Chunk, Gap, Origin, OriginRecord, Record
+
+_log = LibraryLog("fastbk.stream.pattern")
+
+Done: TypeAlias = Record | Chunk
+RECORD_BURST = 5.0
+RECORD_PAUSE_S = 0.1
+"""Between states, after a burst of them: the record is one of metadata."""
+RECORD_BYTES_PER_S = 1 << 20
+"""Of states that are written: one of 512 KiB takes half a second's turn."""
+KEEP_ALIVE_S = 30.0
+
+
+class PatternAcks:
+    """What is done of all streams.
+
+    Attributes:
+        changes: counts what has changed; what is kept is compared by it.
+    """
+
+    def __init__(self, record: PatternRecord) -> None:
+        self.changes = 0
+        self.data: Data = dict(record.data)
+        self._streams: dict[str, CursorAcks] = {}
+        self._written: dict[str, tuple[int, StreamPosition]] = {}
+        self._gaps, self._gap_records = record.gaps, record.gap_records
+        self._counted_at, self._counted = -RANGES_MAX, 0
+        for stream_id, one in record.positions.items():
+            state = CursorState(0, 0, one.mark, one.mark_seq, one.firsts, one.ends, one.behinds)
+            self._streams[stream_id] = CursorAcks(state)
+
+    def get(self, stream_id: str) -> CursorAcks | None:
+        """Return what is done of a stream; None: it is not read."""
+        return self._streams.get(stream_id)
+
+    def begin(self, stream_id: str, mark: DLSN) -> CursorAcks:
+        """A stream comes; return what is done of it: what was before, or what lies before `mark`."""
+        found = self._streams.get(stream_id)
+        if found is None:
+            found = self._streams[stream_id] = CursorAcks(CursorState(mark=mark))
+            if mark != FIRST:
+                self.changed()
+        return found
+
+    def drop(self, stream_id: str) -> None:
+        """A stream is not read any more."""
+        acks = self._streams.pop(stream_id, None)
+        if acks is not None:
+            self._gaps, self._gap_records = self._gaps + acks.gaps, self._gap_records + acks.gap_records
+            self.changed()
+
+    def keep_only(self, stream_ids: set[str]) -> None:
+        """Drop all streams but these."""
+        for stream_id in self._streams.keys() - stream_ids:
+            self.drop(stream_id)
+
+    def changed(self) -> None:
+        """Something was done."""
+        self.changes += 1
+
+    def has_room(self, acks: CursorAcks, seq: int) -> bool:
+        """Whether `ack_one` needs no range more than all streams may have together."""
+        # Each change makes one range more at most, so there is no need to count them all each time.
+        if self._counted + self.changes - self._counted_at >= RANGES_MAX:
+            self._counted_at, self._counted = self.changes, self.ranges
+        is_full = self._counted + self.changes - self._counted_at >= RANGES_MAX
+        return not is_full or seq <= acks.mark_seq or acks.ranges.touches(seq, seq + 1)
+
+    @property
+    def ranges(self) -> int:
+        """Ranges done behind the marks, of all streams."""
+        return sum(len(one.ranges) for one in self._streams.values())
+
+    @property
+    def gap_records(self) -> int:
+        """Records that were gone before they were done, over the cursor's life."""
+        return self._gap_records + sum(one.gap_records for one in self._streams.values())
+
+    def put_into(self, record: PatternRecord) -> PatternRecord:
+        """Return the record with all of it. A stream of which nothing is done needs no place in it (INV-S20)."""
+        positions: dict[str, StreamPosition] = {}
+        for stream_id, acks in self._streams.items():
+            if acks.mark == FIRST and not acks.ranges:
+                continue
+            known = self._written.get(stream_id)
+            if known is None or known[0] != acks.changes:
+                ranges = acks.ranges
+                one = StreamPosition(
+                    acks.mark, acks.mark_seq, tuple(ranges.firsts), tuple(ranges.ends), tuple(ranges.behinds)
+                )
+                known = self._written[stream_id] = (acks.changes, one)
+            positions[stream_id] = known[1]
+        for stream_id in self._written.keys() - positions.keys():
+            del self._written[stream_id]
+        gaps = self._gaps + sum(one.gaps for one in self._streams.values())
+        return replace(record, positions=positions, data=dict(self.data), gaps=gaps, gap_records=self.gap_records)
+
+
+class PatternStorage:
+    """Keeps the states of one holder, in the record. One call at a time; see `Keeper`."""
+
+    def __init__(self, store: CursorStore[PatternRecord], acks: PatternAcks) -> None:
+        self._store = store
+        self._acks = acks
+        self._loop = asyncio.get_running_loop()
+        self._used_at_s = self._loop.time()
+        self._tokens, self._tokens_at_s = RECORD_BURST, self._used_at_s
+
+    async def keep(self) -> int:
+        """Keep the state as it is now, after a pause where many were kept."""
+        await self._pause()
+        changes = self._acks.changes
+        await self._write()
+        return changes
+
+    async def _pause(self) -> None:
+        """Wait where more was written than metadata is for; all that is acknowledged meanwhile is kept together."""
+        now_s = self._loop.time()
+        self._tokens = min(RECORD_BURST, self._tokens + (now_s - self._tokens_at_s) / RECORD_PAUSE_S)
+        self._tokens_at_s = now_s
+        if self._tokens < 1:
+            await asyncio.sleep((1 - self._tokens) * RECORD_PAUSE_S)
+
+    async def _write(self) -> None:
+        record, now_us = self._store.record, clock_us()
+        record = replace(
+            self._acks.put_into(record),
+            serial=record.serial + 1,
+            time_us=now_us,
+            used_at_us=max(record.used_at_us, now_us),
+        )
+        size_bytes = len(put_pattern(record))
+        self._tokens -= max(1.0, size_bytes / (RECORD_BYTES_PER_S * RECORD_PAUSE_S))
+        await self._store.write(record)
+        self._used_at_s = self._loop.time()
+
+    def renew_in_s(self) -> float | None:
+        """Return in how many seconds `tend` has to be called; None: not at all."""
+        expire_s = self._store.record.expire_after_s
+        if expire_s <= 0:
+            return None
+        return max(0.0, self._used_at_s + min(KEEP_ALIVE_S, expire_s / 4) - self._loop.time())
+
+    async def tend(self) -> None:
+        """Note that the cursor is used, where it is time."""
+        if self.renew_in_s() != 0.0:
+            return
+        try:
+            await self._write()
+        except CursorFenced:
+            raise
+        except Error as error:
+            self._used_at_s = self._loop.time()
+            _log.warning("cursor.upkeep_waits", reason=str(error))
+
+    async def close(self, is_dirty: bool) -> None:
+        """Keep what is not kept."""
+        if is_dirty:
+            await self._write()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an open cursor has."""
+
+    client: Client
+    acks: PatternAcks
+    flusher: CursorFlusher
+    epoch: int
+
+
+class PatternCursor(PatternRecords[GapT]):
+    """Reads all streams of one namespace whose names match, and keeps what is done of each in one record.
+
+    Made by `Namespace.cursor("shop/*", name)`. It has one holder, as `Cursor` has: `async with` makes it or takes it
+    over, and whoever held it finds out (CursorFenced). What was acknowledged and not kept when a process dies is
+    delivered again (INV-S10). Retention keeps what is not done in all streams that match, in those too that came a
+    moment ago (INV-S20). A stream that is deleted, or renamed to what does not match, loses its position.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        path: tuple[str, ...],
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = "earliest",
+        *,
+        hold: bool = True,
+        flush_interval: float = 1.0,
+        flush_acks: int = 1000,
+        expire_after: float | None = None,
+        tail: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        on_gap: Literal["raise", "yield"] = "raise",
+    ) -> None:
+        """Make a handle; no I/O. Options are those of `Cursor`, but for what follows.
+
+        Args:
+            catalog, path: of the namespace.
+            pattern: such as `shop/*`, from the namespace on. It is the cursor's for good.
+            name: of the cursor, 1 to 80 bytes, one of its namespace's cursors of patterns.
+            start: where a cursor that is new begins in the streams that are there then; others are read from their
+                first record on.
+            hold, flush_interval, flush_acks, expire_after, tail: as `Cursor` has them.
+            prefetch_bytes: of all streams together.
+            on_gap: "raise" raises what is gone of one stream in its turn, until `reset` of that stream.
+        """
+        super().__init__(catalog, path, pattern)
+        if not isinstance(start, AtTime) and start not in ("earliest", "latest"):
+            raise ConfigError(f'start={start!r}: "earliest", "latest" or AtTime; `reset` sets one stream')
+        checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
+        if not 0.001 <= flush_interval <= 3600:
+            raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
+        checked_integer("flush_acks", flush_acks, 1, ID_MAX)
+        if expire_after is not None and not 1 <= expire_after <= 1e9:
+            raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
+        if on_gap not in ("raise", "yield"):
+            raise ConfigError('on_gap must be "raise" or "yield"')
+        path_of("0", name)
+        self.name = name
+        self._start = start
+        self._wish = PatternCursorRequest(self._names, hold, expire_after or 0.0)
+        self._flush_interval = flush_interval
+        self._flush_acks = flush_acks
+        self._is_tailing = tail
+        self._prefetch_bytes = prefetch_bytes
+        self._raises = on_gap == "raise"
+        self._parts: _Parts | None = None
+        self._room = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<PatternCursor {self.name} of {self.pattern}{'' if self._parts else ', not open'}>"
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the cursor, or take it over.
+
+        Raises StreamNotFound (there is no such namespace), QuotaExceeded, ConfigError for another pattern than it has,
+        MetadataUnavailable, StorageError where its record cannot be read.
+        """
+        if self._parts is not None:
+            raise ClientClosed(f"{self!r} was opened before: make a new handle")
+        client, space = self._catalog.client, (await self._catalog.place(self._path)).here.id
+        store = await take_over(client, space, "/".join(self._path), self.name, self._wish, lambda: self._begins(space))
+        acks = PatternAcks(store.record)
+        flusher = CursorFlusher(
+            f"{self.pattern} {self.name}",
+            acks,
+            PatternStorage(store, acks),
+            self._flush_interval,
+            self._flush_acks,
+            self._room.set,
+        )
+        self._parts = _Parts(client, acks, flusher, store.record.epoch)
+        source = PatternSource(
+            self._catalog,
+            self._path,
+            self._names,
+            self._made,
+            self._gone,
+            is_tailing=self._is_tailing,
+            prefetch_bytes=self._prefetch_bytes,
+        )
+        try:
+            await source.open()
+        except BaseException:
+            flusher.abort()
+            raise
+        self._source = source
+        before, absent = acks.changes, sorted(set(store.record.positions) - source.parts().keys())
+        acks.keep_only({*source.parts(), *await self._unseen(space, absent)})  # the others went while nobody held it
+        if acks.changes != before:
+            flusher.touch()
+
+    async def _unseen(self, space: str, stream_ids: list[str]) -> list[str]:
+        """Return those of these streams, which no name that can be read stands for, that are there all the same."""
+        records, kept = self._catalog.records, list[str]()
+        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
+            some = stream_ids[at : at + STREAMS_AT_ONCE]
+            found = await records.read_all([stream_path(one) for one in some])
+            for stream_id, raw in zip(some, found, strict=True):
+                unread = StreamRecord(space, self._names)
+                record = None if raw is None else get_or(StreamRecord, raw.value, stream_path(stream_id), unread)
+                is_there = record is not None and not record.deleting
+                if record is unread or (record is not None and is_there and is_match(self._names, record.name)):
+                    kept.append(stream_id)
+        return kept
+
+    async def _begins(self, space: str) -> dict[str, StreamPosition]:
+        """Return where a new cursor begins: in each stream in which that is not the first record."""
+        found: dict[str, str] = {}
+        async for entries in entries_of(self._catalog, space):
+            found |= {one.id: name for name, one in entries if one.kind == "stream" and is_match(self._names, name)}
+        if len(found) > STREAMS_MAX:
+            raise PatternSource(
+                self._catalog, self._path, self._names, self._made, self._gone, is_tailing=False, prefetch_bytes=1
+            ).too_many(len(found))
+
+        async def begin(stream_id: str) -> tuple[str, StreamPosition | None]:
+            context = self._catalog.reading(stream_id, label((*self._path, found[stream_id])))
+            try:
+                mark, seq = await first_mark(context, self._start, raises=False)
+            except StreamNotFound:
+                return stream_id, None
+            return stream_id, StreamPosition(mark, seq) if mark != FIRST else None
+
+        begun = await gathered(begin, found, OPENED_TOGETHER)
+        return {stream_id: one for stream_id, one in begun if one is not None}
+
+    async def _made(
+        self, origin: Origin, context: StreamContext, how: How, told: asyncio.Event, turns: ReadTurns, size: int
+    ) -> tuple[StreamReader[Gap], CursorDelivery]:
+        parts = self._parts
+        assert parts is not None
+        mark = FIRST
+        if how == "renamed" and parts.acks.get(origin.id) is None:
+            # What it had lost before it got this name was nobody's to read.
+            mark = _first_of((await context.store.read()).chain)
+        known = parts.acks.changes
+        acks = parts.acks.begin(origin.id, mark)
+        if parts.acks.changes != known:
+            parts.flusher.touch()
+        reader: StreamReader[Gap] = StreamReader(
+            context,
+            acks.mark,
+            tail=self._is_tailing,
+            prefetch_bytes=size,
+            on_gap="yield",
+            told=told,
+            turns=turns,
+        )
+        await reader.open()
+        name = f"{origin.path} {self.name}"
+        return reader, CursorDelivery(reader, acks, self._changed, raises=self._raises, name=name)
+
+    def _changed(self) -> None:
+        parts = self._parts
+        if parts is not None:
+            parts.acks.changed()
+            parts.flusher.touch()
+            self._room.set()
+
+    def _gone(self, stream_id: str) -> None:
+        if self._parts is not None and self._parts.acks.get(stream_id) is not None:
+            self._parts.acks.drop(stream_id)
+            self._parts.flusher.touch()
+            self._room.set()
+
+    def _held(self) -> _Parts:
+        if self._parts is None:
+            raise ClientClosed(f"{self!r}: use `async with`")
+        return self._parts
+
+    def _alive(self) -> _Parts:
+        parts = self._held()
+        parts.flusher.check()
+        return parts
+
+    async def close(self) -> None:
+        """Keep what was acknowledged, and let go; again: does nothing.
+
+        Raises CursorFenced, and what kept it from keeping it.
+        """
+        if self._parts is None:
+            return
+        try:
+            await self._parts.flusher.close()
+        finally:
+            await super().close()
+
+    async def abort(self) -> None:
+        """Let go without keeping anything more, as a process does that dies."""
+        if self._parts is not None:
+            self._parts.flusher.abort()
+            await super().close()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await self.close()
+        except Error:
+            # The error that is under way says more than what closing says after it.
+            if error is None:
+                raise
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def _taken(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | Gap | None:
+        self._alive()
+        item = await self._opened().next(max_records, max_bytes, timeout)
+        self._alive()
+        return item
+
+    def _is_done(self, chunk: Chunk, at: int) -> bool:
+        acks = None if chunk.origin is None else self._alive().acks.get(chunk.origin.id)
+        return acks is None or acks.is_done(chunk.first_seq + at)
+
+    def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
+        """Pass by a record that cannot be read, and count it as gone. Raises `error` instead, with on_gap "raise"."""
+        if self._raises:
+            raise error
+        gap, seq = unreadable_gap(chunk, at), chunk.first_seq + at
+        acks = None if chunk.origin is None else self._alive().acks.get(chunk.origin.id)
+        if acks is not None and acks.pass_gap(seq, seq + 1, gap.next):
+            self._changed()
+        return Gap(gap.kind, gap.first, gap.next, gap.records, chunk.stream)
+
+    # --- acknowledging ----------------------------------------------------------------------------------------------
+
+    def ack(self, up_to: Done, *, data: Mapping[str, int | str] | None = None) -> Awaitable[None]:
+        """Everything of its stream up to this record (a chunk's last), it included, is done.
+
+        Awaiting the result has that kept now; what is not awaited is kept in groups, all streams' together. `data`
+        becomes the cursor's map, kept together with it. Of a stream that is not read any more nothing is kept.
+        Raises CursorFenced, ConfigError.
+        """
+        parts = self._alive()
+        stream_id, seq, dlsn = _place(up_to)
+        known = None if data is None else check_data(data)
+        acks = parts.acks.get(stream_id)
+        if acks is not None and acks.ack(seq, dlsn):
+            if known is not None:
+                parts.acks.data = known
+            self._changed()
+        return Kept(parts.flusher, parts.acks.changes)
+
+    def ack_one(self, done: Record) -> Awaitable[None]:
+        """This record is done, whatever is before it; awaiting the result has that kept now.
+
+        While 4,000 ranges of such records lie behind the marks of all streams there is no room for more: then only who
+        awaits has it acknowledged, once there are fewer. Raises CursorFenced, ConfigError.
+        """
+        parts = self._alive()
+        stream_id, seq, dlsn = _place(done)
+        acks = parts.acks.get(stream_id)
+        if acks is None or acks.is_done(seq):
+            return Kept(parts.flusher, parts.acks.changes)
+        if parts.acks.has_room(acks, seq):
+            acks.ack_one(seq, dlsn)
+            self._changed()
+            return Kept(parts.flusher, parts.acks.changes)
+        return self._ack_one_later(parts, stream_id, seq, dlsn)
+
+    async def _ack_one_later(self, parts: _Parts, stream_id: str, seq: int, dlsn: DLSN) -> None:
+        await self._until_room(parts, stream_id, seq)
+        acks = parts.acks.get(stream_id)
+        if acks is not None and acks.ack_one(seq, dlsn):
+            self._changed()
+        await parts.flusher.until(parts.acks.changes)
+
+    async def _until_room(self, parts: _Parts, stream_id: str, seq: int) -> None:
+        while (acks := parts.acks.get(stream_id)) is not None:
+            if acks.is_done(seq) or parts.acks.has_room(acks, seq):
+                return
+            self._room.clear()
+            await self._room.wait()
+            parts.flusher.check()
+
+    async def _ack_one_unkept(self, done: Record) -> None:
+        """For `fastbk.sync`: wait for room only."""
+        parts = self._alive()
+        stream_id, seq, dlsn = _place(done)
+        await self._until_room(parts, stream_id, seq)
+        acks = parts.acks.get(stream_id)
+        if acks is not None and acks.ack_one(seq, dlsn):
+            self._changed()
+
+    async def flush(self) -> None:
+        """Return when all that was acknowledged is kept: it survives any crash. Raises CursorFenced.
+
+        Raises anything else where that failed; it is tried again, later or by the next call.
+        """
+        parts = self._held()
+        await parts.flusher.until(parts.acks.changes)
+
+    async def reset(self, stream: str, where: Start) -> None:
+        """Begin anew in one stream, by its path, also backwards, but not before what it still has; kept on return.
+
+        Everything behind it is not done, and is delivered (again). Raises StreamNotFound for one that is not read.
+        """
+        parts = self._alive()
+        check_start(where)
+        part = next((one for one in self._opened().parts().values() if one.origin.path == stream), None)
+        acks = None if part is None else parts.acks.get(part.origin.id)
+        if part is None or acks is None or not isinstance(part.delivery, CursorDelivery):
+            raise StreamNotFound(f"{self!r} does not read a stream {stream}")
+        mark = await clamped_start(self._catalog.reading(part.origin.id, stream), where)
+        await part.delivery.seek(mark)
+        if self._chunk is not None and self._chunk.origin is not None and self._chunk.origin.id == part.origin.id:
+            self._chunk = None
+        acks.reset(mark)
+        part.bell.set()
+        self._changed()
+        await self.flush()
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    @property
+    def marks(self) -> dict[str, DLSN]:
+        """The position of each stream that is read before which everything is done, by path."""
+        acks = self._held().acks
+        found = {one.origin.path: acks.get(stream_id) for stream_id, one in self._opened().parts().items()}
+        return {path: one.mark for path, one in found.items() if one is not None}
+
+    @property
+    def data(self) -> Mapping[str, int | str]:
+        """The map that came with the last acknowledgement that had one."""
+        return dict(self._held().acks.data)
+
+    @property
+    def epoch(self) -> int:
+        """Of this opening; rises with each."""
+        return self._held().epoch
+
+    @property
+    def ranges(self) -> int:
+        """Ranges done behind the marks of all streams: at most 4,000."""
+        return self._held().acks.ranges
+
+    @property
+    def gap_records(self) -> int:
+        """Records that were gone before they were done, over the cursor's life."""
+        return self._held().acks.gap_records
+
+
+def _first_of(chain: Chain) -> DLSN:
+    return max(chain.trim, FIRST)
+
+
+def check_done(done: object) -> None:
+    """Raise TypeError for what cannot be done: a Gap, a position; ConfigError for a record of another reader."""
+    if not isinstance(done, Record | Chunk):
+        raise TypeError(f"a record or chunk is acknowledged, not {type(done).__name__}: it says its stream")
+    if not done.stream:
+        raise ConfigError("this record says no stream: acknowledge what this cursor has handed out")
+
+
+def _place(done: Done) -> tuple[str, int, DLSN]:
+    """Return what was done: the stream's id, number and position. Raises as `check_done`."""
+    check_done(done)
+    assert isinstance(done, OriginRecord | Chunk) and done.origin is not None
+    origin = done.origin
+    if isinstance(done, Chunk):
+        return origin.id, done.first_seq + len(done) - 1, done.last_dlsn
+    return origin.id, done.seq, done.dlsn

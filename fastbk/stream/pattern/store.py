@@ -1,0 +1,317 @@
+"""Cursors of patterns in metadata: listed, taken over, deleted; and what they hold of a stream, for its retention."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import msgspec
+from msgspec.structs import replace
+
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    QuotaExceeded,
+    StreamNotFound,
+)
+from fastbk.meta.records import BadRecord, Change
+from fastbk.meta.records import decoded as read_or_bad
+from fastbk.retry import Retry
+from fastbk.stream.chain.opening import new_owner
+from fastbk.stream.context import clock_us
+from fastbk.stream.cursor.opening import AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S
+from fastbk.stream.cursor.store import CursorInfo, CursorStore, part_of
+from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, get_or
+from fastbk.stream.paths import CURSORS, namespace_path, pattern_cursors_path, stream_path
+from fastbk.stream.pattern.record import (
+    PatternRecord,
+    StreamPosition,
+    get_pattern,
+    is_match,
+    put_pattern,
+)
+from fastbk.stream.positions import FIRST
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from fastbk.client.client import Client
+    from fastbk.client.record_calls import RecordCalls
+    from fastbk.stream.positions import DLSN
+
+CURSORS_MAX = 100
+"""Of one namespace. Each may have 512 KiB, and a janitor reads them all where they hold data."""
+LIST_AT_ONCE = 20
+TRIES_MAX = 8
+POSITIONS_KEPT_MAX = 200_000
+"""What a janitor's pass keeps of cursors that it has read, some 300 bytes each; beyond that it begins anew."""
+_UNREADABLE = PatternRecord("*")
+
+
+@dataclass(frozen=True, slots=True)
+class PatternCursorInfo:
+    """A cursor of a pattern, as its record says."""
+
+    name: str
+    record: PatternRecord
+    version: int
+    fault: str = ""
+    """Why its record cannot be read; "": it can. It holds all streams of the namespace then, until it is deleted."""
+
+    @property
+    def pattern(self) -> str:
+        """Of the names in its namespace; "": it cannot be read."""
+        return "" if self.fault else self.record.pattern
+
+    @property
+    def ranges(self) -> int:
+        """Ranges done behind the marks, in all streams."""
+        return sum(len(one.firsts) for one in self.record.positions.values())
+
+    def is_expired(self, now_us: int) -> bool:
+        """Whether nobody has used it for as long as it said."""
+        return not self.fault and 0 < self.record.expires_at_us <= now_us
+
+    def reads(self, name: str) -> bool:
+        """Whether a stream of this name is one of its pattern's."""
+        return bool(self.fault) or is_match(self.record.pattern, name)
+
+    def mark_of(self, stream_id: str) -> DLSN:
+        """Return the position in a stream before which everything is done."""
+        return FIRST if self.fault else self.record.mark_of(stream_id)
+
+    def of_stream(self, stream_id: str) -> CursorInfo:
+        """Return what it says of one stream that it reads, as cursors of that stream say it."""
+        record, one = self.record, self.record.positions.get(stream_id, StreamPosition())
+        return CursorInfo(
+            name=self.name,
+            mark=one.mark,
+            mark_seq=one.mark_seq,
+            ranges=len(one.firsts),
+            packed_data=msgspec.msgpack.encode(record.data),
+            holds=bool(self.fault) or record.holds,
+            expires_at_us=record.expires_at_us,
+            used_at_us=record.used_at_us,
+            moved_at_us=record.time_us,
+            created_us=record.created_us,
+            epoch=record.epoch,
+            holder=record.holder,
+            gaps=record.gaps,
+            gap_records=record.gap_records,
+            is_deleting=False,
+            ledgers=(),
+            version=self.version,
+            fault=self.fault,
+            pattern=record.pattern,
+        )
+
+    def mark_that_holds(self, stream_id: str, name: str) -> DLSN | None:
+        """Return where retention of this stream has to end for it; None: it holds nothing of it (INV-S20)."""
+        is_holding = self.fault or self.record.holds
+        return self.mark_of(stream_id) if is_holding and self.reads(name) else None
+
+
+def path_of(namespace_id: str, name: str) -> str:
+    """Return where a cursor of a pattern is. Raises ConfigError for what is no name."""
+    return f"{pattern_cursors_path(namespace_id)}/{part_of(name)}"
+
+
+def check_count(namespace: str, count: int) -> None:
+    """Raise QuotaExceeded if a namespace that has so many cursors of patterns may not get another one (INV-B1)."""
+    if count >= CURSORS_MAX:
+        raise QuotaExceeded(
+            f"namespace {namespace or '(the root)'} has {count:,} cursors of patterns, and a new one needs fewer than"
+            f" {CURSORS_MAX:,}: delete those that nobody uses (`fastbk namespace cursors` lists them)"
+        )
+
+
+async def pattern_cursors_of(records: RecordCalls, namespace_id: str) -> list[PatternCursorInfo]:
+    """Return a namespace's cursors of patterns, by name. Raises MetadataUnavailable."""
+    folder = pattern_cursors_path(namespace_id)
+    names = await records.children(folder)
+    infos: list[PatternCursorInfo] = []
+    for at in range(0, len(names), LIST_AT_ONCE):
+        some = names[at : at + LIST_AT_ONCE]
+        found = await records.read_all([f"{folder}/{name}" for name in some])
+        for name, one in zip(some, found, strict=True):
+            if one is None:
+                continue
+            record = read_or_bad(f"{folder}/{name}", lambda: get_pattern(one.value))  # noqa: B023
+            if isinstance(record, BadRecord):
+                infos.append(PatternCursorInfo(unquote(name), _UNREADABLE, one.version, record.reason))
+            else:
+                infos.append(PatternCursorInfo(unquote(name), record, one.version))
+    return infos
+
+
+async def delete_pattern_cursor(
+    records: RecordCalls, namespace_id: str, name: str, *, expected: PatternCursorInfo | None = None
+) -> bool:
+    """Delete a cursor; return whether there was one. Whoever holds it finds itself fenced.
+
+    `expected`: only if its record is still as it was listed. Raises MetadataOnHold, MetadataUnavailable.
+    """
+    path = path_of(namespace_id, name)
+    await records.check_not_held()
+    for _ in range(TRIES_MAX):
+        found = await records.read(path)
+        if found is None or (expected is not None and expected.version != found.version):
+            return False
+        try:
+            await records.change(Change(path, None, found.version))
+        except MetadataConflict:
+            continue
+        return True
+    raise MetadataUnavailable(f"cursor {name}: others change it again and again", retryable=True)
+
+
+async def delete_all_of(records: RecordCalls, namespace_id: str) -> None:
+    """Delete the cursors of a namespace that is gone."""
+    for name in await records.children(pattern_cursors_path(namespace_id)):
+        await delete_pattern_cursor(records, namespace_id, unquote(name))
+
+
+# --- taking over --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PatternCursorRequest:
+    """What an opening says about its cursor."""
+
+    pattern: str
+    holds: bool = True
+    expire_after_s: float = 0.0
+
+
+async def take_over(
+    client: Client,
+    namespace_id: str,
+    label: str,
+    name: str,
+    wish: PatternCursorRequest,
+    begins: Callable[[], Awaitable[dict[str, StreamPosition]]],
+) -> CursorStore[PatternRecord]:
+    """Make the cursor, or take it over; return its record, which nobody else changes from now on (INV-S10).
+
+    `label`: the namespace's path. `begins()` returns where a new cursor begins, in the streams in which that is not the
+    first record. Raises ConfigError for another pattern than the cursor has, StreamNotFound, QuotaExceeded,
+    MetadataOnHold, StorageError, and the last trouble with metadata.
+    """
+    path, holder = path_of(namespace_id, name), new_owner()
+    records, full = client.records, f"{label}/{wish.pattern} {name}".strip("/")
+    retry = Retry(AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S)
+    await records.check_not_held()
+
+    def store(record: PatternRecord, version: int) -> CursorStore[PatternRecord]:
+        return CursorStore(records, path, full, record, version, put_pattern, get_pattern)
+
+    while True:
+        try:
+            found = await records.read(path)
+            former = None if found is None else get_pattern(found.value)
+            if found is not None and former is not None and former.holder == holder:
+                return store(former, found.version)  # the answer to our own change was lost
+            now_us = clock_us()
+            if former is None:
+                check_count(label, len(await records.children(pattern_cursors_path(namespace_id))))
+                former = PatternRecord(wish.pattern, positions=await begins(), created_us=now_us)
+            if former.pattern != wish.pattern:
+                raise ConfigError(
+                    f"cursor {name} of {label or 'the root namespace'} reads {former.pattern!r}, not {wish.pattern!r}:"
+                    " give it that pattern, or open a cursor of another name"
+                )
+            record = replace(
+                former,
+                serial=former.serial + 1,
+                epoch=former.epoch + 1,
+                holder=holder,
+                holds=wish.holds,
+                expire_after_s=wish.expire_after_s,
+                time_us=now_us,
+                used_at_us=now_us,
+            )
+            version = None if found is None else found.version
+            (version,) = await records.change(Change(path, put_pattern(record), version))
+            if found is None:
+                await _check_namespace(records, namespace_id, label, Change(path, None, version))
+            return store(record, version)
+        except (MetadataConflict, MetadataUnavailable) as error:
+            failed: Error = error
+        await asyncio.sleep(retry.pause_s(failed))
+
+
+async def _check_namespace(records: RecordCalls, namespace_id: str, label: str, undo: Change) -> None:
+    """Take a new cursor back whose namespace was deleted while it was made."""
+    if namespace_id != ROOT_ID and await records.read(namespace_path(namespace_id)) is None:
+        await records.change(undo)
+        raise StreamNotFound(f"there is no namespace {label}: it was deleted")
+
+
+# --- for the janitor ----------------------------------------------------------------------------------------------
+
+
+class PatternHolds:
+    """What cursors of patterns hold of streams, in one pass of a janitor.
+
+    What was read once in a pass is enough to keep something. Before something is deleted all is read anew: a cursor may
+    have been made or reset meanwhile, and the stream renamed.
+    """
+
+    def __init__(self, records: RecordCalls) -> None:
+        self._records = records
+        self._known: dict[str, list[PatternCursorInfo]] = {}
+        self._positions = 0
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._known.clear()
+        self._positions = 0
+
+    async def marks(self, record: StreamRecord, stream_id: str, *, is_fresh: bool) -> list[DLSN]:
+        """Return the marks of the cursors that hold a stream. Raises MetadataUnavailable."""
+        space, names = record.namespace, {record.name}
+        if is_fresh:
+            where = stream_path(stream_id)
+            raw = await self._records.read(where)
+            if raw is not None:
+                names.add(get_or(StreamRecord, raw.value, where, record).name)
+        found = await self._infos(space, is_fresh=is_fresh)
+        marks = (one.mark_that_holds(stream_id, name) for one in found for name in names)
+        return [mark for mark in marks if mark is not None]
+
+    async def of_stream(self, record: StreamRecord, stream_id: str) -> list[CursorInfo]:
+        """Return the cursors that read a stream, as the pass knows them."""
+        found = await self._infos(record.namespace, is_fresh=False)
+        return [one.of_stream(stream_id) for one in found if one.reads(record.name)]
+
+    async def _infos(self, space: str, *, is_fresh: bool) -> list[PatternCursorInfo]:
+        if is_fresh or space not in self._known:
+            if self._positions > POSITIONS_KEPT_MAX:
+                self.begin()
+            found = await pattern_cursors_of(self._records, space)
+            self._known[space] = found
+            self._positions += sum(len(one.record.positions) for one in found)
+        return self._known[space]
+
+
+async def gone_cursors(
+    records: RecordCalls,
+    ids_below: Callable[[RecordCalls, str], AsyncGenerator[list[str], None]],
+    now_us: int,
+) -> AsyncGenerator[tuple[str, PatternCursorInfo], None]:
+    """Yield the cursors that nobody has used for as long as they said, or whose namespace is gone."""
+    async for namespace_ids in ids_below(records, CURSORS):
+        for namespace_id in namespace_ids:
+            infos = await pattern_cursors_of(records, namespace_id)
+            if not infos:
+                continue
+            space = await records.read(namespace_path(namespace_id))
+            is_gone = namespace_id != ROOT_ID and space is None
+            for one in infos:
+                if is_gone or one.is_expired(now_us):
+                    yield namespace_id, one

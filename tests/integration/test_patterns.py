@@ -1,0 +1,177 @@
+"""Readers and cursors of patterns on real bookies, without `await`: commands, janitor, backup and restore (INV-S20)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fastbk
+import fastbk.sync
+from fastbk.stream.policy import PolicyPatch
+from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
+from tests.fixtures.wait import wait_until
+
+
+@pytest.fixture
+def client(fastbk_cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
+    with fastbk.sync.connect(fastbk_cluster.metadata_uri) as made:
+        yield made
+
+
+class Run:
+    """Runs commands that have to succeed."""
+
+    def __init__(self, uri: str) -> None:
+        self._cli = Cli(uri)
+
+    def __call__(self, *words: str) -> str:
+        code, written = self._cli.run(*words)
+        assert code == 0, f"{words}: {code}: {self._cli.err}"
+        return written.decode()
+
+
+@pytest.fixture
+def cli(fastbk_cluster: LocalCluster) -> Run:
+    return Run(fastbk_cluster.metadata_uri)
+
+
+def write(client: fastbk.sync.Client, name: str, count: int, *, roll: bool = False) -> None:
+    with client.namespace("shop").stream(name).writer(create=True) as writer:
+        for at in range(count):
+            writer.append_nowait(b"%s %d" % (name.encode(), at))
+            if roll:
+                writer.flush()
+                writer.roll()
+        writer.flush()
+
+
+def test_streams_that_come_and_go_are_read_as_one(client: fastbk.sync.Client, cli: Run) -> None:
+    for name in ("orders-a", "orders-b", "other"):
+        write(client, name, 5)
+    shop = client.namespace("shop")
+    with client.namespace().reader("shop/orders-*", tail=False) as reader:
+        found = list(reader)
+    wanted = [b"orders-%s %d" % (name, at) for name in (b"a", b"b") for at in range(5)]
+    assert sorted(one.value for one in found) == sorted(wanted)
+    assert {one.stream for one in found} == {"shop/orders-a", "shop/orders-b"}
+
+    with shop.cursor("orders-*", "billing") as cursor:
+        for _ in range(10):
+            cursor.ack(next(cursor))
+        cursor.flush()
+        write(client, "orders-new", 2)
+        assert [next(cursor).value for _ in range(2)] == [b"orders-new 0", b"orders-new 1"]
+        shop.delete_stream("orders-a")
+        write(client, "orders-b", 1)
+        last = next(cursor)
+        assert (last.stream, last.value) == ("shop/orders-b", b"orders-b 0")
+        cursor.ack_one(last).result()
+        wait_until(lambda: cursor.streams == ["shop/orders-b", "shop/orders-new"], "the deleted stream to go")
+    assert "billing" in cli("namespace", "cursors", "shop")
+    assert "orders-* billing" in cli("stream", "cursors", "shop/orders-b")
+    assert "billing" not in cli("stream", "cursors", "shop/other")
+    with shop.cursor("orders-*", "billing", tail=False) as cursor:
+        assert [one.value for one in cursor] == [b"orders-new 0", b"orders-new 1"]
+    cli("namespace", "cursors", "shop", "--delete", "billing", "--yes")
+    assert shop.pattern_cursors() == []
+
+
+HOLDER = """
+import sys, fastbk.sync
+with fastbk.sync.connect(sys.argv[1]) as client:
+    with client.namespace("shop").cursor("*", "killed") as cursor:
+        for record in cursor:
+            cursor.ack(record).result()
+            print(record.stream, record.seq, flush=True)
+"""
+
+
+def test_a_holder_that_is_killed_loses_nothing_and_repeats_what_was_not_kept(
+    client: fastbk.sync.Client, fastbk_cluster: LocalCluster
+) -> None:
+    """INV-S10: what `result` returned of is kept; all else comes again."""
+    for name in ("a", "b", "c"):
+        write(client, name, 200)
+    command = [sys.executable, "-c", HOLDER, fastbk_cluster.metadata_uri]
+    told: list[tuple[str, int]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        for line in holder.stdout:
+            stream, seq = line.split()
+            told.append((stream, int(seq)))
+            if len(told) == 12:
+                holder.send_signal(signal.SIGKILL)
+                break
+        for line in holder.stdout.read().splitlines():
+            stream, seq = line.split()
+            told.append((stream, int(seq)))
+    with client.namespace("shop").cursor("*", "killed", tail=False) as cursor:
+        rest = [(one.stream, one.seq) for one in cursor]
+    assert not set(told) & set(rest), "what was kept is not delivered again"
+    assert {*told, *rest} >= {(f"shop/{name}", at) for name in ("a", "b", "c") for at in range(200)} - {
+        # The one that was acknowledged as the signal came, and not told of any more.
+        one for one in [(told[-1][0], told[-1][1] + 1)]
+    }
+
+
+def test_a_janitor_keeps_what_a_pattern_has_not_read(
+    client: fastbk.sync.Client, fastbk_cluster: LocalCluster, cli: Run, tmp_path: Path
+) -> None:
+    shop = client.namespace("shop")
+    shop.create(PolicyPatch(retention_bytes=1))
+    write(client, "held", 6, roll=True)
+    with shop.cursor("*", "slow"):
+        pass
+    write(client, "new", 6, roll=True)
+    cli("janitor", "--once", "--audit", str(tmp_path / "audit.log"))
+    for name in ("held", "new"):
+        assert len(shop.stream(name).segments()) == 6, "nothing of it was acknowledged"
+
+    backup = tmp_path / "backup"
+    cli("metadata", "backup", "--to", str(backup))
+    with shop.cursor("*", "slow", tail=False) as cursor:
+        for record in cursor:
+            cursor.ack(record)
+    cli("janitor", "--once", "--audit", str(tmp_path / "audit.log"))
+    for name in ("held", "new"):
+        assert len(shop.stream(name).segments()) == 1, "all of it was acknowledged"
+
+    restored = tmp_path / "restored" / "metadata.sqlite"
+    restored.parent.mkdir()
+    cli("metadata", "restore", str(backup), "--metadata", f"sqlite:{restored}")
+    with fastbk.sync.connect(f"sqlite:{restored}") as there:
+        (info,) = there.namespace("shop").pattern_cursors()
+        assert (info.name, info.pattern, len(info.record.positions)) == ("slow", "*", 0)
+
+
+def test_interrupted_calls_skip_nothing(client: fastbk.sync.Client) -> None:
+    """INV-C3: a timer's signal ends waits of the caller, and no record is lost."""
+    for name in ("a", "b"):
+        write(client, name, 300)
+    def alarm(*_: object) -> None:
+        raise TimeoutError
+
+    found: list[bytes] = []
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        with client.namespace("shop").reader("*", tail=False) as reader:
+            ended = False
+            while not ended:
+                signal.setitimer(signal.ITIMER_REAL, 0.0007)
+                try:
+                    found.append(next(reader).value)
+                except TimeoutError:
+                    continue
+                except StopIteration:
+                    ended = True
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert sorted(found) == sorted(b"%s %d" % (n, at) for n in (b"a", b"b") for at in range(300))
