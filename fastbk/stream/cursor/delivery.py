@@ -205,7 +205,8 @@ def _joined(first: Gap | None, then: Gap) -> Gap:
 
 def error_of(gap: Gap, name: str) -> Error:
     """Return what is raised for a gap. `name`: of the stream and the cursor."""
-    text = f"cursor {name}: {gap.records} records from {gap.first} on are gone before they were done; what is next is {gap.next}"
+    gone = f"{gap.records} records from {gap.first} on are gone before they were done"
+    text = f"cursor {name}: {gone}; what is next is {gap.next}"
     if gap.kind == "trimmed":
         truncated = PositionTruncated(f"{text}: reset the cursor, or open it with on_gap='yield'")
         truncated.first_available = str(gap.next)
