@@ -171,7 +171,7 @@ class CursorDelivery:
 
     def _missed(self, gap: Gap) -> Gap:
         if self._raises:
-            self._failure = error_of(gap)
+            self._failure = error_of(gap, self._name)
             raise self._failure.copy()
         return gap
 
@@ -219,9 +219,10 @@ def _joined(first: Gap | None, then: Gap) -> Gap:
     return Gap(first.kind, first.first, then.next, records)
 
 
-def error_of(gap: Gap) -> Error:
-    """Return what is raised for a gap."""
-    text = f"{gap.records} records from {gap.first} on are gone before they were done; what is next is {gap.next}"
+def error_of(gap: Gap, name: str) -> Error:
+    """Return what is raised for a gap. `name`: of the stream and the cursor."""
+    gone = f"{gap.records} records from {gap.first} on are gone before they were done"
+    text = f"cursor {name}: {gone}; what is next is {gap.next}"
     if gap.kind == "trimmed":
         truncated = PositionTruncated(f"{text}: reset the cursor, or open it with on_gap='yield'")
         truncated.first_available = str(gap.next)

@@ -99,7 +99,12 @@ class PatternRecords(Generic[GapT]):
                     try:
                         found: Record | Gap = chunk[at]
                     except ProtocolError as error:
-                        found = self._unreadable(chunk, at, error)
+                        try:
+                            found = self._unreadable(chunk, at, error)
+                        except ProtocolError:
+                            self._chunk = None
+                            self._opened().give_back(chunk[at:])
+                            raise
                     self._at = at + 1
                     return cast("Record | GapT", found)
                 at = self._at = at + 1

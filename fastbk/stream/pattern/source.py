@@ -80,6 +80,8 @@ class Part:
     """Why it could not be opened; told in its turn."""
     opening: asyncio.Task[None] | None = None
     is_ended: bool = False
+    rest: Chunk | None = None
+    """What was handed out and came back."""
     last_position: DLSN | None = None
     """Where its reader was as it ended."""
 
@@ -91,6 +93,8 @@ class Part:
     @property
     def has_more(self) -> bool:
         """Whether something was decoded that is not handed out: its turn goes on."""
+        if self.rest is not None:
+            return True
         reader, delivery = self.reader, self.delivery
         return reader is not None and delivery is not None and (delivery.held is not None or reader._has_record)
 
@@ -331,6 +335,8 @@ class PatternSource:
         """Return what the first in line has; None if that is nothing."""
         stream_id = part.origin.id
         self._line.move_to_end(stream_id)
+        if stream_id in self._refused or part.error is not None:
+            await asyncio.sleep(0)
         if stream_id in self._refused:
             if len(self._parts) - len(self._refused) >= STREAMS_MAX:
                 raise self.too_many(len(self._parts))
@@ -347,6 +353,11 @@ class PatternSource:
         if reader is None or delivery is None:
             self._line.pop(stream_id, None)
             return None
+        if part.rest is not None:
+            await asyncio.sleep(0)  # others have to come on, whoever asks again at once
+            rest = part.rest
+            part.rest = rest[max_records:] if len(rest) > max_records else None
+            return self._handed_out(part, rest[:max_records])
         try:
             item = await delivery.next(max_records, max_bytes, 0.0)
         except StreamNotFound:
@@ -355,6 +366,12 @@ class PatternSource:
         except ClientClosed:
             if part.is_ended:
                 return None  # it went meanwhile
+            raise
+        except Error:
+            # Raised again in its next turns: until it is passed, others need its place more.
+            if not part.is_ended:
+                reader._let_go()
+            await asyncio.sleep(0)
             raise
         if part.is_ended:
             return None
@@ -365,12 +382,25 @@ class PatternSource:
                 self._line.pop(stream_id, None)
                 self._end(part)
             return None
-        if part.has_more and stream_id in self._line:
-            self._line.move_to_end(stream_id, last=False)
+        return self._handed_out(part, item)
+
+    def _handed_out(self, part: Part, item: Chunk | Gap) -> Chunk | Gap:
+        if part.has_more and part.origin.id in self._line:
+            self._line.move_to_end(part.origin.id, last=False)
         if isinstance(item, Gap):
             return replace(item, stream=part.origin.path)
         item.origin = part.origin
         return item
+
+    def give_back(self, chunk: Chunk) -> None:
+        """These records, the last that were handed out, come again in their stream's next turn."""
+        part = None if chunk.origin is None else self._parts.get(chunk.origin.id)
+        if part is None or part.is_ended:
+            return
+        # What is behind them, if a part of what came back was handed out, is of the same chunk.
+        part.rest = chunk if part.rest is None else chunk._part(0, len(chunk) + len(part.rest))
+        self._line.setdefault(part.origin.id, part)
+        self._line.move_to_end(part.origin.id)
 
     # --- questions --------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,12 @@ class ReadBuffer:
         self.is_over = self._is_past_end() or self._is_empty_range(from_key)
         self.ahead = None
 
+    def let_go(self) -> None:
+        """Forget what is at hand, to be read again from there."""
+        position, seq = self.position, self.next_seq
+        self.move_to(position, self._from_key)
+        self._behind_seq = seq
+
     @property
     def end(self) -> DLSN | None:
         """The first of the positions that it ends at, None if there is none."""

@@ -345,6 +345,12 @@ class StreamReader(Generic[GapT]):
             self._retired.add(task)
             task.add_done_callback(self._retired.discard)
 
+    def _let_go(self) -> None:
+        """Hold nothing that was read ahead: one of many readers, whose error nobody has passed yet."""
+        buffer, _ = self._opened()
+        self._retire()
+        buffer.let_go()
+
     def _check_end_of_ahead(self) -> None:
         """Reading ahead may have ended: with an error, or where it was truncated."""
         ahead = self._ahead

@@ -14,11 +14,13 @@ from fastbk.errors import (
     ConfigError,
     CursorFenced,
     PositionTruncated,
+    ProtocolError,
     QuotaExceeded,
     StorageError,
     StreamNotFound,
 )
 from fastbk.meta.records import Change
+from fastbk.stream import records
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import chain_path
@@ -61,11 +63,11 @@ def world() -> World:
     return World()
 
 
-async def taken(records: PatternReader[Gap] | PatternCursor[Gap], count: int) -> list[Record]:
+async def taken(reading: PatternReader[Gap] | PatternCursor[Gap], count: int) -> list[Record]:
     found: list[Record] = []
     async with asyncio.timeout(20):
         while len(found) < count:
-            one = await anext(records)
+            one = await anext(reading)
             assert isinstance(one, Record)
             found.append(one)
     return found
@@ -174,10 +176,10 @@ async def test_a_position_of_each_stream_is_where_another_reader_goes_on(world: 
 async def test_what_one_stream_lacks_is_told_and_the_others_go_on(world: World) -> None:
     await world.fill(bad=1, good=3)
     path = chain_path((await world.space().stream("bad").info()).id)
-    records = world.cluster.client().records
-    held = await records.read(path)
+    kept = world.cluster.client().records
+    held = await kept.read(path)
     assert held is not None
-    await records.change(Change(path, b"no chain", held.version))
+    await kept.change(Change(path, b"no chain", held.version))
     async with world.space().reader("*") as reader:
         found, errors = list[Record](), list[StorageError]()
         async with asyncio.timeout(20):
@@ -261,14 +263,14 @@ async def test_who_has_much_makes_room_for_who_waits(world: World, monkeypatch: 
     monkeypatch.setattr(source, "PLACES", 1)
     monkeypatch.setattr("fastbk.stream.reader.read_ahead.TURN_BYTES", 1000)
     for name in ("a", "b", "c"):
-        await world.write(name, [bytes(500)] * 60, roll=True)
+        await world.write(name, [bytes(500)] * 300)  # one segment
     seen: list[str] = []
-    async with world.space().reader("*", tail=False) as reader:
+    async with world.space().reader("*", tail=False, prefetch_bytes=1) as reader:
         async for one in reader:
             seen.append(one.stream)
-    assert Counter(seen) == {"shop/a": 60, "shop/b": 60, "shop/c": 60}
+    assert Counter(seen) == {"shop/a": 300, "shop/b": 300, "shop/c": 300}
     firsts = [seen.index(f"shop/{name}") for name in ("a", "b", "c")]
-    assert max(firsts) < 60, "one stream was read to its end before another began"
+    assert max(firsts) < 300, "one stream was read to its end before another began"
 
 
 async def test_idle_streams_make_no_calls(world: World) -> None:
@@ -445,6 +447,59 @@ async def test_what_was_truncated_before_it_was_done_is_told(world: World) -> No
     assert not any(isinstance(one, Gap) for one in items), "it was made behind the truncation"
 
 
+async def test_streams_with_gaps_take_no_place_from_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised again and again of some streams keeps no other from being read."""
+    monkeypatch.setattr(source, "PLACES", 2)
+    for name in ("a", "b", "c", "good"):
+        await world.write(name, [b"%d" % at for at in range(6)], roll=True)
+    async with world.space().cursor("*", "c") as cursor:
+        for one in await taken(cursor, 24):
+            if one.seq == 0 and one.stream != "shop/good":
+                cursor.ack(one)
+    for name in ("a", "b", "c"):
+        await world.space().stream(name).truncate(DLSN(4, 0, 0))
+    async with world.space().cursor("*", "c") as cursor:
+        found, errors = list[Record](), Counter[str]()
+        async with asyncio.timeout(20):
+            while len(found) < 6 or len(errors) < 3:
+                try:
+                    found.append(await anext(cursor))
+                except PositionTruncated as error:
+                    errors[str(error)] += 1
+        assert values(found, "shop/good") == [b"%d" % at for at in range(6)]
+        for name in ("a", "b", "c"):
+            await cursor.reset(f"shop/{name}", "earliest")
+        assert Counter(one.stream for one in await taken(cursor, 9)) == {"shop/a": 3, "shop/b": 3, "shop/c": 3}
+
+
+async def test_a_record_that_makes_no_sense_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.fill(a=3, b=3)
+    read_headers = records.get_headers
+
+    def broken(raw: bytes | memoryview) -> records.Headers:
+        if b"bad" in bytes(raw):
+            raise ProtocolError("a record's headers make no sense")
+        return read_headers(raw)
+
+    async with world.space().stream("bad").writer(create=True) as writer:
+        await writer.append(b"0")
+        await writer.append(b"1", headers={"bad": b"x"})
+        await writer.append(b"2")
+    monkeypatch.setattr(records, "get_headers", broken)
+    async with world.space().reader("*", tail=False) as reader:
+        found, errors = list[Record](), 0
+        async with asyncio.timeout(20):
+            while len(found) < 7 or errors < 3:
+                try:
+                    found.append(await anext(reader))
+                except ProtocolError:
+                    errors += 1
+    assert values(found, "shop/bad") == [b"0"]
+    items = [one async for one in world.space().reader("*", tail=False, on_gap="yield")]
+    gap = next(one for one in items if isinstance(one, Gap))
+    assert (gap.stream, gap.records) == ("shop/bad", 1) and len(items) == 9
+
+
 async def test_gaps_are_counted_and_say_their_stream(world: World) -> None:
     await world.write("a", [b"0", b"1", b"2"], roll=True)
     async with world.space().cursor("*", "c") as cursor:
@@ -510,15 +565,15 @@ async def test_a_name_that_nobody_can_read_costs_no_position(world: World) -> No
         for one in (await taken(cursor, 3))[:2]:
             cursor.ack(one)
     stream_id = (await world.space().stream("a").info()).id
-    records = world.cluster.client().records
+    kept = world.cluster.client().records
     (path,) = [one for one in world.cluster.records.values if one.startswith("namespaces/") and one.endswith("/a")]
-    held = await records.read(path)
+    held = await kept.read(path)
     assert held is not None
-    (version,) = await records.change(Change(path, b"no entry", held.version))
+    (version,) = await kept.change(Change(path, b"no entry", held.version))
     async with world.space().cursor("*", "c", tail=False) as cursor:
         assert [one async for one in cursor] == []
         await asyncio.sleep(0)
-    await records.change(Change(path, held.value, version))
+    await kept.change(Change(path, held.value, version))
     (info,) = await world.space().pattern_cursors()
     assert info.mark_of(stream_id) == DLSN(1, 1, 1)
     async with world.space().cursor("*", "c", tail=False) as cursor:
