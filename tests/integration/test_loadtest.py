@@ -46,6 +46,7 @@ def test_all_users_on_two_processes_go_on_while_a_bookie_is_killed_and_nothing_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTBK_LOAD_UNTIL", ",".join(KINDS))
+    monkeypatch.setenv("FASTBK_LOAD_PAUSE_S", "0.02")
     wish = Wish(
         SECONDS_MAX, users=10, processes=2, chaos="0.5s kill 0; 1s start 0; 2s kill 1 journal"
     )

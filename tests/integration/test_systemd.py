@@ -20,9 +20,9 @@ import fastbk
 from fastbk.errors import Error
 from fastbk.exit_codes import UNREACHABLE
 from fastbk.observe.systemd import SOCKET, WATCHDOG_US
-from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import scraped_at
 from tests.fixtures.logs import events
+from tests.fixtures.metadata import new_cluster
 from tests.fixtures.pages import page_at
 from tests.fixtures.wait import crowd, wait_until
 from tests.fixtures.zookeeper import QuorumServer, ZooKeeperPlace, free_ports
@@ -122,17 +122,20 @@ CONSOLE = ("console", "--listen", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("words", [("janitor",), ("autorecovery",), CONSOLE], ids=lambda words: words[0])
-def test_the_others_are_ready_alive_and_stop(words: tuple[str, ...], heard: Heard, tmp_path: Path) -> None:
-    with LocalCluster(1) as cluster:
-        process = started(heard, tmp_path / "log", *words, "--metadata", cluster.metadata_uri)
-        try:
-            heard.until("READY=1")
-            heard.until("WATCHDOG=1")
-            assert any(one.startswith("STATUS=") for one in heard.words)
-        finally:
-            code = ended(process)
-        assert code == 0
-        heard.until("STOPPING=1")
+def test_the_others_are_ready_alive_and_stop(
+    words: tuple[str, ...], heard: Heard, tmp_path: Path
+) -> None:
+    """None of them needs a bookie for that."""
+    uri = new_cluster(tmp_path / "metadata.sqlite")
+    process = started(heard, tmp_path / "log", *words, "--metadata", uri)
+    try:
+        heard.until("READY=1")
+        heard.until("WATCHDOG=1")
+        assert any(one.startswith("STATUS=") for one in heard.words)
+    finally:
+        code = ended(process)
+    assert code == 0
+    heard.until("STOPPING=1")
 
 
 def test_a_wrong_configuration_is_not_tried_again(heard: Heard, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_iteration_is_typed_by_what_is_handed_out(tmp_path: Path) -> None:
     result = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--no-error-summary",
-            "--cache-dir", str(tmp_path / "cache"), str(snippet),
+            "--cache-dir", str(ROOT / ".mypy_cache" / "users"), str(snippet),
         ],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
