@@ -104,6 +104,18 @@ def test_bad_records_are_named_and_stop_nobody(tmp_path: Path) -> None:
         with closing(open_store(cluster.metadata_uri)) as store:
             left = store.list_ledgers()
         assert not left, "the ledgers went with their streams"
+        removed(cli)
+
+
+def removed(cli: Cli) -> None:
+    """What nobody reads any more is listed, and goes by its name."""
+    code, found, _ = cli.answer("metadata", "bad-records")
+    names = [one["record"] for one in found["bad_records"]]
+    assert code == 1
+    assert any(name.endswith("ffffffffffffff") for name in names), names
+    for name in names:
+        cli("metadata", "bad-records", "--remove", name, "--yes")
+    assert cli.answer("metadata", "bad-records")[:2] == (0, {"bad_records": []})
 
 
 async def passed(cluster: LocalCluster) -> None:
