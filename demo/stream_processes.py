@@ -44,7 +44,7 @@ async def write(stream: Stream, seconds: float) -> None:
         began_s = time.monotonic()
         for number in range(begin, len(items)):
             item = items[number]
-            future = writer.append(item.payload, txid=number, key=item.key)
+            future = writer.append_nowait(item.payload, txid=number, key=item.key)
             if number % TOLD_EVERY == 0 or number == begin:
                 # Told only when it is acknowledged: what the parent has read of can't be lost any more.
                 future.add_done_callback(partial(acknowledged, number))

@@ -107,7 +107,7 @@ def run(spark: SparkSession, uri: str, checkpoint: str) -> str:
 
             def sell(shop: str, cents: int, at: datetime) -> None:
                 sale = {"shop": shop, "cents": cents, "at": at.isoformat()}
-                writer.append_nowait(json.dumps(sale).encode(), key=shop.encode()).result()
+                writer.append(json.dumps(sale).encode(), key=shop.encode())
 
             for hour in range(ROUNDS):
                 for minute in range(LATE_SALES if hour else 0):

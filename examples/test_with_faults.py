@@ -10,7 +10,7 @@ two of them away customers are asked to come back, and afterwards all goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -42,13 +42,20 @@ class OrderDesk:
         return True
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Bookies for all tests: each fault ends with its block. Starting them takes longer than most tests."""
+    with LocalCluster(3, proxies=True) as made:
+        yield made
+
+
 @asynccontextmanager
-async def order_desk(cluster: LocalCluster) -> AsyncIterator[OrderDesk]:
-    """Open the application's stream, and check at the end that it kept its word."""
+async def order_desk(cluster: LocalCluster, name: str) -> AsyncIterator[OrderDesk]:
+    """Open a stream of the application, and check at the end that it kept its word."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         shop = client.namespace("shop")
         await shop.create(exist_ok=True)
-        orders = shop.stream("orders")
+        orders = shop.stream(name)
         async with orders.writer(create=True) as writer:
             desk = OrderDesk(writer)
             yield desk
@@ -67,9 +74,9 @@ FAULTS: dict[str, Callable[[LocalCluster], Fault]] = {
 }
 
 
-async def confirm_through(fault: str) -> None:
+async def confirm_through(cluster: LocalCluster, fault: str) -> None:
     """Orders come before, during and after a fault of one bookie; all of them are confirmed."""
-    async with LocalCluster(3, proxies=True) as cluster, order_desk(cluster) as desk:
+    async with order_desk(cluster, fault.replace(" ", "-")) as desk:
         assert await desk.take("before")
         async with FAULTS[fault](cluster):
             for number in range(20):
@@ -77,9 +84,9 @@ async def confirm_through(fault: str) -> None:
         assert await desk.take("after")
 
 
-async def refuse_then_go_on() -> None:
+async def refuse_then_go_on(cluster: LocalCluster) -> None:
     """Without a quorum nothing is confirmed; once it is back, the desk works as before."""
-    async with LocalCluster(3) as cluster, order_desk(cluster) as desk:
+    async with order_desk(cluster, "no-quorum") as desk:
         assert await desk.take("before")
         async with cluster.frozen(0), cluster.frozen(1):
             assert not await desk.take("during")
@@ -87,11 +94,11 @@ async def refuse_then_go_on() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_faulty_bookie_of_three_is_not_noticed(fault: str) -> None:
+def test_one_faulty_bookie_of_three_is_not_noticed(cluster: LocalCluster, fault: str) -> None:
     """Any two of three bookies are an ack quorum."""
-    asyncio.run(confirm_through(fault))
+    asyncio.run(confirm_through(cluster, fault))
 
 
-def test_customers_are_asked_to_come_back_while_there_is_no_quorum() -> None:
+def test_customers_are_asked_to_come_back_while_there_is_no_quorum(cluster: LocalCluster) -> None:
     """What an application does then is its own choice: this one gives up waiting, and says so."""
-    asyncio.run(refuse_then_go_on())
+    asyncio.run(refuse_then_go_on(cluster))

@@ -32,7 +32,7 @@ class OnStream(LoadUser):
         self.kept.count += 1
         self.kept.failed.append(number)
         payload = self.kept.record(number)
-        done = self.measure(kind, len(payload), lambda: self.writer.append(payload).result())
+        done = self.measure(kind, len(payload), lambda: self.writer.append(payload))
         if done is None:
             self.begin_again()
             return False

@@ -36,6 +36,8 @@ LEDGER_BYTES = KEPT_BYTES // USERS
 IS_KEPT = os.environ.get("FASTBK_LOAD_KEEP", "") == "1"
 """Nothing is deleted."""
 PAUSE_AFTER_FAILURE_S = 0.2
+PAUSE_S = float(os.environ.get("FASTBK_LOAD_PAUSE_S", "0"))
+"""Between two tasks of a user: for tests, which need each kind of request, and not many of them."""
 DELIVERY_S_MAX = 30.0
 """A tail that delivers nothing for so long has failed."""
 
@@ -53,7 +55,7 @@ class LoadUser(User):
     """The base of all users."""
 
     abstract = True
-    wait_time = constant(0)
+    wait_time = constant(PAUSE_S)
     size_bytes = 1024
     host = os.environ.get("FASTBK_METADATA")
     kept: Kept

@@ -12,7 +12,15 @@ from fastbk.errors import ConfigError, Error, MetadataConflict
 from fastbk.meta import format_level, hold, last_backup, rollback_mark
 from fastbk.meta.api import BadIdentity, all_ledgers
 from fastbk.meta.coordination import Check
-from fastbk.meta.records import BadRecord, Change, bad_record, check_path, collected_bad_records
+from fastbk.meta.records import (
+    READ_AT_ONCE,
+    BadRecord,
+    Change,
+    bad_record,
+    check_path,
+    collected_bad_records,
+    each_record,
+)
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.stream.chain.chain import get_chain, get_page
@@ -35,7 +43,6 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.meta.records import RecordStore, VersionedRecord
 
-READ_AT_ONCE = 500
 LEDGER, IDENTITY = "ledger ", "identity of bookie "
 _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "namespace": lambda path, raw: get(NamespaceRecord, raw, path),
@@ -113,7 +120,7 @@ def _records(records: RecordStore) -> Iterator[tuple[str, VersionedRecord]]:
     waiting = [one for one in records.children("") if one != MARKS]
     while waiting:
         some, waiting = waiting[:READ_AT_ONCE], waiting[READ_AT_ONCE:]
-        for path, record in zip(some, records.read(some), strict=True):
+        for path, record in zip(some, each_record(records, some), strict=True):
             if record is not None:
                 yield path, record
         below = records.children_of(some)

@@ -26,7 +26,7 @@ from fastbk.replication.named_copies import last_of_fragment
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100
-MARKS_A_READ = 500
+MARKS_A_READ = 100
 ASKED_TIMEOUT_S = 3.0
 SILENT_TIMEOUT_S = 0.25
 """For a bookie that did not answer before."""

@@ -1,7 +1,7 @@
 """`python -m fastbk.admin.http_tool`: answers one question of a bookie's HTTP server that needs a client.
 
-The question is JSON on standard input, {"tool": "read" | "infos" | "sanity", "uri", ...}; the answer is JSON on
-standard output, {"answer": ...} or {"error": text}.
+The question is JSON on standard input, {"tool": "read" | "delete" | "infos" | "sanity", "uri", ...}; the answer is
+JSON on standard output, {"answer": ...} or {"error": text}.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import fastbk
 from fastbk.admin.cluster import bookie_states
 from fastbk.admin.sanity import check_one_bookie
 from fastbk.auth.rights import is_allowed
-from fastbk.errors import ConfigError, Error
+from fastbk.errors import ConfigError, Error, NoSuchLedger
 from fastbk.meta import open_store
 
 ENTRIES_MAX = 10_000
@@ -59,6 +59,19 @@ async def read(
     return found
 
 
+async def delete(uri: str, ledger_id: int) -> bool:
+    """Delete a ledger; one that is open is fenced. False: it was gone, which is no error to Apache's client either.
+
+    So whoever asks again after a lost answer gets the same one.
+    """
+    async with fastbk.connect(uri) as client:
+        try:
+            await client.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            return False
+    return True
+
+
 async def infos(uri: str) -> dict[str, tuple[int, int]]:
     """Return id -> free and total bytes of each bookie that takes adds and answers."""
     async with fastbk.connect(uri) as client:
@@ -80,7 +93,7 @@ async def sanity(uri: str, bookie_id: str) -> str:
     return ""
 
 
-_TOOLS = {"read": read, "infos": infos, "sanity": sanity}
+_TOOLS = {"read": read, "delete": delete, "infos": infos, "sanity": sanity}
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.durable_files import replaced
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import BadIdentity, VersionedLedger, all_ledgers
-from fastbk.meta.records import bad_record
+from fastbk.meta.records import READ_AT_ONCE, bad_record, each_record
 from fastbk.meta.rollback_mark import read_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from fastbk.meta.api import BookieIdentity, MetadataStore
     from fastbk.meta.records import RecordStore
 
-READ_AT_ONCE = 500
 T = TypeVar("T", Record, Ledger, Bookie)
 
 
@@ -128,9 +127,8 @@ def backed_up_records(records: RecordStore) -> Iterator[Record]:
 def _walk(records: RecordStore, paths: list[str]) -> Iterator[Record]:
     for at in range(0, len(paths), READ_AT_ONCE):
         some = paths[at : at + READ_AT_ONCE]
-        found = records.read(some)
         below = records.children_of(some)
-        for path, record, names in zip(some, found, below, strict=True):
+        for path, record, names in zip(some, each_record(records, some), below, strict=True):
             if record is not None:
                 yield Record(path, record.value, record.version)
             yield from _walk(records, [f"{path}/{name}" for name in names])

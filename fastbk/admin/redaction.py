@@ -33,7 +33,13 @@ _PATTERNS = (
     (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)?"), ""),
     (re.compile(r"(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"), ""),
     (re.compile(r"(?i)(\bBearer\s+)[\w.~+/=-]{8,}"), r"\1"),
-    (re.compile(rf"(?i)((?<![A-Za-z])(?:\w*_)?(?:{_NAMES})\\?[\"']?\s*[=:]\s*\\?[\"']?)[^\s,;\"'\\&)}}]+"), r"\1"),
+    (
+        # What stands before a "_" is looked for from the beginning of a word only: a line may be one long word.
+        re.compile(
+            rf"(?i)((?:(?<!\w)\w*_|(?<![A-Za-z]))(?:{_NAMES})\\?[\"']?\s*[=:]\s*\\?[\"']?)[^\s,;\"'\\&)}}]+"
+        ),
+        r"\1",
+    ),
     (re.compile(r"(\bdigest:[^:\s]+:)[A-Za-z0-9+/]{27}="), r"\1"),
 )
 """What looks like a secret, and what stays of it."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import fastbk.sync
 from fastbk.arrow.schemas import HEADERS, check_ledger_schema, check_stream_schema
 from fastbk.client.entries import Batch
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, ProtocolError
 from fastbk.native import entry_columns
 from fastbk.native.entry_columns import Table
 from fastbk.native.stream_columns import GROUPS, OFFSET_MAX, Sizes, buffer_bytes, fill, sizes_of
@@ -35,14 +35,20 @@ def chunk_batch(chunk: Chunk, stream: str, schema: pa.Schema) -> pa.RecordBatch:
 def chunks_batch(chunks: Sequence[Chunk], stream: str, schema: pa.Schema) -> pa.RecordBatch:
     """Return the records of some chunks, of one segment or several, as one batch; `stream`: what stands as its path.
 
-    Raises ConfigError for a schema of other columns, or where values are 2 GiB or more together; ProtocolError for
-    headers that make no sense.
+    Raises ConfigError for a schema of other columns, or where values are 2 GiB or more together; ProtocolError, which
+    says where the record is and what is behind it, for headers that make no sense.
     """
     check_stream_schema(schema)
     sources = [chunk.columns() for chunk in chunks]
     rows = sum(map(len, chunks))
     wanted = set(schema.names)
-    sizes = _checked(sizes_of(sources, headers="headers" in wanted), wanted)
+    try:
+        sizes = _checked(sizes_of(sources, headers="headers" in wanted), wanted)
+    except ProtocolError:
+        for chunk in chunks:
+            for _ in chunk:
+                pass  # the record itself says more
+        raise
     names = [_NUMBERS[name] for name in schema.names if name in _NUMBERS]
     names += [*(_KEYS if "key" in wanted else ()), *(_VALUES if "value" in wanted else ())]
     names += _HEADERS if "headers" in wanted else ()

@@ -10,9 +10,10 @@ import pyarrow as pa
 import fastbk.sync
 from fastbk.arrow.batches import chunks_batch, client_in
 from fastbk.arrow.schemas import check_stream_schema, stream_schema
-from fastbk.errors import ConfigError, NoSuchEntry
+from fastbk.errors import ConfigError, NoSuchEntry, ProtocolError
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.gaps import error_of
 from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import Chunk, Gap
@@ -156,12 +157,41 @@ def _batches(
     on_gap: OnGap | None,
     *,
     skip_gaps: bool,
+    unreadable: ProtocolError | None = None,
 ) -> Iterator[pa.RecordBatch]:
+    """`unreadable`: of the first gap, where it stands for a record that cannot be read."""
     for part in parts:
         if not isinstance(part, Gap):
-            yield chunks_batch(part, path, schema)
+            try:
+                batch = chunks_batch(part, path, schema)
+            except ProtocolError as error:
+                pieces = list(_cut(part))
+                if not any(isinstance(piece, Gap) for piece in pieces):
+                    raise
+                # What is before the record comes first; then it is a gap.
+                yield from _batches(
+                    path, iter(pieces), schema, on_gap, skip_gaps=skip_gaps, unreadable=error
+                )
+            else:
+                yield batch
             continue
         if not skip_gaps:
-            raise error_of(path, part)
+            raise unreadable or error_of(path, part)
         if on_gap is not None:
             on_gap(part)
+
+
+def _cut(chunks: list[Chunk]) -> Iterator[list[Chunk] | Gap]:
+    """Yield the records of some chunks between those that cannot be read, and these as gaps."""
+    for chunk in chunks:
+        begin = 0
+        for at in range(len(chunk)):
+            try:
+                chunk[at]
+            except ProtocolError:
+                if begin < at:
+                    yield [chunk[begin:at]]
+                yield unreadable_gap(chunk, at)
+                begin = at + 1
+        if begin < len(chunk):
+            yield [chunk[begin:]]

@@ -19,7 +19,6 @@ from fastbk.autorecovery.lost_bookies import (
     LostBookies,
     delay_of,
     judge,
-    wrong_delay,
 )
 from fastbk.autorecovery.marking import MarkingScan
 from fastbk.autorecovery.rate_leases import ANNOUNCE_INTERVAL_S, RateLeases
@@ -90,7 +89,6 @@ class Auditor:
             confirm_after_s=options.confirm_after_s,
             counts=self.counts.verification,
         )
-        self._wrong_delay = ""
         self._is_enabled = False
         self._holds: dict[BookieId | None, HealingHold] = {}
         self._due: frozenset[BookieId] = frozenset()
@@ -176,7 +174,6 @@ class Auditor:
         registered, known, self._is_enabled, stored_s = await self._client.call_store(read)
         await self._note_backup()
         hold, maintenance = await self._state.hold.read(), await self._state.maintenance.read()
-        self._note_delay(stored_s)
         rules = LossRules(delay_of(stored_s), self._session_lost_ms, hold, maintenance.bookies)
         self._note_holds(hold, maintenance)
         self._registered_once |= registered
@@ -195,13 +192,6 @@ class Auditor:
     async def _note_backup(self) -> None:
         """See when metadata was backed up."""
         self.counts.backup = await self._client.call_store(read_last_backup)
-
-    def _note_delay(self, stored_s: int | None) -> None:
-        """Warn once of a delay that is none."""
-        wrong = wrong_delay(stored_s)
-        if wrong and wrong != self._wrong_delay:
-            _log.warning("autorecovery.wrong_delay", reason=wrong)
-        self._wrong_delay = wrong
 
     def _note_holds(self, hold: HealingHold, maintenance: Maintenance) -> None:
         """Log which holds of operators began, were changed, or are over: of all bookies, and of single ones."""

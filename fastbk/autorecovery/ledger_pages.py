@@ -8,7 +8,7 @@ from fastbk.client import Client, LedgerInfo
 from fastbk.meta.api import MetadataStore, VersionedLedger
 from fastbk.model.ids import LedgerId
 
-PAGE_LEDGERS = 500
+PAGE_LEDGERS = 100
 
 
 async def page_after(client: Client, after: LedgerId) -> list[LedgerInfo]:

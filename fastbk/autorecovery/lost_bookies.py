@@ -189,16 +189,6 @@ def delay_of(stored_s: int | None) -> float:
     """Return the delay that a stored `lostBookieRecoveryDelay` stands for.
 
     Apache's auditor stores 0 at its first start, without anybody asking for it. So 0 means "never set on purpose", and
-    our default holds; as it does for a negative number, which somebody else's tool has stored: `wrong_delay`.
+    our default holds. So it does where what is stored is no number, or a negative one: that is a bad record.
     """
     return float(stored_s) if stored_s and stored_s > 0 else DELAY_DEFAULT_S
-
-
-def wrong_delay(stored_s: int | None) -> str:
-    """Return what is wrong with a stored delay, or nothing. It must not stop healing: the default holds."""
-    if stored_s is None or stored_s >= 0:
-        return ""
-    return (
-        f"lostBookieRecoveryDelay is {stored_s}, which is no delay: the default of {DELAY_DEFAULT_S:g} s holds;"
-        " set a number of seconds, 0 for the default"
-    )

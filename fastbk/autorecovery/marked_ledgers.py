@@ -15,7 +15,7 @@ from fastbk.meta.zookeeper_marks import APACHE_REASON
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.named_copies import share_bytes
 
-LEDGERS_A_READ = 500
+LEDGERS_A_READ = 100
 
 
 class MarkedLedgers:

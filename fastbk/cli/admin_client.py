@@ -31,8 +31,6 @@ def add_bookie(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where it listens for HTTP, instead of its id; https://HOST:PORT with TLS",
     )
-    # How the id was given before it was an argument; deprecated, to be removed with version 0.3.
-    parser.add_argument("--bookie", metavar="ID", help=argparse.SUPPRESS)
     add_metadata(parser)
 
 
@@ -40,7 +38,7 @@ def admin_client(options: argparse.Namespace) -> AdminClient:
     """Return the client of the bookie that the options name. Raises ConfigError, Error."""
     if options.http:
         return client_at(options.http, "--http")
-    return find_bookie(metadata_uri(options), options.bookie_id or options.bookie)
+    return find_bookie(metadata_uri(options), options.bookie_id)
 
 
 def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:

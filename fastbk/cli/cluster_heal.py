@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from fastbk.autorecovery.state import Audit, ClusterState, WorkerReport
     from fastbk.client import Client
+    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.records import BadRecord
 
 ACTIONS = ("status", "pause", "hold", "resume", "rate")
 HOLD_REASON = "an operator holds it: `fastbk cluster heal hold`"
@@ -95,6 +97,17 @@ async def _hold(options: argparse.Namespace, state: ClusterState) -> int:
     return print_answer(options, {"hold_until_ms": until_ms}, said)
 
 
+def _switches(store: MetadataStore) -> tuple[bool, str | None, float, list[BadRecord]]:
+    """Return whether AutoRecovery may work, its auditor, how long a bookie may be away; and those that are bad."""
+    from fastbk.autorecovery.lost_bookies import delay_of
+    from fastbk.meta.records import collected_bad_records
+
+    with collected_bad_records() as bad:
+        coordination = store.coordination
+        found = coordination.is_enabled(), coordination.auditor(), delay_of(coordination.lost_bookie_delay_s())
+    return (*found, bad)
+
+
 async def _status(options: argparse.Namespace, client: Client, state: object) -> int:
     from fastbk.autorecovery.state import ClusterState, clock_ms
 
@@ -102,14 +115,14 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
     audit, workers = await state.audit.read(), await state.workers()
     settings, lost = await state.settings.read(), (await state.lost_bookies.read()).lost
     hold = await state.hold.read()
-    is_enabled, auditor = await client.call_store(
-        lambda store: (store.coordination.is_enabled(), store.coordination.auditor())
-    )
+    is_enabled, auditor, delay_s, bad = await client.call_store(_switches)
     now_ms = clock_ms()
     facts = {
         "enabled": is_enabled,
         "auditor": auditor,
         "hold": asdict(hold),
+        "lost_bookie_delay_s": delay_s,
+        "bad_records": [str(one) for one in bad],
         "bytes_per_s_max": settings.bytes_per_s,
         "lost_bookies": {str(one): asdict(each) for one, each in lost.items()},
         "audit": asdict(audit),
@@ -118,6 +131,8 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
     lines = [
         f"AutoRecovery is {painted('on' if is_enabled else 'paused')}; auditor: {auditor or 'none'}",
         f"limit: {format_size(int(settings.bytes_per_s)) + ' a second' if settings.bytes_per_s else 'none'}",
+        f"a lost bookie may be away for {delay_s:g} s",
+        *(f"{painted('problem')}: {one}" for one in bad),
         *([f"held until {format_utc_ms(hold.until_ms)}: {hold.reason}"] if hold.left_s(now_ms) else []),
         *_lost_lines(audit, now_ms),
         _cluster_line(workers.values()),
@@ -125,7 +140,7 @@ async def _status(options: argparse.Namespace, client: Client, state: object) ->
         _cycle_line(audit, now_ms),
     ]
     print_answer(options, facts, *lines)
-    return 0 if auditor and is_enabled and not lost else 1
+    return 0 if auditor and is_enabled and not lost and not bad else 1
 
 
 def _lost_lines(audit: Audit, now_ms: int) -> list[str]:

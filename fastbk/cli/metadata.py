@@ -47,9 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "forget all ledgers and bookies in ZooKeeper and make a new cluster"
     formatting = add_verb(verbs, "format", _format, text)
     add_confirmation(formatting)
-    formatting.add_argument(
-        "--force", dest="yes", action="store_true", help="the same as --yes (deprecated)"
-    )
     add_watch(add_verb(verbs, "show", _show, "print which cluster it is and which bookies are up"))
     text = "put metadata on hold: nothing is deleted by its word until `confirm`"
     hold = add_verb(verbs, "hold", _hold, text)

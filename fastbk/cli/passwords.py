@@ -5,15 +5,11 @@ Arguments are no place for it: every user of the machine sees them in the list o
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fastbk.cli.options import note
 from fastbk.errors import ConfigError, os_errors_as
-
-if TYPE_CHECKING:
-    import argparse
 
 VARIABLE = "FASTBK_LEDGER_PASSWORD"
 ASK = "-"
@@ -21,17 +17,21 @@ _BYTES_MAX = 4096
 
 
 def add_password(parser: argparse.ArgumentParser) -> None:
-    """Add --password-file, and --password, which is deprecated."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
+    """Add --password-file."""
+    parser.add_argument(
         "--password-file", metavar="FILE",
         help=f"holds the ledger's password, if it has one; {ASK} asks for it on the terminal;"
         f" default: the variable {VARIABLE}",
     )  # fmt: skip
-    group.add_argument(
-        "--password", default="",
-        help="deprecated: other users see it in the list of processes; use --password-file",
-    )  # fmt: skip
+    # Without this argparse would take `--password pw` for `--password-file pw`.
+    parser.add_argument("--password", type=_refused, help=argparse.SUPPRESS)
+
+
+def _refused(_: str) -> str:
+    raise argparse.ArgumentTypeError(
+        "other users would see a password in the list of processes: give --password-file FILE,"
+        f" or set {VARIABLE}"
+    )
 
 
 def password_of(options: argparse.Namespace) -> bytes:
@@ -40,12 +40,6 @@ def password_of(options: argparse.Namespace) -> bytes:
         return _asked()
     if options.password_file is not None:
         return _read(Path(options.password_file))
-    if options.password:
-        note(
-            "--password is deprecated: other users see it in the list of processes; use --password-file FILE,"
-            f" or set {VARIABLE}"
-        )
-        return str(options.password).encode()
     return os.environ.get(VARIABLE, "").encode()
 
 

@@ -10,15 +10,16 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from typing import Protocol, Self, TypeVar, Unpack
+from typing import Literal, Protocol, Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.coalescer import Coalescer
+from fastbk.client.coalescer import Coalescer, SharedEnd
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.connection import Answer
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.entries import LedgerInfo
+from fastbk.client.iteration import raised_again
 from fastbk.client.ledger_options import (
     QuorumWarnings,
     check_open,
@@ -47,7 +48,7 @@ from fastbk.errors import (
     StorageError,
 )
 from fastbk.meta import MetadataStore
-from fastbk.meta.api import BookieRegistration, LedgerIdPages, VersionedLedger
+from fastbk.meta.api import LEDGERS_AT_ONCE, BookieRegistration, LedgerIdPages, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
@@ -55,7 +56,7 @@ from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import checked_timeout
+from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
 from fastbk.replication.actions import Choose, ReadEntry, Replaced
@@ -116,6 +117,7 @@ class Client:
         self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
+        self._end = SharedEnd()
         self._refreshing = Coalescer(self._tell_writers)
         self.repairs = CopyRepairs(self)
         _open_clients.add(self)
@@ -175,6 +177,7 @@ class Client:
         deferred_sync: bool = False,
         placement: PlacementConfig | None = None,
         allow_missing_bookies: bool = False,
+        publish: Literal["immediate", "piggyback"] = "piggyback",
     ) -> LedgerWriter:
         """Create a ledger and return its writer. `ack_quorum` None: the majority of `write_quorum`.
 
@@ -187,11 +190,17 @@ class Client:
         at most to `write_quorum`. Below that it names bookies that are read-only or away: their copies are owed, and
         marked.
 
+        `publish`: when readers see the last entries. "piggyback": with the next entry, or when the writer has been idle
+        for `explicit_lac_interval`, unless the application keeps the event loop for itself. "immediate": always, since
+        the LAC leaves before the application learns of the last acknowledgement (INV-C5); a lone append then takes the
+        client three sends more.
+
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
         if ledger_id is not None:
             check_ledger_id(ledger_id)
+        check_type("publish", publish, Literal["immediate", "piggyback"])
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = custom_of(metadata, wish, self.config.namespace)
@@ -226,6 +235,7 @@ class Client:
         io = await self._io(requests, value, wish)
         machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
+        writer.publish_at_once(is_wanted=publish == "immediate")
         self._writers.add(writer)
         return writer
 
@@ -409,6 +419,7 @@ class Client:
             return False
         return True
 
+    @raised_again
     async def list_ledger_ids(self) -> AsyncGenerator[list[LedgerId], None]:
         """Yield the ids of all ledgers, a page at a time, ascending; no ledger's metadata is read."""
         pages = LedgerIdPages()
@@ -416,6 +427,7 @@ class Client:
             if page := await self._store.call(pages.read):
                 yield page
 
+    @raised_again
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not.
 
@@ -423,10 +435,12 @@ class Client:
         """
         after = -1
         while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
-            found = await self._store.call(lambda store: store.read_ledgers(page))
-            for ledger_id, read in zip(page, found, strict=True):
-                if isinstance(read, VersionedLedger):
-                    yield LedgerInfo(ledger_id, read.metadata, read.version)
+            for at in range(0, len(page), LEDGERS_AT_ONCE):
+                some = page[at : at + LEDGERS_AT_ONCE]
+                found = await self._store.call(lambda store: store.read_ledgers(some))  # noqa: B023 -- at once
+                for ledger_id, read in zip(some, found, strict=True):
+                    if isinstance(read, VersionedLedger):
+                        yield LedgerInfo(ledger_id, read.metadata, read.version)
             after = page[-1]
 
     async def ledger_info(self, ledger_id: LedgerId) -> LedgerInfo:
@@ -438,6 +452,7 @@ class Client:
         """Return whether the ledger is closed, by what its metadata says now. NoSuchLedger."""
         return (await self._store.read_ledger(ledger_id)).metadata.is_closed
 
+    @raised_again
     async def watch_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[LedgerInfo, None]:
         """Yield a ledger's metadata now, and again after changes, of which several may be told as one.
 
@@ -523,8 +538,14 @@ class Client:
         return lost
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """End writers that are left (their ledgers stay open), send what was written, close. Again: does nothing."""
+        """End writers that are left (their ledgers stay open), send what was written, close.
+
+        Cancelled, it goes on. Called again, it waits for the first call's end; the first one's timeout holds.
+        """
         limit_s = checked_timeout(timeout, self.config.close_timeout)
+        await self._end.reach(lambda: self._close(limit_s))
+
+    async def _close(self, limit_s: float) -> None:
         await self.repairs.close()
         if self._store.closed is not None:
             return

@@ -1,9 +1,11 @@
-"""Doing something once more whenever it was asked for, never twice at a time, and never missing the last request."""
+"""What several callers want and is done once: something that is asked for again and again, and the end of something."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+
+from fastbk.errors import ClientClosed, Error
 
 
 class Coalescer:
@@ -33,3 +35,39 @@ class Coalescer:
         self._is_wanted = False
         if self._task is not None:
             self._task.cancel()
+
+
+class SharedEnd:
+    """The end of something: made once, by the first who calls for it; each who calls later waits for it, too."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+        self._waiting = 0
+
+    async def reach(
+        self,
+        end: Callable[[], Coroutine[object, object, None]],
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run `end()` if nobody has; wait for it, and raise what it raised.
+
+        `give_up()` is called when nobody waits for it any more. It goes on without it.
+        """
+        task = self._task
+        if task is None:
+            task = self._task = asyncio.get_running_loop().create_task(end())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._waiting += 1
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            if self._waiting == 1:
+                give_up()
+            raise
+        finally:
+            self._waiting -= 1
+        if task.cancelled():
+            raise ClientClosed("closing was given up: the event loop was stopped")
+        error = task.exception()
+        if error is not None:
+            raise error.copy() if isinstance(error, Error) else error

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
+from fastbk.client.iteration import Elements, raised_again
 from fastbk.client.ledger_follower import LedgerFollower
 from fastbk.client.ledger_options import pacing_of, read_options
 from fastbk.client.read_order import ReadOrder
@@ -44,7 +45,8 @@ class ReadingTurns(Protocol):
 class LedgerReader:
     """Reads one ledger; made by `Client.open_ledger`. Safe to share between tasks of one loop.
 
-    Cancelling a call, or leaving an `async for`, withdraws it: a late answer is dropped by its request id.
+    Cancelling a call, or leaving an `async for`, withdraws it: a late answer is dropped by its request id. An iterator
+    that has raised an error, or was cancelled, raises again: read from the last entry that it gave.
     """
 
     def __init__(
@@ -121,18 +123,16 @@ class LedgerReader:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    async def read(
+    def read(
         self, first: EntryId = 0, last: EntryId | None = None
     ) -> AsyncGenerator[Entry, None]:
         """Yield the entries first..last in order; `last` None: up to the last acknowledged one known now.
 
         Raises NoSuchEntry for ids beyond that, and what `DigestMismatch` and `NotEnoughBookies` say.
         """
-        async with contextlib.aclosing(self.read_batches(first, last)) as batches:
-            async for batch in batches:
-                for one in batch:
-                    yield one
+        return Elements(self.read_batches(first, last))
 
+    @raised_again
     async def read_batches(
         self, first: EntryId = 0, last: EntryId | None = None
     ) -> AsyncGenerator[Batch, None]:
@@ -232,17 +232,15 @@ class LedgerReader:
 
     # --- tailing -----------------------------------------------------------------------------------------------
 
-    async def tail(self, first: EntryId = 0) -> AsyncGenerator[Entry, None]:
+    def tail(self, first: EntryId = 0) -> AsyncGenerator[Entry, None]:
         """Yield entries from `first` on as they are acknowledged, for ever; ends after the last one of a closed ledger.
 
         Waits by long polls at one bookie of the ledger, soon at all of them, and follows its changes of bookies. When
         no bookie answers for `read_timeout`, raises NotEnoughBookies: tail again from the last entry seen.
         """
-        async with contextlib.aclosing(self.tail_batches(first)) as batches:
-            async for batch in batches:
-                for one in batch:
-                    yield one
+        return Elements(self.tail_batches(first))
 
+    @raised_again
     async def tail_batches(
         self, first: EntryId = 0, turns: ReadingTurns | None = None
     ) -> AsyncGenerator[Batch, None]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from fastbk.client.add_pipe import Waiter
 from fastbk.client.config import ClientConfig
@@ -35,10 +36,23 @@ from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
 
 Data: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 CALLS_PER_TURN = 64
 """So many calls of `ready` may return without letting other tasks run."""
+
+
+def called_by(appending: Coroutine[Any, Any, T], name: str) -> Coroutine[Any, Any, T]:
+    """Name what an append returns by the line that called it.
+
+    An append that nobody awaits does nothing. Python warns of such a coroutine by its name, and knows itself only the
+    line that lets it go.
+    """
+    caller = sys._getframe(2)
+    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    appending.__qualname__ = f"{name} (called at {place})"  # type: ignore[attr-defined]
+    return appending
 
 
 class LedgerWriter:
@@ -120,10 +134,10 @@ class LedgerWriter:
             self._check_size(size)
         return pipe.admit_one(data, size)
 
-    async def append(
+    def append(
         self, data: Data, *, entry_id: EntryId | None = None, timeout: float | None = None
-    ) -> EntryId:
-        """Append one entry and return its id once the ack quorum has it durably.
+    ) -> Coroutine[Any, Any, EntryId]:
+        """Append one entry, and return its id once the ack quorum has it durably. To be awaited, or made a task.
 
         Waits for room first. `timeout` covers all of it; without one the client's append_timeout ends the writer.
         A failed append ends the writer: nothing behind it is ever acknowledged. For cancellation see the class.
@@ -132,20 +146,29 @@ class LedgerWriter:
         order; one that comes early is held until all below it are there. Raises DuplicateEntryId for one that was
         used, BufferFull when too much is held.
         """
-        if timeout is None:
-            if self._held is not None or entry_id is not None or self._blocked is not None:
-                return await self.append_nowait(data, entry_id=entry_id)
-            if type(data) is not bytes:
-                data = owned_bytes(data)
-            size = len(data)
-            if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
-                return await self._append_in_turn(data)
-            return await self._pipe.admit_one(data, size)
+        if type(data) is not bytes:
+            data = owned_bytes(data)
+        limit_s = checked_timeout(timeout)
+        if limit_s is None:
+            return called_by(self._append(data, entry_id), "LedgerWriter.append")
+        return called_by(self._append_within(data, entry_id, limit_s), "LedgerWriter.append")
+
+    async def _append(self, data: bytes, entry_id: EntryId | None) -> EntryId:
+        if self._held is not None or entry_id is not None or self._blocked is not None:
+            return await self.append_nowait(data, entry_id=entry_id)
+        size = len(data)
+        if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
+            return await self._append_in_turn(data)
+        return await self._pipe.admit_one(data, size)
+
+    async def _append_within(
+        self, data: bytes, entry_id: EntryId | None, timeout_s: float
+    ) -> EntryId:
         try:
-            async with asyncio.timeout(checked_timeout(timeout)):
-                return await self.append(data, entry_id=entry_id)
+            async with asyncio.timeout(timeout_s):
+                return await self._append(data, entry_id)
         except TimeoutError:
-            raise self._too_late(timeout) from None
+            raise self._too_late(timeout_s) from None
 
     def _too_late(self, timeout: float) -> QuorumTimeout:
         return QuorumTimeout(
@@ -199,23 +222,28 @@ class LedgerWriter:
         error.outcome = "not_written"
         waiter.set_exception(error)
 
-    async def append_many(
+    def append_many(
         self, datas: Sequence[Data], *, timeout: float | None = None
-    ) -> tuple[EntryId, EntryId]:
+    ) -> Coroutine[Any, Any, tuple[EntryId, EntryId]]:
         """Append entries with consecutive ids; return the first and the last id once all are acknowledged.
 
         Not atomic: after a failure or cancellation a prefix may be written. More than the bounds allow is admitted
-        in pieces, and no other append gets in between.
+        in pieces, and no other append gets in between. To be awaited, or made a task.
         """
-        if timeout is not None:
-            try:
-                async with asyncio.timeout(checked_timeout(timeout)):
-                    return await self.append_many(datas)
-            except TimeoutError:
-                raise self._too_late(timeout) from None
-        owned = owned_list(datas, "datas")
+        limit_s, owned = checked_timeout(timeout), owned_list(datas, "datas")
         if not owned:
             raise ConfigError("append_many needs at least one entry")
+        return called_by(self._append_many(owned, limit_s), "LedgerWriter.append_many")
+
+    async def _append_many(
+        self, owned: list[bytes], timeout_s: float | None
+    ) -> tuple[EntryId, EntryId]:
+        if timeout_s is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._append_many(owned, None)
+            except TimeoutError:
+                raise self._too_late(timeout_s) from None
         if self._held is not None:
             raise wrong_use_of_ids(self.ledger_id, None)
         for data in owned:
@@ -364,12 +392,18 @@ class LedgerWriter:
     async def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it.
 
-        Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle.
+        Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle, or
+        at once with `publish="immediate"`.
         """
         self._check_open()
         return await self._pipe.lac_sender.send()
 
-    tell_last_add_confirmed = write_last_add_confirmed  # its former name
+    def publish_at_once(self, *, is_wanted: bool) -> None:
+        """Have the LAC leave before whoever waits for the last acknowledgement runs (INV-C5), or leave it to the timer.
+
+        The loop of `fastbk.sync` is no application's, and is always free: there the timer is enough.
+        """
+        self._pipe.publishes_at_once = is_wanted
 
     def send_lac(self) -> None:
         """Send bookies the LAC before this returns, with an entry that waits to be sent, or by itself.

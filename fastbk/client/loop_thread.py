@@ -29,6 +29,7 @@ import operator
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import (
     AsyncIterator,
@@ -97,6 +98,7 @@ class _Shared:
 _lock = threading.Lock()
 _shared: _Shared | None = None
 _ending: threading.Thread | None = None
+_has_warned = False
 _open_threads: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
 
 
@@ -121,6 +123,26 @@ def _join(part: _Part[Any]) -> _Shared:
         return _shared
 
 
+def _check_gevent() -> None:
+    """Warn once where gevent runs greenlets in this thread and has not patched locks.
+
+    A call then keeps all greenlets from running, and `gevent.Timeout` does not end it.
+    """
+    global _has_warned
+    local, monkey = sys.modules.get("gevent._hub_local"), sys.modules.get("gevent.monkey")
+    hub_of_thread = getattr(local, "get_hub_if_exists", None)
+    if _has_warned or hub_of_thread is None or hub_of_thread() is None:
+        return
+    if monkey is None or not monkey.is_module_patched("threading"):
+        _has_warned = True
+        warnings.warn(
+            "fastbk.sync blocks all greenlets of gevent, and gevent.Timeout does not end its calls: call"
+            " gevent.monkey.patch_all() before fastbk.sync is imported",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
 def _leave(part: _Part[Any], shared: _Shared) -> None:
     """Have one client less; the last one ends the thread. Only on the loop."""
     global _shared, _ending
@@ -143,6 +165,9 @@ class _Part(Generic[C]):
         self.is_ended = False
         self.lost: list[str] = []
         """What its writers took and could not store when it ended, for people."""
+        self.has_ended = threading.Event()
+        self.failure: BaseException | None = None
+        """What kept it from ending as it should."""
         self._connect = connect
         self._client: C | None = None
 
@@ -152,9 +177,17 @@ class _Part(Generic[C]):
             self._client = self._connect()
         return self._client
 
-    async def end(self, timeout_s: float, settle_s: float) -> None:
+    def begin_end(self, timeout_s: float, settle_s: float, then: Callable[[], None] = lambda: None) -> None:
+        """Begin to end, unless that was begun; call `then` behind it. On the loop."""
+        if not self.is_ended:
+            self.is_ended = True
+            _endings.add(task := asyncio.get_running_loop().create_task(self._end(timeout_s, settle_s)))
+            task.add_done_callback(_endings.discard)
+            task.add_done_callback(lambda _: then())
+
+    async def _end(self, timeout_s: float, settle_s: float) -> None:
         """End the calls under way, wait for what was appended, close the client, and end what is left."""
-        shared, self.is_ended = self.shared, True
+        shared = self.shared
         assert shared is not None
         me = asyncio.current_task()
         try:
@@ -163,9 +196,12 @@ class _Part(Generic[C]):
                 # Callers may not have waited for their last appends.
                 self.lost = await self._client.settle(settle_s)
                 await self._client.close(timeout=timeout_s)
+        except Exception as error:  # noqa: BLE001 -- raised by each `close`
+            self.failure = error
         finally:
             await _cancel({task for task in self.tasks if not task.done()} - {me}, timeout_s)
             self.shared = None
+            self.has_ended.set()
             _leave(self, shared)
 
 
@@ -199,13 +235,7 @@ def _let_go(part: _Part[Any], timeout_s: float) -> None:
     if shared is None or part.is_ended or shared.has_ended:
         return
 
-    def begin() -> None:
-        if not part.is_ended:
-            part.is_ended = True
-            _endings.add(task := shared.loop.create_task(part.end(timeout_s, timeout_s)))
-            task.add_done_callback(_endings.discard)
-            task.add_done_callback(lambda _: _say_lost(part))
-
+    begin = functools.partial(part.begin_end, timeout_s, timeout_s, lambda: _say_lost(part))
     shared.loop.call_soon_threadsafe(begin, context=part.context)
 
 
@@ -380,12 +410,15 @@ class LoopThread(Generic[C]):
         return self.call(made)
 
     def _waited(self, shared: _Shared, call: _Call[T]) -> T:
+        if "gevent" in sys.modules:
+            _check_gevent()
         if shared.ident == threading.get_ident():
             raise RuntimeError("a call without `await` on the thread that would have to run it")
         try:
             self._schedule(shared, call.begin)
             while not call.wait(_LOOK_S):
-                if shared.has_ended:
+                # The call that ends the thread may have ended since, and with it the thread.
+                if shared.has_ended and not call.is_over:
                     raise ClientClosed(self.is_closed or _CLOSED)
             if call.error is None:
                 call.is_taken = True  # with no call between this and the caller's frame: INV-C3
@@ -409,18 +442,26 @@ class LoopThread(Generic[C]):
     def close(self, timeout_s: float, settle_s: float = SETTLE_S) -> None:
         """End what is under way and close the client; the last one ends the thread.
 
-        `settle_s`: how long to wait for appends that nobody has waited for.
+        `settle_s`: how long to wait for appends that nobody has waited for. An exception in the caller's thread ends
+        the wait, and not the closing. Called again, it waits for that, and raises the same.
         """
         with self._lock:
-            if self.is_closed is not None:
-                return
-            self.is_closed = _CLOSED
-            shared = self._shared
+            if self.is_closed is None:
+                self.is_closed = _CLOSED
+            shared, part = self._shared, self._part
         if shared is None:
             return
-        self._waited(shared, _Call(self._part, lambda: self._part.end(timeout_s, min(settle_s, timeout_s))))
+        if shared.ident == threading.get_ident():
+            raise RuntimeError("a call without `await` on the thread that would have to run it")
+        if not part.has_ended.is_set():
+            with suppress(ClientClosed):  # the loop has ended, and all with it
+                self._schedule(shared, lambda: part.begin_end(timeout_s, min(settle_s, timeout_s)))
+        while not part.has_ended.wait(_LOOK_S) and not shared.has_ended:
+            pass
         if shared is not _shared:
             shared.thread.join(timeout_s)
+        if part.failure is not None:
+            raise part.failure
 
     def mark_forked(self) -> None:
         """Refuse everything: a forked child has neither the thread nor its sockets."""

@@ -42,6 +42,8 @@ CALLS_AT_ONCE = 8
 """Of ZooKeeper's, and of gateways. More wait for the interpreter and not for the server."""
 GATEWAYS_SHARE = 0.95
 """Of a call's time, after which a store of gateways gives up: it knows which gateway failed, and why."""
+GATEWAYS_LEFT_S = 0.25
+"""It leaves so much of it at least, and at most half: a thread of a busy machine is late, and knows in vain then."""
 TOGETHER_MAX = 64
 """Calls with one commit; others of the machine wait for the file meanwhile."""
 TOGETHER_S = 0.02
@@ -210,7 +212,9 @@ class MetadataCalls:
                 if store is None:
                     assert isinstance(self._uri, str)
                     access = self._access()
-                    timeout_s = self._config.metadata_timeout * (1.0 if access is None else GATEWAYS_SHARE)
+                    timeout_s = limit_s = self._config.metadata_timeout
+                    if access is not None:
+                        timeout_s = max(limit_s / 2, min(limit_s * GATEWAYS_SHARE, limit_s - GATEWAYS_LEFT_S))
                     store = self._store = open_store(self._uri, timeout_s, may_make=False, access=access)
                     self._group = _group_of(store)
         return store

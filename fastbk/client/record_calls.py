@@ -13,7 +13,7 @@ from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.records import BadRecord, Change, VersionedRecord
+from fastbk.meta.records import READ_AT_ONCE, READ_BYTES_MAX, BadRecord, Change, VersionedRecord
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
@@ -44,6 +44,17 @@ class RecordCalls:
     async def read_all(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records, in their order; asked for together."""
         return await self._store.call(lambda store: store.records.read(paths))
+
+    async def each(self, paths: Sequence[str]) -> AsyncGenerator[VersionedRecord | None, None]:
+        """Yield any number of records, in the order of their paths; few of them are in memory at a time (INV-M18)."""
+        at = 0
+        while at < len(paths):
+            wanted = paths[at : at + READ_AT_ONCE]
+            some = await self._store.call(lambda store: store.records.read_some(wanted, READ_BYTES_MAX))  # noqa: B023
+            at += len(some)
+            some.reverse()
+            while some:
+                yield some.pop()
 
     async def change(self, *changes: Change) -> list[int]:
         """Do all of it or nothing; return the new versions. MetadataUnavailable: it may have happened."""

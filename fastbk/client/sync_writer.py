@@ -55,6 +55,7 @@ class LedgerWriter:
         self.ledger_id = inner.ledger_id
         self._thread = thread
         self._inner = inner
+        inner.publish_at_once(is_wanted=False)
         self._adds = inner.adds
         self._config = config
         self._has_explicit_ids = explicit_ids
@@ -326,8 +327,6 @@ class LedgerWriter:
     def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it."""
         return self._call(self._inner.write_last_add_confirmed)
-
-    tell_last_add_confirmed = write_last_add_confirmed  # its former name
 
     def force(self, *, timeout: float | None = None) -> None:
         """Flush, and have the bookies confirm that all is durable; see the asyncio writer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ INTERVAL_S = 15.0
 """Between two passes; a pass over many streams may use a fifth of the time."""
 SHARE_MAX = 0.2
 STREAMS_MAX = 100_000
-"""Listed; further ones are counted. A row takes 1 KB."""
+"""Listed; further ones are counted. A row takes 1 to 2 KB."""
+LEDGERS_MAX = 100
+"""Of a row: the newest ones. A search for an older ledger finds the ledger, which names its stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class StreamRow:
         path: namespace and name. namespace: without the name, "": the root.
         open_segments: 1 while somebody writes, or did.
         last_time_us: of the last record of a closed segment, since 1970; -1: none.
-        ledgers: of the segments whose rows the chain itself holds, the newest last.
+        ledgers: of the newest segments, LEDGERS_MAX at most, the newest last.
     """
 
     path: str
@@ -46,7 +49,7 @@ class StreamRow:
     last_time_us: int
     is_sealed: bool
     owner: str
-    ledgers: tuple[int, ...]
+    ledgers: array[int]
     fault: str = ""
     """Why its records cannot be read; "": they can."""
 
@@ -116,7 +119,8 @@ class StreamIndex:
             sizes = [await self._size_of(chain) for _, _, chain in shown]
         bad = [
             StreamRow(
-                one.path, one.path.rpartition("/")[0], one.stream_id, 0, 0, 0, 0, -1, False, "", (), str(one.trouble)
+                one.path, one.path.rpartition("/")[0], one.stream_id, 0, 0, 0, 0, -1, False, "", array("q"),
+                str(one.trouble),
             )
             for one in snapshots
             if one.path and one.known is None and one.trouble is not None
@@ -133,7 +137,7 @@ class StreamIndex:
                 chain.last_time_us,
                 chain.is_sealed,
                 chain.owner,
-                tuple(one.ledger_id for one in chain.rows),
+                array("q", (one.ledger_id for one in chain.rows[-LEDGERS_MAX:])),
             )
             for (snapshot, _, chain), size_bytes in zip(shown, sizes, strict=True)
         ]

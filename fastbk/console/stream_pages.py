@@ -62,11 +62,11 @@ async def stream(context: Context) -> Response:
         info = await found.info()
     except StreamNotFound:
         raise HTTPException(404, f"no stream {path}") from None
-    # The newest ones: a stream may have a hundred thousand.
-    first = max(1, info.last_dlsn.segment - SEGMENTS_SHOWN_MAX) if info.last_dlsn is not None else 1
     segments, backlogs = [], []
     if not info.fault:
-        segments = (await found.segments(first))[-SEGMENTS_SHOWN_MAX:]
+        # The newest ones: a stream may have a hundred thousand.
+        behind = (await (await found.context()).store.read()).chain.next_number
+        segments = await found.segments(max(1, behind - SEGMENTS_SHOWN_MAX))
         backlogs = await found.backlogs()
     effective, own = policy_facts(await found.effective_policy()), policy_facts(await found.policy())
     return context.page(

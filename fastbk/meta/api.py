@@ -47,6 +47,8 @@ NO_CLUSTER_REMEDY = (
 )
 """Of the error where a URI leads to no cluster: an empty new one would hide a lost one."""
 LIST_PAGE_COUNT = 1000
+LEDGERS_AT_ONCE = 100
+"""Whose metadata is in memory together where all ledgers are read (INV-M18): a client may give one 256 KiB."""
 IDS_PAGE_COUNT_MAX = 64_000
 IDS_PAGE_QUICK_S = 0.25
 IDS_PAGE_SLOW_S = 1.0
@@ -381,9 +383,11 @@ def all_ledgers(
 ) -> Iterator[tuple[LedgerId, VersionedLedger | BadRecord]]:
     """Yield all ledgers with their metadata, by rising id, but for those deleted meanwhile. Raises Error."""
     for page in _pages(store):
-        for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
-            if read is not None:
-                yield ledger_id, read
+        for at in range(0, len(page), LEDGERS_AT_ONCE):
+            some = page[at : at + LEDGERS_AT_ONCE]
+            for ledger_id, read in zip(some, store.read_ledgers(some), strict=True):
+                if read is not None:
+                    yield ledger_id, read
 
 
 def _pages(store: MetadataStore) -> Iterator[list[LedgerId]]:

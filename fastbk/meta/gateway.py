@@ -36,6 +36,7 @@ from fastbk.meta.records import (
     check_folder,
     check_path,
     children_subject,
+    count_within,
     record_subject,
 )
 from fastbk.meta.replica_marks import LedgerMark, ReplicaMarks
@@ -245,14 +246,17 @@ class GatewayRecords:
 
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records."""
-        for path in paths:
-            check_path(path)
         found: list[VersionedRecord | None] = []
         while len(found) < len(paths):
-            some = tuple(paths[len(found) : len(found) + KEYS_MAX])
-            rows = self._calls.call(messages.ReadRecords(self._timeout_ms, some), list[RecordRow | None])
-            found += [None if row is None else row.record() for row in _some_of(rows)]
+            found += self.read_some(paths[len(found) :], messages.ANSWER_BYTES_MAX)
         return found
+
+    def read_some(self, paths: Sequence[str], bytes_max: int) -> list[VersionedRecord | None]:
+        """Return the first ones of several records, of those that one answer has room for (INV-M18)."""
+        some = tuple(check_path(path) for path in paths[:KEYS_MAX])
+        rows = self._calls.call(messages.ReadRecords(self._timeout_ms, some), list[RecordRow | None])
+        found = [None if row is None else row.record() for row in _some_of(rows)]
+        return found[: count_within((0 if one is None else len(one.value) for one in found), bytes_max)]
 
     def change(self, changes: Sequence[Change]) -> list[int]:
         """Do all of it or nothing (INV-M1)."""

@@ -21,13 +21,19 @@ import msgspec
 
 from fastbk.errors import Error, MetadataConflict
 from fastbk.meta.coordination import UNREADABLE
-from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record, check_path
+from fastbk.meta.records import (
+    Change,
+    RecordStore,
+    VersionedRecord,
+    bad_record,
+    check_path,
+    each_record,
+)
 from fastbk.observe.library_log import LibraryLog
 
 BASE = "autorecovery"
 _SESSIONS = f"{BASE}/sessions"
 _RENEWALS_A_LEASE = 3
-_READ_AT_ONCE = 500
 LEASE_S_MAX = 3600.0
 """A lease that ends later was written by none of ours."""
 _log = LibraryLog("fastbk.meta")
@@ -106,12 +112,10 @@ class RecordSessions:
     # --- anybody's -----------------------------------------------------------------------------------------------
 
     def read_all(self, paths: Sequence[str]) -> Iterator[tuple[str, VersionedRecord]]:
-        """Yield the records at `paths` that are there, read some hundred at once."""
-        for at in range(0, len(paths), _READ_AT_ONCE):
-            some = paths[at : at + _READ_AT_ONCE]
-            for path, one in zip(some, self._records.read(some), strict=True):
-                if one is not None:
-                    yield path, one
+        """Yield the records at `paths` that are there."""
+        for path, one in zip(paths, each_record(self._records, paths), strict=True):
+            if one is not None:
+                yield path, one
 
     def claims(self, paths: Sequence[str]) -> list[Claim]:
         """Return the votes or locks at `paths` that are there, in this order. """

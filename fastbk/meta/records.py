@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
@@ -29,6 +30,11 @@ T = TypeVar("T")
 BAD_RECORD_REMEDY = "`fastbk metadata bad-records` lists all that cannot be read, and removes one that you name"
 VALUE_BYTES_MAX = 900_000
 """What ZooKeeper takes in one node by default, with room for the request around it."""
+READ_AT_ONCE = 500
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""Of the records that a list of any length holds at once (INV-M18): one more than this has at most VALUE_BYTES_MAX."""
+REASON_CHARACTERS_MAX = 500
+"""Of why a record is bad: errors of decoders repeat what they found."""
 PATH_CHARACTERS_MAX = 1000
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.%@:+=~-]{1,255}")
 
@@ -75,6 +81,9 @@ class RecordStore(Protocol):
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records, in their order; None for those that are not there."""
 
+    def read_some(self, paths: Sequence[str], bytes_max: int) -> list[VersionedRecord | None]:
+        """Return the first ones of several records, at least one: no more than have `bytes_max` bytes together."""
+
     def change(self, changes: Sequence[Change]) -> list[int]:
         """Do all of it or nothing; return the new versions (0 for deletions). MetadataConflict, ConfigError.
 
@@ -95,6 +104,22 @@ class RecordStore(Protocol):
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call back after names came or went directly below, from now on; changes may be told as one."""
+
+
+def count_within(sizes: Iterable[int], bytes_max: int) -> int:
+    """Return how many of the first records have no more than `bytes_max` bytes together; 1 at least."""
+    return max(1, sum(1 for _ in takewhile(lambda total: total <= bytes_max, accumulate(sizes))))
+
+
+def each_record(records: RecordStore, paths: Sequence[str]) -> Iterator[VersionedRecord | None]:
+    """Yield any number of records, in the order of their paths; few of them are in memory at a time (INV-M18)."""
+    at = 0
+    while at < len(paths):
+        some = records.read_some(paths[at : at + READ_AT_ONCE], READ_BYTES_MAX)
+        at += len(some)
+        some.reverse()
+        while some:
+            yield some.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +184,7 @@ def collected_bad_records() -> Iterator[list[BadRecord]]:
 
 def bad_record(path: str, reason: object, version: int = 0) -> BadRecord:
     """Return a bad record, and log it unless this process has done so of late: whoever passes it over says nothing."""
-    bad = BadRecord(printable(path), printable(str(reason)), version)
+    bad = BadRecord(printable(path), printable(_short(reason)), version)
     collected = _collected.get()
     if collected is not None:
         collected.append(bad)
@@ -173,7 +198,12 @@ def decoded(path: str, decode: Callable[[], T]) -> T | BadRecord:
     try:
         return decode()
     except (StorageError, ConfigError) as error:
-        return BadRecord(path, str(error))
+        return BadRecord(path, _short(error))
+
+
+def _short(reason: object) -> str:
+    text = str(reason)
+    return text if len(text) <= REASON_CHARACTERS_MAX else f"{text[:REASON_CHARACTERS_MAX]}..."
 
 
 def check_path(path: str) -> str:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
-from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record
+from fastbk.meta.records import Change, RecordStore, VersionedRecord, bad_record, each_record
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica, from_json, merged, to_json, without
 
@@ -129,7 +129,8 @@ class ReplicaMarks:
         listed = zip(folders, self._records.children_of(folders), strict=True)
         ids = _ledger_ids(f"{folder}/{name}" for folder, names in listed for name in names)
         while some := list(islice(ids, READ_AT_ONCE)):
-            yield from (mark for mark in self.read_all(some) if mark.missing)
+            found = map(_mark, some, each_record(self._records, [path_of(one) for one in some]))
+            yield from (mark for mark in found if mark.missing)
 
     def foreign(self) -> Iterator[LedgerMark]:
         """Yield the marks that only Apache's AutoRecovery made."""

@@ -14,6 +14,7 @@ from fastbk.meta.records import (
     check_path,
     children_subject,
     conflict,
+    count_within,
     has_some_below,
     record_names,
     record_subject,
@@ -40,6 +41,15 @@ class SqliteRecords:
         )
         found = {path: VersionedRecord(value, version) for path, value, version in rows}
         return [found.get(path) for path in paths]
+
+    def read_some(self, paths: Sequence[str], bytes_max: int) -> list[VersionedRecord | None]:
+        """Return the first ones of several records; their sizes are read before (INV-M18)."""
+        rows = self._file.rows(
+            "SELECT path, length(value) FROM records WHERE path IN (SELECT value FROM json_each(?))",
+            json.dumps([check_path(path) for path in paths]),
+        )
+        sizes = dict(rows)
+        return self.read(paths[: count_within((sizes.get(path, 0) for path in paths), bytes_max)])
 
     def change(self, changes: Sequence[Change]) -> list[int]:
         """Do all of it or nothing (INV-M1)."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from fastbk.errors import MetadataConflict
 from fastbk.meta.records import (
+    VALUE_BYTES_MAX,
     Change,
     VersionedRecord,
     check_folder,
@@ -72,14 +73,19 @@ class ZooKeeperRecords:
 
     def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
         """Return several records; what a server that is behind does not know is asked for once more."""
+        return self.read_some(paths, None)
+
+    def read_some(self, paths: Sequence[str], bytes_max: int | None) -> list[VersionedRecord | None]:
+        """Return the first ones of several records: no more are asked for at once than have room (INV-M18)."""
         call = self._session.call("read records")
-        nodes = _nodes(call, [self._path(path) for path in paths])
+        nodes = _nodes(call, [self._path(path) for path in paths], bytes_max)
         missing = [at for at, node in enumerate(nodes) if _record(node) is None]
         if missing:
             call.sync(self._root)
-            again = _nodes(call, [self._path(paths[at]) for at in missing])
-            for at, node in zip(missing, again, strict=True):
+            again = _nodes(call, [self._path(paths[at]) for at in missing], bytes_max)
+            for at, node in zip(missing, again, strict=False):
                 nodes[at] = node
+            nodes = nodes[: missing[len(again)]] if len(again) < len(missing) else nodes
         return [_record(node) for node in nodes]
 
     def change(self, changes: Sequence[Change]) -> list[int]:
@@ -244,10 +250,17 @@ class _Counters:
         return f"{self._folder}/{zlib.crc32(path.encode()) % _COUNTERS:02x}"
 
 
-def _nodes(call: Call, paths: Sequence[str]) -> list[Node | None]:
+def _nodes(call: Call, paths: Sequence[str], bytes_max: int | None = None) -> list[Node | None]:
+    """Return nodes; with `bytes_max` the first ones that have no more, one at least."""
     found: list[Node | None] = []
-    for at in range(0, len(paths), _READ_AT_ONCE):
-        found += call.get_all(paths[at : at + _READ_AT_ONCE])
+    size_bytes = 0
+    while len(found) < len(paths):
+        room = _READ_AT_ONCE if bytes_max is None else max(bytes_max - size_bytes, 0) // VALUE_BYTES_MAX
+        if found and not room:
+            break
+        some = call.get_all(paths[len(found) : len(found) + min(max(room, 1), _READ_AT_ONCE)])
+        size_bytes += sum(0 if node is None else len(node.data) for node in some)
+        found += some
     return found
 
 

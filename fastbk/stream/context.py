@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from fastbk.client.client import Client
-from fastbk.errors import ClientClosed, ConfigError, Error
+from fastbk.errors import ConfigError, Error
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.policy import StreamPolicy
 
@@ -101,40 +101,6 @@ def as_error(error: BaseException, doing: str) -> Error:
     )
     told.__cause__ = error
     return told
-
-
-class SharedEnd:
-    """The end of something: made once, by the first who calls for it; each who calls later waits for it, too."""
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
-        self._waiting = 0
-
-    async def reach(
-        self, end: Callable[[], Coroutine[object, object, None]], give_up: Callable[[], None]
-    ) -> None:
-        """Run `end()` if nobody has; wait for it, and raise what it raised.
-
-        `give_up()` is called when nobody waits for it any more.
-        """
-        task = self._task
-        if task is None:
-            task = self._task = asyncio.get_running_loop().create_task(end())
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._waiting += 1
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            if self._waiting == 1:
-                give_up()
-            raise
-        finally:
-            self._waiting -= 1
-        if task.cancelled():
-            raise ClientClosed("closing was given up: the event loop was stopped")
-        error = task.exception()
-        if error is not None:
-            raise error.copy() if isinstance(error, Error) else error
 
 
 def clock_us() -> int:

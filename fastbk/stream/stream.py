@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -194,11 +193,6 @@ class Stream:
     async def last_position(self, *, fresh: bool = True) -> Position | None:
         """Return the last visible record's position, None if the stream never had one; for `fresh` see `search.py`."""
         return await search.tail_position(await self.context(), fresh=fresh)
-
-    async def tail(self, *, fresh: bool = True) -> Position | None:
-        """The former name of `last_position`; deprecated, to be removed in version 0.3."""
-        warnings.warn("Stream.tail is called last_position now", DeprecationWarning, stacklevel=2)
-        return await self.last_position(fresh=fresh)
 
     async def truncate(self, before: Start) -> DLSN:
         """Have all records before this position gone; return the trim point that holds: never back, or beyond the end.

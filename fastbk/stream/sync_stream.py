@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -18,7 +17,6 @@ from fastbk.stream.writer.sync_writer import SyncStreamWriter
 if TYPE_CHECKING:
     from fastbk.stream.cursor.sync_cursor import SyncCursor
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
-    from fastbk.stream.reader.search import Position
     from fastbk.stream.reader.sync_reader import SyncStreamReader
     from fastbk.stream.records import Gap
 
@@ -132,8 +130,3 @@ class SyncStream:
     pattern_cursors = blocking(Stream.pattern_cursors)
     delete_cursor = blocking(Stream.delete_cursor)
     truncate = blocking(Stream.truncate)
-
-    def tail(self, *, fresh: bool = True) -> Position | None:
-        """The former name of `last_position`; deprecated, to be removed in version 0.3."""
-        warnings.warn("Stream.tail is called last_position now", DeprecationWarning, stacklevel=2)
-        return self.last_position(fresh=fresh)

@@ -212,9 +212,14 @@ class _Runner:
     async def _restart(self, bookies: tuple[BookieId, ...]) -> str:
         """Run the command for each bookie at once; return why it failed, "" if it did not."""
         self._say(f"restarting {', '.join(bookies)}")
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run_command(one)) for one in bookies]
-        return "; ".join(reason for one in tasks if (reason := one.result()))
+        # Not a task group: of several interruptions that hands on the first one only.
+        ended = await asyncio.gather(*map(self._run_command, bookies), return_exceptions=True)
+        reasons: list[str] = []
+        for one in ended:
+            if isinstance(one, BaseException):
+                raise one
+            reasons += [one] if one else []
+        return "; ".join(reasons)
 
     async def _run_command(self, bookie_id: BookieId) -> str:
         command = self._options.command.replace(PLACEHOLDER, shlex.quote(bookie_id))

@@ -44,7 +44,7 @@ VERBS = (
     Verb("clusterinfo", "clusterinfo"),
     Verb("whatisinstanceid", "whatisinstanceid", ("InstanceId: [0-9a-f-]{{36}}",)),
     Verb("listledgers", "listledgers", (r"ledgerID: {ledger}\b",)),
-    Verb("listledgers of a bookie", "listledgers -bookieid {b2}", (r"ledgerID: {ledger}\b",)),
+    Verb("listledgers of a bookie", "listledgers -bookieid {holder}", (r"ledgerID: {ledger}\b",)),
     Verb("listledgers -meta", "listledgers -meta", ("CLOSED|state=CLOSED",)),
     Verb("ledgermetadata", "ledgermetadata -ledgerid {ledger}", ("CLOSED|state=CLOSED",)),
     Verb(

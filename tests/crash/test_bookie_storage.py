@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import errno
-import os
+import functools
 import random
 from collections.abc import Callable
 
@@ -18,13 +18,15 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.storage.checkpoint import Checkpoint
-from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
 from tests.fixtures.index_harness import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGER, OK
 from tests.fixtures.reading import read_all
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
 pytestmark = pytest.mark.no_service
 
+STRIDE = 13
+"""Of the operations that are faulted; ALL=1 faults all. The rig `disk` draws thousands more."""
 LAST_ID = 20_000
 """Above every id in use here."""
 SCRATCH = 77
@@ -177,6 +179,7 @@ def formatted(seed: int = 1) -> FakeDisk:
     return fake
 
 
+@functools.cache
 def count_operations(workload: str) -> int:
     with formatted() as fake:
         before = fake.operations()
@@ -188,11 +191,6 @@ def count_operations(workload: str) -> int:
         count = fake.operations() - before
     assert count > 50
     return count
-
-
-def stride() -> int:
-    """All operations with ALL=1, every fifth in CI, every eleventh in the short tier; the seed says from where on."""
-    return {"fast": 11, "ci": 5}.get(os.environ.get("FASTBK_TIER", "fast"), 1)
 
 
 ENDS = [
@@ -207,10 +205,9 @@ ENDS = [
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_operation(workload: str, fault: str, mode: str, seed: int) -> None:
     """`mode`: after a cut what becomes of what was not synced; after others, `keep`: only the processes die."""
-    first = 1 + seed % stride()
     with formatted() as pristine:
         total = count_operations(workload)
-        for nth in range(first, total + 1, stride()):
+        for nth in operations_to_fault(total, STRIDE, seed):
             with pristine.copy() as fake:
                 note = f"{workload}, {fault} at operation {nth} of {total}, then {mode}"
                 book = Book()
@@ -249,8 +246,7 @@ def test_every_operation_of_a_replay(fault: str, mode: str, seed: int) -> None:
             assert life.flusher.flushes > 1, "the cache was full more than once"
             life.close()
             total = fake.operations()
-        every = max(1, stride() // 2)
-        for nth in range(1 + seed % every, total + 1, every):
+        for nth in operations_to_fault(total, STRIDE // 2, seed):
             with pristine.copy() as fake:
                 book = copy.deepcopy(known)
                 fake.fault(nth=nth, **FAULTS[fault])

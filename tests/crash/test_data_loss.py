@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,22 @@ from tests.fixtures.wait import wait_until_async
 WAIT_S = 60.0
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 ACCEPT = "--accept-data-loss"
+
+
+@pytest.fixture(scope="module")
+def bookies() -> Iterator[LocalCluster]:
+    """Three of them, of all tests here."""
+    with LocalCluster(3, settings=SETTINGS) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(bookies: LocalCluster) -> LocalCluster:
+    """The bookies of this file; all run, also after a test that has failed."""
+    for number, bookie in enumerate(bookies.bookies):
+        if not bookie.is_running:
+            bookies.start_bookie(number)
+    return bookies
 
 
 def wipe(bookie: Bookie) -> None:
@@ -65,131 +82,128 @@ async def assert_in_limbo(bookie: Bookie, ledger_id: int) -> None:
     raw.close()
 
 
-async def test_a_wiped_bookie_neither_denies_nor_completes_a_quorum() -> None:
-    async with LocalCluster(3, settings=SETTINGS) as cluster:
-        lost = cluster.bookies[2]
+async def test_a_wiped_bookie_neither_denies_nor_completes_a_quorum(cluster: LocalCluster) -> None:
+    lost = cluster.bookies[2]
+    raw = await raw_bookie(lost)
+    born = raw.incarnation
+    raw.close()
+    async with fastbk.connect(cluster.metadata_uri, append_timeout=3.0) as client:
+        writer = await client.create_ledger(3, 3, 2)
+        for n in range(20):
+            await writer.append(b"%d" % n)
+        ledger_id = writer.ledger_id
+        await cluster.stop_bookie_async(2)  # a killed one's lease would have to run out first
+        wipe(lost)
+        lost.spawn()
+        assert await asyncio.to_thread(lost.wait_gone) == 78
+        assert ACCEPT in lost.log_tail(3), "the refusal says how to go on"
+        await start_after_loss(cluster, lost)
         raw = await raw_bookie(lost)
-        born = raw.incarnation
+        assert raw.incarnation != born
         raw.close()
-        async with fastbk.connect(cluster.metadata_uri, append_timeout=3.0) as client:
-            writer = await client.create_ledger(3, 3, 2)
-            for n in range(20):
-                await writer.append(b"%d" % n)
-            ledger_id = writer.ledger_id
-            await cluster.stop_bookie_async(2)  # a killed one's lease would have to run out first
-            wipe(lost)
-            lost.spawn()
-            assert await asyncio.to_thread(lost.wait_gone) == 78
-            assert ACCEPT in lost.log_tail(3), "the refusal says how to go on"
-            await start_after_loss(cluster, lost)
-            raw = await raw_bookie(lost)
-            assert raw.incarnation != born
-            raw.close()
-            await assert_in_limbo(lost, ledger_id)
-            await cluster.kill_async(1)
-            with pytest.raises(Error):
-                await writer.append(b"one bookie that has it, and one that lost it")
-            await cluster.start_bookie_async(1)
-        # What it is told now it keeps and serves; the rest stays untold, over crashes, flushes and clean stops.
-        raw = await raw_bookie(lost)
-        assert await raw.add(ledger_id, 3, b"repaired", recovery=True) == Status.OK
-        assert await raw.read(ledger_id, 3) == b"repaired"
-        assert await raw.status(codec.put_read, ledger_id, 4) == Status.CANNOT_TELL
-        raw.close()
-        await cluster.kill_async(2)
-        await cluster.start_bookie_async(2)
         await assert_in_limbo(lost, ledger_id)
-        await cluster.restart_bookie_async(2)
-        await assert_in_limbo(lost, ledger_id)
+        await cluster.kill_async(1)
+        with pytest.raises(Error):
+            await writer.append(b"one bookie that has it, and one that lost it")
+        await cluster.start_bookie_async(1)
+    # What it is told now it keeps and serves; the rest stays untold, over crashes, flushes and clean stops.
+    raw = await raw_bookie(lost)
+    assert await raw.add(ledger_id, 3, b"repaired", recovery=True) == Status.OK
+    assert await raw.read(ledger_id, 3) == b"repaired"
+    assert await raw.status(codec.put_read, ledger_id, 4) == Status.CANNOT_TELL
+    raw.close()
+    await cluster.kill_async(2)
+    await cluster.start_bookie_async(2)
+    await assert_in_limbo(lost, ledger_id)
+    await cluster.restart_bookie_async(2)
+    await assert_in_limbo(lost, ledger_id)
+    raw = await raw_bookie(lost)
+    assert await raw.read(ledger_id, 3) == b"repaired"
+    raw.close()
+    # Whatever was acknowledged is with the two others; new ledgers are in no doubt.
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        async with await client.create_ledger(3, 3, 3) as fresh:
+            await fresh.append(b"all three")
         raw = await raw_bookie(lost)
-        assert await raw.read(ledger_id, 3) == b"repaired"
+        assert await raw.status(codec.put_read, fresh.ledger_id, 1) == Status.NO_ENTRY
+        assert await raw.status(codec.put_read, 10**9, 0) == Status.NO_LEDGER
         raw.close()
-        # Whatever was acknowledged is with the two others; new ledgers are in no doubt.
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            async with await client.create_ledger(3, 3, 3) as fresh:
-                await fresh.append(b"all three")
-            raw = await raw_bookie(lost)
-            assert await raw.status(codec.put_read, fresh.ledger_id, 1) == Status.NO_ENTRY
-            assert await raw.status(codec.put_read, 10**9, 0) == Status.NO_LEDGER
-            raw.close()
 
 
-async def test_recovery_takes_no_wiped_bookie_s_word() -> None:
+async def test_recovery_takes_no_wiped_bookie_s_word(cluster: LocalCluster) -> None:
     """P7: the last entry was acknowledged by two of three, of which one lost it and the other is away. Whoever closes
     the ledger without it now loses it for good.
     """
-    async with LocalCluster(3, settings=SETTINGS) as cluster:
-        with_it, lost = cluster.bookies[1], cluster.bookies[2]
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(3, 3, 2)
-            ledger_id = writer.ledger_id
-            for _ in range(20):
-                await writer.append(b"ten bytes!")
-            for bookie in (with_it, lost):
-                raw = await raw_bookie(bookie)
-                assert await raw.add(ledger_id, 20, b"the last", lac=19, length=200) == Status.OK
-                raw.close()
-            await cluster.stop_bookie_async(2)
-            wipe(lost)
-            await start_after_loss(cluster, lost)
-            await cluster.kill_async(1)
-            async with fastbk.connect(
-                cluster.metadata_uri, append_timeout=4.0, read_timeout=4.0, close_timeout=4.0
-            ) as other:
-                with pytest.raises(Error):
-                    await other.open_ledger(ledger_id)
-            store = open_store(cluster.metadata_uri)
-            assert not store.read_ledger(ledger_id).metadata.is_closed
-            store.close()
-            await cluster.start_bookie_async(1)
-            async with fastbk.connect(cluster.metadata_uri) as other:
-                reader = await other.open_ledger(ledger_id)
-                assert reader.last_known == 20
-                entries = [bytes(entry.data) async for entry in reader.read(0, 20)]
-                assert entries == [*[b"ten bytes!"] * 20, b"the last"]
-
-
-async def test_limbo_ends_with_the_ledger_or_its_repair() -> None:
-    """Both are heard of by gc, and by the journal within the same boot."""
-    async with LocalCluster(2, settings=SETTINGS) as cluster:
-        lost = cluster.bookies[1]
-        ids = []
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            for _ in range(3):
-                writer = await client.create_ledger(2, 2, 2)
-                await writer.append(b"once")
-                ids.append(writer.ledger_id)
-            deleted, repaired, kept = ids
-            await cluster.stop_bookie_async(1)
-            wipe(lost)
-            await start_after_loss(cluster, lost)
-            for ledger_id in ids:
-                await assert_in_limbo(lost, ledger_id)
-            await client.delete_ledger(deleted)
-        # A repair names others in this bookie's place.
+    with_it, lost = cluster.bookies[1], cluster.bookies[2]
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        writer = await client.create_ledger(3, 3, 2)
+        ledger_id = writer.ledger_id
+        for _ in range(20):
+            await writer.append(b"ten bytes!")
+        for bookie in (with_it, lost):
+            raw = await raw_bookie(bookie)
+            assert await raw.add(ledger_id, 20, b"the last", lac=19, length=200) == Status.OK
+            raw.close()
+        await cluster.stop_bookie_async(2)
+        wipe(lost)
+        await start_after_loss(cluster, lost)
+        await cluster.kill_async(1)
+        async with fastbk.connect(
+            cluster.metadata_uri, append_timeout=4.0, read_timeout=4.0, close_timeout=4.0
+        ) as other:
+            with pytest.raises(Error):
+                await other.open_ledger(ledger_id)
         store = open_store(cluster.metadata_uri)
-        read = store.read_ledger(repaired)
-        others = (BookieId(cluster.bookies[0].name), BookieId("bookie-3"))
-        store.update_ledger(
-            repaired, replace(read.metadata, fragments=(Fragment(0, others),)), read.version
-        )
+        assert not store.read_ledger(ledger_id).metadata.is_closed
         store.close()
-        raw = await raw_bookie(lost)
+        await cluster.start_bookie_async(1)
+        async with fastbk.connect(cluster.metadata_uri) as other:
+            reader = await other.open_ledger(ledger_id)
+            assert reader.last_known == 20
+            entries = [bytes(entry.data) async for entry in reader.read(0, 20)]
+            assert entries == [*[b"ten bytes!"] * 20, b"the last"]
 
-        async def answers(ledger_id: int, status: Status) -> bool:
-            return await raw.status(codec.put_read, ledger_id, 0) == status
 
-        await wait_until_async(lambda: answers(deleted, Status.NO_LEDGER), "it is deleted", WAIT_S)
-        await wait_until_async(lambda: answers(repaired, Status.NO_ENTRY), "limbo is over", WAIT_S)
+async def test_limbo_ends_with_the_ledger_or_its_repair(cluster: LocalCluster) -> None:
+    """Both are heard of by gc, and by the journal within the same boot."""
+    lost = cluster.bookies[1]
+    ids = []
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        for _ in range(3):
+            writer = await client.create_ledger(3, 3, 3)
+            await writer.append(b"once")
+            ids.append(writer.ledger_id)
+        deleted, repaired, kept = ids
+        await cluster.stop_bookie_async(1)
+        wipe(lost)
+        await start_after_loss(cluster, lost)
+        for ledger_id in ids:
+            await assert_in_limbo(lost, ledger_id)
+        await client.delete_ledger(deleted)
+    # A repair names others in this bookie's place.
+    store = open_store(cluster.metadata_uri)
+    read = store.read_ledger(repaired)
+    others = (BookieId(cluster.bookies[0].name), BookieId("bookie-9"), BookieId(cluster.bookies[2].name))
+    store.update_ledger(
+        repaired, replace(read.metadata, fragments=(Fragment(0, others),)), read.version
+    )
+    store.close()
+    raw = await raw_bookie(lost)
 
-        async def refused() -> bool:
-            return await raw.add(deleted, 0, b"too late", recovery=True) == Status.NO_LEDGER
+    async def answers(ledger_id: int, status: Status) -> bool:
+        return await raw.status(codec.put_read, ledger_id, 0) == status
 
-        await wait_until_async(refused, "the journal knows", WAIT_S)
-        # What is in limbo is fenced, and a fence says more to a writer than that the ledger is gone.
-        assert await raw.add(deleted, 0, b"too late") == Status.FENCED
-        raw.close()
-        await assert_in_limbo(lost, kept)
+    await wait_until_async(lambda: answers(deleted, Status.NO_LEDGER), "it is deleted", WAIT_S)
+    await wait_until_async(lambda: answers(repaired, Status.NO_ENTRY), "limbo is over", WAIT_S)
+
+    async def refused() -> bool:
+        return await raw.add(deleted, 0, b"too late", recovery=True) == Status.NO_LEDGER
+
+    await wait_until_async(refused, "the journal knows", WAIT_S)
+    # What is in limbo is fenced, and a fence says more to a writer than that the ledger is gone.
+    assert await raw.add(deleted, 0, b"too late") == Status.FENCED
+    raw.close()
+    await assert_in_limbo(lost, kept)
 
 
 @pytest.mark.parametrize(
@@ -201,26 +215,25 @@ async def test_limbo_ends_with_the_ledger_or_its_repair() -> None:
         "index.replay_before_states",
     ],
 )
-async def test_a_rebirth_cut_off_anywhere_ends_in_limbo(point: str) -> None:
-    async with LocalCluster(1, settings=SETTINGS) as cluster:
-        bookie = cluster.bookies[0]
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            writer = await client.create_ledger(1, 1, 1)
-            await writer.append(b"once")
-        await cluster.stop_bookie_async(0)
-        wipe(bookie)
-        died = cluster.data / "died"
-        boots = bookie.boots
-        os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE] = f"{point}:1", str(died)
-        try:
-            bookie.spawn(ACCEPT)
-        finally:
-            del os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE]
-        if point.startswith("rebirth."):
-            await asyncio.to_thread(bookie.wait_gone)
-            await start_after_loss(cluster, bookie)
-        else:
-            await cluster.wait_ready_async(0, boots + 1)
-        assert died.read_text() == point
-        assert not (Path(bookie.directory) / "ledgers" / "limbo.ids").exists()
-        await assert_in_limbo(bookie, writer.ledger_id)
+async def test_a_rebirth_cut_off_anywhere_ends_in_limbo(cluster: LocalCluster, point: str) -> None:
+    bookie = cluster.bookies[0]
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        writer = await client.create_ledger(3, 3, 3)
+        await writer.append(b"once")
+    await cluster.stop_bookie_async(0)
+    wipe(bookie)
+    died = cluster.data / f"died-{point}"
+    boots = bookie.boots
+    os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE] = f"{point}:1", str(died)
+    try:
+        bookie.spawn(ACCEPT)
+    finally:
+        del os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE]
+    if point.startswith("rebirth."):
+        await asyncio.to_thread(bookie.wait_gone)
+        await start_after_loss(cluster, bookie)
+    else:
+        await cluster.wait_ready_async(0, boots + 1)
+    assert died.read_text() == point
+    assert not (Path(bookie.directory) / "ledgers" / "limbo.ids").exists()
+    await assert_in_limbo(bookie, writer.ledger_id)

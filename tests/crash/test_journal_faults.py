@@ -7,6 +7,7 @@ order. Its records carry what they are, so a restart can tell which came back.
 from __future__ import annotations
 
 import errno
+import functools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from fastbk.native.journal_scan import JournalScan
 from fastbk.server.journal.process import JournalLoop
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
 from fastbk.storage.journal_pool import JournalPool
-from tests.fixtures.fake_disk import FakeDisk
+from tests.fixtures.fake_disk import FakeDisk, operations_to_fault
 from tests.fixtures.journal_harness import (
     CHECK,
     INCARNATION,
@@ -33,6 +34,9 @@ from tests.fixtures.journal_harness import (
 
 DIRECTORY = "/journal"
 FILE_BYTES = 96 * 1024
+WORKLOAD_SEED = 5
+STRIDE = 4
+"""Of the operations that are faulted; ALL=1 faults all."""
 KIB = 1024
 
 pytestmark = pytest.mark.no_service
@@ -219,6 +223,7 @@ def faults() -> Iterator[tuple[str, dict[str, object], str]]:
     yield "cut", {}, "random"
 
 
+@functools.cache
 def operations_of(delivery: str, seed: int) -> int:
     with fresh_disk(seed) as fake:
         before = fake.operations()
@@ -240,18 +245,19 @@ def operations_of(delivery: str, seed: int) -> int:
 
 @pytest.mark.parametrize("delivery", ["at_once", "newest_first", "shuffled"])
 @pytest.mark.parametrize(("action", "how", "restart"), list(faults()))
-def test_every_operation(action: str, how: dict[str, int], restart: str, delivery: str) -> None:
+def test_every_operation(
+    action: str, how: dict[str, int], restart: str, delivery: str, seed: int
+) -> None:
     """P28 among them: a batch of the new file is written, the older one of the file before fails or is cut."""
-    seed = 5
-    count = operations_of(delivery, seed)
+    count = operations_of(delivery, WORKLOAD_SEED)
     assert count > 60
-    for nth in range(1, count + 1):
+    for nth in operations_to_fault(count, STRIDE, seed):
         note = f"{action} {how} at operation {nth} of {count}, {delivery}, restart {restart}"
-        with fresh_disk(seed) as fake:
+        with fresh_disk(WORKLOAD_SEED) as fake:
             fake.deliver(delivery)
             life = begin(fake)
             fake.fault(action, nth=nth, **how)
-            run(life, seed)
+            run(life, WORKLOAD_SEED)
             fake.clear_faults()
             if not fake.is_off:
                 fake.cut()
@@ -261,7 +267,7 @@ def test_every_operation(action: str, how: dict[str, int], restart: str, deliver
             # A second life on what is left, and its clean end: dense, no damage, nothing taken twice.
             second = begin(fake, replayed)
             second.mark = replayed.predecessor_sequence
-            run(second, seed + 1, first_entry=10_000)
+            run(second, WORKLOAD_SEED + 1, first_entry=10_000)
             assert second.failed is None, note
             check_restart(fake, second, f"{note}, second life")
             end(second)

@@ -1,4 +1,4 @@
-"""A process dies at a named point, under load (`tests/rigs/kill_points.py`): samples, all of them in the soak, and
+"""A process dies at a named point, under load (`tests/rigs/kill_points.py`): one of each, all in the soak, and
 deaths within the recoveries from deaths.
 """
 
@@ -36,7 +36,6 @@ from tests.rigs.kill_points import (
 from tests.rigs.report import Plan
 
 NUMBERS = (1, 2, 3, 10, 30, 400)
-PARTS = 8
 # Passed with every batch or received buffer.
 HOT = re.compile(r"(worker\.|journal\.(after|before_publish)|index\.(take_middle|after_take)$)")
 # Passed a few times a second at most.
@@ -85,16 +84,16 @@ def numbers(point: str) -> tuple[int, ...]:
     return NUMBERS if HOT.match(point) else NUMBERS[:5]
 
 
-@pytest.mark.timeout(300)  # two deaths, each of which a busy machine may be long in coming to
-@pytest.mark.parametrize("part", range(PARTS))
-async def test_a_sample_of_points(part: int, rng: random.Random) -> None:
-    for point in rng.sample(points()[part::PARTS], 2):
-        # The latest pass of each is left to the soak: on a slow machine it may be long in coming.
-        number = rng.choice(numbers(point)[:-1] or (1,))
-        print(f"point {point}:{number}")
-        settings = points_rig.SETTINGS_OF.get(points_rig.kind_of(point), SETTINGS)
-        async with LocalCluster(1, settings=settings) as cluster:
-            await run_point(cluster, point, number, rng, points_rig.PATIENCE_S)
+@pytest.mark.timeout(200)  # a busy machine may be long in coming to the point
+@pytest.mark.parametrize("process", kill_points.PROCESSES)
+async def test_a_point_of_each_process(process: str, rng: random.Random) -> None:
+    point = rng.choice([one for one in points() if one.startswith(f"{process}.")])
+    # The latest pass of each is left to the soak: on a slow machine it may be long in coming.
+    number = rng.choice(numbers(point)[:-1] or (1,))
+    print(f"point {point}:{number}")
+    settings = points_rig.SETTINGS_OF.get(points_rig.kind_of(point), SETTINGS)
+    async with LocalCluster(1, settings=settings) as cluster:
+        await run_point(cluster, point, number, rng, points_rig.PATIENCE_S)
 
 
 @pytest.mark.soak

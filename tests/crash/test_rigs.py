@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.stream.janitor.janitor import JanitorOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.live.torture import Torture
@@ -59,10 +60,14 @@ async def test_kills_and_partitions_lose_and_alter_nothing(tmp_path: Path, seed:
 
 
 @pytest.mark.timeout(300)
-def test_readers_see_what_writers_left_that_failed(tmp_path: Path, rng: random.Random) -> None:
-    """The rig `visibility`: INV-S17, INV-S18."""
+def test_readers_see_what_writers_left_that_failed(
+    tmp_path: Path, rng: random.Random, cluster: LocalCluster
+) -> None:
+    """The rig `visibility`: INV-S17, INV-S18, with a janitor that waits less than by default."""
     manners = len(visibility.MANNERS)
-    report = visibility.run(Plan(rng.getrandbits(30), manners, 120.0, tmp_path))
+    plan = Plan(rng.getrandbits(30), manners, 120.0, tmp_path)
+    hasty = JanitorOptions(left_check_s=1.0, left_after_s=2 * visibility.BLOCKED_S)
+    report = visibility.run(plan, cluster.metadata_uri, hasty)
     assert report.losses == []
     assert report.cases >= manners and report.counts["acknowledged"] >= manners - 1
     assert report.counts["failed"] == 0
@@ -82,10 +87,10 @@ def test_the_judge_of_visibility_finds_what_is_lost_or_late() -> None:
 
 
 def test_writers_that_are_killed_lose_and_repeat_nothing(
-    tmp_path: Path, rng: random.Random
+    tmp_path: Path, rng: random.Random, cluster: LocalCluster
 ) -> None:
     """The rig `takeovers`: INV-S1, INV-S3, INV-S6."""
-    report = takeovers.run(Plan(rng.getrandbits(30), 5, 60.0, tmp_path))
+    report = takeovers.run(Plan(rng.getrandbits(30), 5, 60.0, tmp_path), cluster.metadata_uri)
     assert report.losses == []
     assert report.counts["acknowledged"] and report.counts["opened"]
 

@@ -19,11 +19,11 @@ ENTRIES = 60
 
 
 async def test_a_ledger_whose_entries_lie_on_healthy_bookies_can_be_read_and_closed() -> None:
-    async with LocalCluster(5) as cluster:
+    async with LocalCluster(4) as cluster:
         uri = cluster.metadata_uri
         cli = Cli(uri)
         async with fastbk.connect(uri) as client:
-            writer = await client.create_ledger(5, 3, 2)
+            writer = await client.create_ledger(4, 3, 2)
             await writer.append_many([b"%d\n" % one for one in range(ENTRIES)])
             ledger_id = writer.ledger_id
             ensemble = writer.metadata.fragments[0].ensemble

@@ -15,7 +15,7 @@ import fastbk
 from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
 from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.devcluster import Bookie
-from fastbk.errors import ConfigError, NotEnoughBookies
+from fastbk.errors import ConfigError, NoSuchLedger, NotEnoughBookies
 from fastbk.meta import open_store
 from fastbk.meta.replica_marks import UnderreplicatedLedger
 from fastbk.meta.zookeeper import ZooKeeperStore
@@ -153,11 +153,23 @@ async def check_metadata(pages: Pages, bookie_id: str, ledger_id: str) -> None:
     assert (await pages.get("bookie/cluster_info"))["writableBookiesCount"] == 1
     for path in ("bookie/state", "bookie/info", "ledger/list", "bookie/list_bookies"):
         assert (await pages.raw("DELETE", V1 + path))[0] == 404, path
+    await check_deletion_fences(pages)
     assert (await pages.raw("GET", V1 + f"ledger/delete?ledger_id={ledger_id}"))[0] == 404
     said = await pages.raw("DELETE", V1 + f"ledger/delete?ledger_id={ledger_id}")
     assert said == (200, f'"Deleted ledger: {ledger_id}"')
     assert await pages.raw("DELETE", V1 + f"ledger/delete?ledger_id={ledger_id}") == said
     assert await pages.get("ledger/list") == {}
+
+
+async def check_deletion_fences(pages: Pages) -> None:
+    """INV-S19: an open ledger's writer went on being acknowledged after its deletion by a page."""
+    async with fastbk.connect(pages.cluster.metadata_uri) as client:
+        writer = await client.create_ledger(1, 1, 1)
+        await writer.append(b"x")
+        said = await pages.raw("DELETE", V1 + f"ledger/delete?ledger_id={writer.ledger_id}")
+        assert said == (200, f'"Deleted ledger: {writer.ledger_id}"')
+        with pytest.raises(NoSuchLedger):
+            await writer.append(b"y")
 
 
 async def test_read_only_by_put_refuses_adds_until_it_is_taken_back_and_survives_a_restart(

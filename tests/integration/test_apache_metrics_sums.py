@@ -5,8 +5,12 @@ The times of their steps add up to those of the whole.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
+from collections.abc import Iterator
+
+import pytest
 
 from fastbk.model.entry import master_key
 from fastbk.native import client_codec as codec
@@ -25,6 +29,7 @@ JOURNAL = "bookie_journal_JOURNAL_"
 CLOCK_MS = 0.01
 """Steps are timed by two processes, each to whole microseconds."""
 POLL_MS = 50
+_ledger_ids = itertools.count(100)
 
 NAMES = {
     "adds": ["ADD_ENTRY", "ADD_ENTRY_REQUEST"],
@@ -37,6 +42,20 @@ NAMES = {
     "lists": ["GET_LIST_OF_ENTRIES_OF_LEDGER", "GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST"],
     "infos": ["GET_BOOKIE_INFO", "GET_BOOKIE_INFO_REQUEST"],
 }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One bookie for the tests that look at what they added to its counters."""
+    with LocalCluster(1) as made:
+        yield made
+
+
+@pytest.fixture
+def ledger_id(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A ledger of this test's own, which its frames name."""
+    monkeypatch.setattr(apache, "used_ledger_id", next(_ledger_ids))
+    return apache.used_ledger_id
 
 
 def counts(shown: Exposition) -> dict[str, tuple[int, int]]:
@@ -74,52 +93,52 @@ async def until_a_poll_waits(cluster: LocalCluster) -> None:
     await wait_until_async(waits, "the index has the long poll")
 
 
-async def test_version_2() -> None:
-    async with LocalCluster(1) as cluster:
-        client = await connected(cluster.bookies[0].port)
-        adds = [apache.v2_add(0, body=whole_entry(i), key=KEY) for i in range(7)]
-        stranger = apache.v2_add(0, body=whole_entry(7), key=b"x" * 20)
-        assert await ask_v2(client, *adds, stranger) == [0] * 7 + [102]
-        reads = [apache.v2_read(i) for i in (0, 6, -1, 7)]
-        assert await ask_v2(client, *reads) == [0, 0, 0, 2]
-        assert await ask_v2(client, apache.v2_batch(1, 2, 3), apache.v2_batch(2, 9, 1)) == [0, 2]
-        fence = apache.v2_read(-1, flags=apache.V2_FENCE, key=KEY)
-        assert await ask_v2(client, fence) == [0]
-        assert await ask_v2(client, apache.v2_batch(3, 0, 9, flags=apache.V2_FENCE, key=KEY)) == [0]
-        late = apache.v2_add(0, body=whole_entry(7), key=KEY)
-        assert await ask_v2(client, late, late) == [104, 104]
-        shown = await scraped(cluster)
-        await client.close()
+async def test_version_2(cluster: LocalCluster, ledger_id: int) -> None:
+    before = await scraped(cluster)
+    client = await connected(cluster.bookies[0].port)
+    adds = [apache.v2_add(0, body=whole_entry(i), key=KEY) for i in range(7)]
+    stranger = apache.v2_add(0, body=whole_entry(7), key=b"x" * 20)
+    assert await ask_v2(client, *adds, stranger) == [0] * 7 + [102]
+    reads = [apache.v2_read(i) for i in (0, 6, -1, 7)]
+    assert await ask_v2(client, *reads) == [0, 0, 0, 2]
+    assert await ask_v2(client, apache.v2_batch(1, 2, 3), apache.v2_batch(2, 9, 1)) == [0, 2]
+    fence = apache.v2_read(-1, flags=apache.V2_FENCE, key=KEY)
+    assert await ask_v2(client, fence) == [0]
+    assert await ask_v2(client, apache.v2_batch(3, 0, 9, flags=apache.V2_FENCE, key=KEY)) == [0]
+    late = apache.v2_add(0, body=whole_entry(7), key=KEY)
+    assert await ask_v2(client, late, late) == [104, 104]
+    shown = (await scraped(cluster)).since(before)
+    await client.close()
     nothing = dict.fromkeys(NAMES, (0, 0))
     assert counts(shown) == nothing | {"adds": (7, 3), "reads": (4, 2), "fences": (2, 0)}
     check_sums(shown)
 
 
-async def test_version_3() -> None:
-    async with LocalCluster(1) as cluster:
-        client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
-        assert await ask_v3(client, apache.v3_read_lac(1), apache.v3_list(2)) == [402, 402]
-        adds = [apache.v3_add(i, i, body=whole_entry(i), key=KEY) for i in range(4)]
-        assert await ask_v3(client, *adds) == [0] * 4
-        assert await ask_v3(client, apache.v3_read(1, 0), apache.v3_read(2, 8)) == [0, 403]
-        assert await ask_v3(client, apache.v3_read_lac(3), apache.v3_list(4)) == [0, 0]
-        # One poll is answered by the entry that comes, one by its time, one has its answer already.
-        client.send(apache.v3_read(5, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
-        await until_a_poll_waits(cluster)
-        assert await ask_v3(other, apache.v3_add(6, 4, body=whole_entry(4), key=KEY)) == [0]
-        assert (await hear_v3(client)).status == 0
-        late = apache.v3_read(7, -1, flag=apache.PIGGYBACK, previous_lac=9, timeout_ms=POLL_MS)
-        assert await ask_v3(client, late) == [0]
-        assert await ask_v3(client, apache.v3_read(8, 0, previous_lac=0, timeout_ms=30_000)) == [0]
-        write = apache.v3_write_lac(9, 3, body=lac_body(3), key=KEY)
-        assert await ask_v3(client, write, apache.v3_force(10)) == [0, 0]
-        assert await ask_v3(client, apache.v3_info(11, 3)) == [0]
-        fence = apache.v3_read(12, -1, flag=apache.FENCE, key=KEY)
-        assert await ask_v3(client, fence) == [0]
-        assert await ask_v3(client, apache.v3_add(13, 5, body=whole_entry(5), key=KEY)) == [504]
-        shown = await scraped(cluster)
-        for one in (client, other):
-            await one.close()
+async def test_version_3(cluster: LocalCluster, ledger_id: int) -> None:
+    before = await scraped(cluster)
+    client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
+    assert await ask_v3(client, apache.v3_read_lac(1), apache.v3_list(2)) == [402, 402]
+    adds = [apache.v3_add(i, i, body=whole_entry(i), key=KEY) for i in range(4)]
+    assert await ask_v3(client, *adds) == [0] * 4
+    assert await ask_v3(client, apache.v3_read(1, 0), apache.v3_read(2, 8)) == [0, 403]
+    assert await ask_v3(client, apache.v3_read_lac(3), apache.v3_list(4)) == [0, 0]
+    # One poll is answered by the entry that comes, one by its time, one has its answer already.
+    client.send(apache.v3_read(5, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
+    await until_a_poll_waits(cluster)
+    assert await ask_v3(other, apache.v3_add(6, 4, body=whole_entry(4), key=KEY)) == [0]
+    assert (await hear_v3(client)).status == 0
+    late = apache.v3_read(7, -1, flag=apache.PIGGYBACK, previous_lac=9, timeout_ms=POLL_MS)
+    assert await ask_v3(client, late) == [0]
+    assert await ask_v3(client, apache.v3_read(8, 0, previous_lac=0, timeout_ms=30_000)) == [0]
+    write = apache.v3_write_lac(9, 3, body=lac_body(3), key=KEY)
+    assert await ask_v3(client, write, apache.v3_force(10)) == [0, 0]
+    assert await ask_v3(client, apache.v3_info(11, 3)) == [0]
+    fence = apache.v3_read(12, -1, flag=apache.FENCE, key=KEY)
+    assert await ask_v3(client, fence) == [0]
+    assert await ask_v3(client, apache.v3_add(13, 5, body=whole_entry(5), key=KEY)) == [504]
+    shown = (await scraped(cluster)).since(before)
+    for one in (client, other):
+        await one.close()
     assert counts(shown) == {
         "adds": (5, 1),
         "reads": (1, 1),
@@ -135,30 +154,30 @@ async def test_version_3() -> None:
     assert shown.value(f"{SERVER}READ_ENTRY_LONG_POLL_REQUEST_sum", success="true") >= POLL_MS
 
 
-async def test_our_protocol() -> None:
-    async with LocalCluster(1) as cluster:
-        own = await raw_bookie(cluster.bookies[0])
-        assert await own.status(codec.put_read, LEDGER, 0) == Status.NO_LEDGER
-        for entry_id in range(6):
-            assert await own.add(LEDGER, entry_id, b"hello", lac=entry_id - 1) == Status.OK
-        assert await own.add(LEDGER, 6, b"hello", password=b"other") == Status.UNAUTHORIZED
-        assert await own.read(LEDGER, 5) == b"hello"
-        assert await own.status(codec.put_read, LEDGER, 17) == Status.NO_ENTRY
-        assert await own.status(codec.put_read, LEDGER, -2) == Status.BAD_REQUEST
-        assert await own.status(codec.put_read_batch, LEDGER, 0, 5, 6, 1 << 20) == Status.OK
-        assert await own.status(codec.put_read_lac, LEDGER, -1) == Status.OK
-        assert await own.status(codec.put_read_lac, LEDGER, 9, POLL_MS) == Status.OK
-        assert await own.status(codec.put_read_lac, LEDGER, 0, 30_000) == Status.OK
-        assert await own.status(codec.put_read_lac, 77, 0, 0) == Status.NO_LEDGER
-        assert await own.status(codec.put_write_lac, LEDGER, 4, KEY, lac_body(4)) == Status.OK
-        assert await own.status(codec.put_force, LEDGER) == Status.OK
-        assert await own.status(codec.put_list_entries, LEDGER, 0, 100) == Status.OK
-        await own.info()
-        assert await own.status(codec.put_ping) == Status.OK
-        assert await own.fence(LEDGER) == Status.OK
-        assert await own.add(LEDGER, 6, b"late") == Status.FENCED
-        shown = await scraped(cluster)
-        own.close()
+async def test_our_protocol(cluster: LocalCluster, ledger_id: int) -> None:
+    before = await scraped(cluster)
+    own = await raw_bookie(cluster.bookies[0])
+    assert await own.status(codec.put_read, ledger_id, 0) == Status.NO_LEDGER
+    for entry_id in range(6):
+        assert await own.add(ledger_id, entry_id, b"hello", lac=entry_id - 1) == Status.OK
+    assert await own.add(ledger_id, 6, b"hello", password=b"other") == Status.UNAUTHORIZED
+    assert await own.read(ledger_id, 5) == b"hello"
+    assert await own.status(codec.put_read, ledger_id, 17) == Status.NO_ENTRY
+    assert await own.status(codec.put_read, ledger_id, -2) == Status.BAD_REQUEST
+    assert await own.status(codec.put_read_batch, ledger_id, 0, 5, 6, 1 << 20) == Status.OK
+    assert await own.status(codec.put_read_lac, ledger_id, -1) == Status.OK
+    assert await own.status(codec.put_read_lac, ledger_id, 9, POLL_MS) == Status.OK
+    assert await own.status(codec.put_read_lac, ledger_id, 0, 30_000) == Status.OK
+    assert await own.status(codec.put_read_lac, 77, 0, 0) == Status.NO_LEDGER
+    assert await own.status(codec.put_write_lac, ledger_id, 4, KEY, lac_body(4)) == Status.OK
+    assert await own.status(codec.put_force, ledger_id) == Status.OK
+    assert await own.status(codec.put_list_entries, ledger_id, 0, 100) == Status.OK
+    await own.info()
+    assert await own.status(codec.put_ping) == Status.OK
+    assert await own.fence(ledger_id) == Status.OK
+    assert await own.add(ledger_id, 6, b"late") == Status.FENCED
+    shown = (await scraped(cluster)).since(before)
+    own.close()
     assert counts(shown) == {
         "adds": (6, 2),
         "reads": (2, 3),
@@ -178,7 +197,7 @@ async def test_our_protocol() -> None:
 
 
 def lac_body(lac: int) -> bytes:
-    return struct.pack(">qq", LEDGER, lac) + b"dgst"
+    return struct.pack(">qq", apache.used_ledger_id, lac) + b"dgst"
 
 
 def check_sums(shown: Exposition) -> None:
@@ -208,28 +227,28 @@ def time_of(shown: Exposition, *names: str) -> float:
     )
 
 
-async def test_recovery_adds_are_told_apart_over_all_protocols() -> None:
-    async with LocalCluster(1) as cluster:
-        own = await raw_bookie(cluster.bookies[0])
-        other = await connected(cluster.bookies[0].port)
-        for entry_id in range(3):
-            assert await own.add(LEDGER, entry_id, b"hello", lac=entry_id - 1) == Status.OK
-        assert await own.fence(LEDGER) == Status.OK
-        assert await own.add(LEDGER, 3, b"late") == Status.FENCED
-        assert await own.add(LEDGER, 3, b"new", lac=2, recovery=True) == Status.OK
-        assert await own.add(LEDGER, 1, b"hello", lac=0, recovery=True) == Status.OK, "it is there"
-        assert await own.add(LEDGER, 1, b"other", lac=0, recovery=True) == Status.CONFLICT
-        assert await own.add(LEDGER, 4, b"new", password=b"x", recovery=True) == Status.UNAUTHORIZED
-        again = apache.v2_add(0, flags=apache.V2_RECOVERY, body=whole_entry(5), key=KEY)
-        assert await ask_v2(other, again) == [0]
-        third = await connected(cluster.bookies[0].port)
-        assert await ask_v3(third, apache.v3_add(1, 6, body=whole_entry(6), key=KEY, recovery=True)) == [
-            0
-        ]
-        shown = await scraped(cluster)
-        for client in (other, third):
-            await client.close()
-        own.close()
+async def test_recovery_adds_are_told_apart_over_all_protocols(cluster: LocalCluster, ledger_id: int) -> None:
+    before = await scraped(cluster)
+    own = await raw_bookie(cluster.bookies[0])
+    other = await connected(cluster.bookies[0].port)
+    for entry_id in range(3):
+        assert await own.add(ledger_id, entry_id, b"hello", lac=entry_id - 1) == Status.OK
+    assert await own.fence(ledger_id) == Status.OK
+    assert await own.add(ledger_id, 3, b"late") == Status.FENCED
+    assert await own.add(ledger_id, 3, b"new", lac=2, recovery=True) == Status.OK
+    assert await own.add(ledger_id, 1, b"hello", lac=0, recovery=True) == Status.OK, "it is there"
+    assert await own.add(ledger_id, 1, b"other", lac=0, recovery=True) == Status.CONFLICT
+    assert await own.add(ledger_id, 4, b"new", password=b"x", recovery=True) == Status.UNAUTHORIZED
+    again = apache.v2_add(0, flags=apache.V2_RECOVERY, body=whole_entry(5), key=KEY)
+    assert await ask_v2(other, again) == [0]
+    third = await connected(cluster.bookies[0].port)
+    assert await ask_v3(third, apache.v3_add(1, 6, body=whole_entry(6), key=KEY, recovery=True)) == [
+        0
+    ]
+    shown = (await scraped(cluster)).since(before)
+    for client in (other, third):
+        await client.close()
+    own.close()
     assert ends(shown, "bookie_BOOKIE_RECOVERY_ADD_ENTRY") == (4, 2)
     assert ends(shown, "bookie_BOOKIE_ADD_ENTRY") == (3, 1)
     assert ends(shown, f"{SERVER}ADD_ENTRY_REQUEST") == (7, 3)
@@ -237,28 +256,28 @@ async def test_recovery_adds_are_told_apart_over_all_protocols() -> None:
     assert abs(apart - time_of(shown, f"{SERVER}ADD_ENTRY_REQUEST")) < 1e-6
 
 
-async def test_fences_and_polls_by_their_steps() -> None:
+async def test_fences_and_polls_by_their_steps(cluster: LocalCluster, ledger_id: int) -> None:
     fence, poll = f"{SERVER}READ_ENTRY_FENCE_", f"{SERVER}READ_ENTRY_LONG_POLL_"
-    async with LocalCluster(1) as cluster:
-        client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
-        for number in (0, 1, 3):  # 2 lies elsewhere
-            assert await ask_v3(
-                client, apache.v3_add(number, number, body=whole_entry(number), key=KEY)
-            ) == [0]
-        client.send(apache.v3_read(4, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
-        await until_a_poll_waits(cluster)
-        assert await ask_v3(other, apache.v3_add(5, 4, body=whole_entry(4), key=KEY)) == [0]
-        assert (await apache.hear_v3(client)).status == 0
-        late = apache.v3_read(6, -1, flag=apache.PIGGYBACK, previous_lac=9, timeout_ms=POLL_MS)
-        assert await ask_v3(client, late) == [0]
-        early = apache.v3_read(7, -1, flag=apache.PIGGYBACK, previous_lac=1, timeout_ms=30_000)
-        assert await ask_v3(client, early) == [0], "at once, but without the entry"
-        for number, ledger_entry in ((8, -1), (9, 0), (10, 77)):
-            frame = apache.v3_read(number, ledger_entry, flag=apache.FENCE, key=KEY)
-            assert await ask_v3(client, frame) == [0 if ledger_entry < 77 else 403]
-        shown = await scraped(cluster)
-        for one in (client, other):
-            await one.close()
+    before = await scraped(cluster)
+    client, other = await connected(cluster.bookies[0].port), await connected(cluster.bookies[0].port)
+    for number in (0, 1, 3):  # 2 lies elsewhere
+        assert await ask_v3(
+            client, apache.v3_add(number, number, body=whole_entry(number), key=KEY)
+        ) == [0]
+    client.send(apache.v3_read(4, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
+    await until_a_poll_waits(cluster)
+    assert await ask_v3(other, apache.v3_add(5, 4, body=whole_entry(4), key=KEY)) == [0]
+    assert (await apache.hear_v3(client)).status == 0
+    late = apache.v3_read(6, -1, flag=apache.PIGGYBACK, previous_lac=9, timeout_ms=POLL_MS)
+    assert await ask_v3(client, late) == [0]
+    early = apache.v3_read(7, -1, flag=apache.PIGGYBACK, previous_lac=1, timeout_ms=30_000)
+    assert await ask_v3(client, early) == [0], "at once, but without the entry"
+    for number, ledger_entry in ((8, -1), (9, 0), (10, 77)):
+        frame = apache.v3_read(number, ledger_entry, flag=apache.FENCE, key=KEY)
+        assert await ask_v3(client, frame) == [0 if ledger_entry < 77 else 403]
+    shown = (await scraped(cluster)).since(before)
+    for one in (client, other):
+        await one.close()
     assert ends(shown, f"{poll}REQUEST") == ends(shown, f"{poll}READ") == (3, 0)
     assert shown.value(f"{poll}PRE_WAIT_count") == 3
     assert ends(shown, f"{poll}WAIT") == (1, 1)

@@ -47,15 +47,15 @@ def test_a_stream_is_a_table_up_to_what_is_published(
         for at in range(60):
             some = [b"%d" % one * 20 for one in range(at * 50, at * 50 + 49)]
             keys = [b"%d" % one if one % 3 else None for one in range(49)]
-            writer.append_batch(some, keys=keys)
-            writer.append(b"lone", headers=[("at", b"%d" % at), ("at", b"")])
+            writer.append_batch_nowait(some, keys=keys)
+            writer.append_nowait(b"lone", headers=[("at", b"%d" % at), ("at", b"")])
             if at % 20 == 19:
                 writer.roll()
-        writer.append(b"in the open segment")
+        writer.append_nowait(b"in the open segment")
         writer.publish()
         # The writer is open, and stays what it is.
         table = read_stream(cluster.metadata_uri, path, headers=True).read_all()
-        writer.append(b"behind it").result()
+        writer.append(b"behind it")
     records = list(stream.reader(tail=False))
     assert len(records) == 3002
     assert stream.info().segments > 3
@@ -75,7 +75,7 @@ def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(
 ) -> None:
     stream = space.create_stream("end")
     with stream.writer() as writer:
-        writer.append(b"a").result()
+        writer.append(b"a")
         writer.publish()
         end = DLSN(1, 2, 0)
         batches = stream_batches(stream, "earliest", end, wait_s=0.2)
@@ -84,7 +84,7 @@ def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(
             next(batches)
         batches = stream_batches(stream, "earliest", end, rows_max=1, wait_s=60)
         assert next(batches).column("value").to_pylist() == [b"a"]
-        writer.append(b"b").result()
+        writer.append(b"b")
         writer.publish()
         assert [one.column("value").to_pylist() for one in batches] == [[b"b"]]
 

@@ -89,21 +89,7 @@ async def test_frames_that_trickle_in_do_not_hold_up_others() -> None:
         bookie.close()
 
 
-async def test_silent_connections_make_room_for_new_ones() -> None:
-    settings = {"bookie": ONE_WORKER, "network": {"connections_max": 64}}
-    async with LocalCluster(1, settings=settings) as cluster:
-        bookie = await raw_bookie(cluster.bookies[0])
-        with ExitStack() as stack:
-            for _ in range(70):
-                stack.enter_context(dial(cluster.bookies[0]))
-            wait_until(lambda: reached(cluster, "silent_closed") >= 16, "silent ones to be closed")
-            for _ in range(10):
-                assert await can_connect(cluster)
-            await use(bookie, 100, 2)
-        bookie.close()
-
-
-async def test_silent_connections_below_three_quarters_stay() -> None:
+async def test_silent_connections_stay_below_three_quarters_and_make_room_above() -> None:
     settings = {"bookie": ONE_WORKER, "network": {"connections_max": 64}}
     async with LocalCluster(1, settings=settings) as cluster:
         bookie = await raw_bookie(cluster.bookies[0])
@@ -115,6 +101,14 @@ async def test_silent_connections_below_three_quarters_stay() -> None:
             for sock in silent:
                 hello(sock)
             assert reached(cluster, "silent_closed") == 0
+        await wait_until_async(lambda: metrics(cluster.bookies[0])["fastbk_worker_connections"] <= 2, "they are gone")
+        with ExitStack() as stack:
+            for _ in range(70):
+                stack.enter_context(dial(cluster.bookies[0]))
+            wait_until(lambda: reached(cluster, "silent_closed") >= 16, "silent ones to be closed")
+            for _ in range(10):
+                assert await can_connect(cluster)
+            await use(bookie, 100, 2)
         bookie.close()
 
 

@@ -24,11 +24,11 @@ def put(port: int, name: str, body: object) -> tuple[int, str]:
 
 
 async def write(uri: str) -> set[int]:
-    """Write ledgers; some are on every bookie."""
+    """Write ledgers of two copies; some are on every bookie."""
     ids = set()
     async with fastbk.connect(uri) as client:
         for _ in range(8):
-            async with await client.create_ledger(3, 3, 2) as writer:
+            async with await client.create_ledger(2, 2, 2) as writer:
                 await asyncio.gather(*(writer.append(b"%d" % n) for n in range(20)))
             ids.add(writer.ledger_id)
     return ids
@@ -46,7 +46,7 @@ async def named(uri: str) -> set[str]:
 
 def test_a_bookie_is_decommissioned_by_apaches_verb(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with LocalCluster(4) as cluster:
+    with LocalCluster(3) as cluster:
         uri = cluster.metadata_uri
         asyncio.run(write(uri))
         assert "bookie-1" in asyncio.run(named(uri))

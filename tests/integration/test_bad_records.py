@@ -25,6 +25,7 @@ from fastbk.stream.paths import (
     pages_path,
     stream_path,
 )
+from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 
@@ -53,7 +54,7 @@ async def planted(cluster: LocalCluster, streams: dict[str, Callable[[Chain], by
     ids: dict[str, str] = {}
     async with fastbk.connect(cluster.metadata_uri) as client:
         space = client.namespace("shop")
-        await space.create()
+        await space.create(PolicyPatch(ensemble=1, write_quorum=1, ack_quorum=1))
         for name in ("good", *streams):
             stream = await space.create_stream(name)
             async with stream.writer() as writer:
@@ -79,7 +80,7 @@ async def planted(cluster: LocalCluster, streams: dict[str, Callable[[Chain], by
 
 
 def test_bad_records_are_named_and_stop_nobody(tmp_path: Path) -> None:
-    with LocalCluster(3, data=tmp_path) as cluster:
+    with LocalCluster(1, data=tmp_path) as cluster:
         asyncio.run(planted(cluster, CHAINS))
         cli = Cli(cluster.metadata_uri)
         code, found, _ = cli.answer("stream", "list", "shop")

@@ -56,7 +56,7 @@ def test_a_streams_records_become_rows(cluster: LocalCluster, tmp_path: Path) ->
         with stream.writer() as writer:
             for at in range(300):
                 key = b"k%d" % at if at % 2 else None
-                writer.append(b"order %d" % at, key=key, headers=(("n", b"%d" % at),))
+                writer.append_nowait(b"order %d" % at, key=key, headers=(("n", b"%d" % at),))
         place = tmp_path / "orders.parquet"
         cli, words = Cli(uri), ("stream", "export", "export/orders", str(place))
         assert cli(*words).startswith(f"{place}: 300 records, ")

@@ -120,16 +120,8 @@ def test_a_password_is_needed_for_its_ledger(cli: Cli, tmp_path: Path) -> None:
     ledger_id = str(answer["ledger_id"])
     assert cli.raw("ledger", "read", ledger_id, "--password-file", str(secret), "--raw") == b"x\n"
     cli.raw("ledger", "read", ledger_id, "--password-file", str(wrong), code=1)
-    assert "deprecated" not in cli.err
-
-
-def test_a_password_as_an_argument_is_deprecated(cli: Cli) -> None:
-    answer = cli.json("ledger", "write", "--password", "secret", stdin=b"x\n")
-    assert "--password is deprecated" in cli.err
-    assert "secret" not in cli.err
-    words = ("ledger", "read", str(answer["ledger_id"]), "--raw")
-    assert cli.raw(*words, "--password", "secret") == b"x\n"
-    cli.raw(*words, "--password", "secret", "--password-file", "x", code=2)
+    cli.raw("ledger", "read", ledger_id, "--password", "secret", code=2)
+    assert "give --password-file FILE" in cli.err and "secret" not in cli.err
 
 
 WRITE_AND_WAIT = """
@@ -171,15 +163,18 @@ def test_a_line_that_is_too_large_is_named_and_those_before_it_stay(cli: Cli) ->
     assert cli.raw("ledger", "read", ledger_id, "--raw", "--recover") == b"one\ntwo\n"
 
 
-def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalCluster) -> None:
+def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalCluster, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE_AND_WAIT, cluster.metadata_uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         ledger_id = writer.stdout.readline().decode().strip()
         writer.kill()
-    words = (ledger_id, "--password", "pw")
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("pw")
+    wrong.write_text("wrong")
+    words = (ledger_id, "--password-file", str(right))
     assert cli.json("ledger", "info", ledger_id)["state"] == "OPEN"
-    cli.raw("ledger", "recover", ledger_id, "--password", "wrong", code=1)
+    cli.raw("ledger", "recover", ledger_id, "--password-file", str(wrong), code=1)
     some = cli.raw("ledger", "read", *words, "--raw")
     assert 99 <= some.count(b"\n") <= 100, "without recovery it stays open"
     assert cli.json("ledger", "info", ledger_id)["state"] == "OPEN"

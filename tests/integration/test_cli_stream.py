@@ -101,7 +101,7 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
 
 def _append(uri: str, name: str, payload: bytes) -> None:
     with fastbk.sync.connect(uri) as client, client.namespace("resumed").stream(name).writer() as writer:
-        writer.append(payload).result()
+        writer.append(payload)
 
 
 def test_resume_is_refused_where_others_have_appended(cli: Cli, cluster: LocalCluster) -> None:
@@ -359,18 +359,17 @@ def test_messages_name_what_is_meant_and_what_to_do(cli: Cli) -> None:
     assert cli.err == "", "what goes as it should is no line of a log"
 
 
-def test_a_stream_over_its_quota_by_the_commands(fastbk_cluster: LocalCluster) -> None:
-    cli = Cli(fastbk_cluster.metadata_uri)
-    cli("namespace", "create", "shop/eu", "--set", "bytes_max=1000")
+def test_a_stream_over_its_quota_by_the_commands(cli: Cli) -> None:
+    cli("namespace", "create", "quota/eu", "--set", "bytes_max=1000")
     lines = b"a line of some bytes\n" * 100
-    cli("stream", "append", "shop/eu/orders", "--create", stdin=lines)
+    cli("stream", "append", "quota/eu/orders", "--create", stdin=lines)
 
     cli("janitor", "--once")
-    told = cli.fails("stream", "append", "shop/eu/orders", stdin=lines)
-    assert "namespace shop/eu has" in told and "of 1,000" in told and "raise bytes_max" in told
-    assert cli("stream", "read", "shop/eu/orders").count("a line of some bytes\n") == 100
-    assert "of 1,000, as the janitor counted last" in cli("namespace", "info", "shop/eu")
-    cli("stream", "truncate", "shop/eu/orders", "--before", "latest", "-y")
-    sealed = cli.json("stream", "seal", "shop/eu/orders", "-y")
+    told = cli.fails("stream", "append", "quota/eu/orders", stdin=lines)
+    assert "namespace quota/eu has" in told and "of 1,000" in told and "raise bytes_max" in told
+    assert cli("stream", "read", "quota/eu/orders").count("a line of some bytes\n") == 100
+    assert "of 1,000, as the janitor counted last" in cli("namespace", "info", "quota/eu")
+    cli("stream", "truncate", "quota/eu/orders", "--before", "latest", "-y")
+    sealed = cli.json("stream", "seal", "quota/eu/orders", "-y")
     assert sealed["sealed"] is True and sealed["last_dlsn"]
-    assert cli.json("stream", "info", "shop/eu/orders")["sealed"] is True
+    assert cli.json("stream", "info", "quota/eu/orders")["sealed"] is True

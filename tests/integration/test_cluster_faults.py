@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -29,6 +29,19 @@ DELAY_MS = 30
 QUICK = {"bookie_timeout": 0.3, "replace_after": 0.3, "quarantine_time": 0.5}
 
 
+@pytest.fixture(scope="module")
+def one() -> Iterator[LocalCluster]:
+    """A bookie for those that end their faults."""
+    with LocalCluster(1, proxies=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[LocalCluster]:
+    with LocalCluster(4, proxies=True) as made:
+        yield made
+
+
 async def append_until_replaced(writer: LedgerWriter, bookie_id: str) -> None:
     """Append until the writer does without a bookie."""
 
@@ -40,26 +53,25 @@ async def append_until_replaced(writer: LedgerWriter, bookie_id: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["killed", "frozen", "filled", "partitioned", "silent"])
-async def test_a_writer_goes_on_without_a_faulty_bookie(fault: str) -> None:
-    async with LocalCluster(4, proxies=fault in ("partitioned", "silent")) as cluster:
-        faults: dict[str, Callable[[int], AbstractAsyncContextManager[None]]] = {
-            "killed": cluster.killed,
-            "frozen": cluster.frozen,
-            "filled": cluster.filled,
-            "partitioned": cluster.partitioned,
-            "silent": lambda number: cluster.partitioned(number, silently=True),
-        }
-        async with fastbk.connect(cluster.metadata_uri, **QUICK) as client:
-            writer = await client.create_ledger(3, 3, 2)
-            bookie_id = writer.metadata.fragments[0].ensemble[0]
-            number = int(bookie_id.removeprefix("bookie-")) - 1
-            async with faults[fault](number):
-                await append_until_replaced(writer, bookie_id)
-            last = await writer.append(b"last")
-            await writer.close()
-            await serves(client, cluster, number)
-            reader = await client.open_ledger(writer.ledger_id)
-            assert [entry.entry_id async for entry in reader.read(0, last)] == list(range(last + 1))
+async def test_a_writer_goes_on_without_a_faulty_bookie(four: LocalCluster, fault: str) -> None:
+    faults: dict[str, Callable[[int], AbstractAsyncContextManager[None]]] = {
+        "killed": four.killed,
+        "frozen": four.frozen,
+        "filled": four.filled,
+        "partitioned": four.partitioned,
+        "silent": lambda number: four.partitioned(number, silently=True),
+    }
+    async with fastbk.connect(four.metadata_uri, **QUICK) as client:
+        writer = await client.create_ledger(3, 3, 2)
+        bookie_id = writer.metadata.fragments[0].ensemble[0]
+        number = int(bookie_id.removeprefix("bookie-")) - 1
+        async with faults[fault](number):
+            await append_until_replaced(writer, bookie_id)
+        last = await writer.append(b"last")
+        await writer.close()
+        await serves(client, four, number)
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [entry.entry_id async for entry in reader.read(0, last)] == list(range(last + 1))
 
 
 async def serves(client: Client, cluster: LocalCluster, number: int) -> None:
@@ -80,8 +92,9 @@ async def serves(client: Client, cluster: LocalCluster, number: int) -> None:
     await wait_until_async(all_take, "all bookies take adds")
 
 
-async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_longer() -> None:
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_longer(one: LocalCluster) -> None:
+    cluster = one
+    async with fastbk.connect(cluster.metadata_uri) as client:
         writer = await client.create_ledger(1, 1, 1)
 
         async def append_ms() -> float:
@@ -96,7 +109,12 @@ async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_long
                 found = json_page(cluster.bookies[0], "/slow")["records"]
                 return any((one["process"], one["verdict"]) == ("journal", "disk") for one in found)
 
-            await wait_until_async(lambda: asyncio.to_thread(blames_the_disk), "slow commits are recorded")
+            async def is_blamed() -> bool:
+                await append_ms()
+                return await asyncio.to_thread(blames_the_disk)
+
+            # Of some the scheduler is to blame, too, where a machine has much to do.
+            await wait_until_async(is_blamed, "slow commits are recorded")
             boots = cluster.bookies[0].boots
             await cluster.kill_async(0, "journal")
             await cluster.wait_ready_async(0, boots + 1)
@@ -113,8 +131,8 @@ async def test_a_delayed_journal_delays_appends_also_after_its_death_and_no_long
         await wait_until_async(is_quick, "an append without the delay")
 
 
-async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledged() -> None:
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledged(one: LocalCluster) -> None:
+    async with fastbk.connect(one.metadata_uri) as client:
         writer = await client.create_ledger(1, 1, 1)
         is_over = False
 
@@ -128,7 +146,7 @@ async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledg
         loading = asyncio.create_task(load())
         for delay_ms in (5, 20, 0, 10, 0):
             before = await writer.append(b"")
-            await cluster.delay_async(0, journal_ms=delay_ms)
+            await one.delay_async(0, journal_ms=delay_ms)
             assert await writer.append(b"") > before
         is_over = True
         appended = await loading + 10
@@ -137,8 +155,9 @@ async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledg
         assert await reader.last_add_confirmed() + 1 == appended
 
 
-async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room() -> None:
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room(one: LocalCluster) -> None:
+    cluster = one
+    async with fastbk.connect(cluster.metadata_uri) as client:
         async with await client.create_ledger(1, 1, 1) as before:
             await before.append(b"before")
         reader = await client.open_ledger(before.ledger_id)
@@ -153,18 +172,19 @@ async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room() -> N
             assert is_full()
             assert [bytes(entry.data) async for entry in reader.read(0, 0)] == [b"before"]
             assert not waiting.done()
+            boots = cluster.bookies[0].boots
             await cluster.kill_async(0, "index")
-            await cluster.wait_ready_async(0, 2)
+            await cluster.wait_ready_async(0, boots + 1)
             await wait_until_async(lambda: asyncio.to_thread(is_full), "the next index finds it full, too")
         assert await waiting == 0
         assert not is_full()
 
 
-async def test_a_network_delay_is_added_each_way() -> None:
-    async with LocalCluster(1, proxies=True) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_a_network_delay_is_added_each_way(one: LocalCluster) -> None:
+    async with fastbk.connect(one.metadata_uri) as client:
         writer = await client.create_ledger(1, 1, 1)
         await writer.append(b"connected")
-        async with cluster.delayed(0, network_ms=DELAY_MS):
+        async with one.delayed(0, network_ms=DELAY_MS):
             began_s = time.perf_counter()
             await writer.append(b"x")
             assert time.perf_counter() - began_s >= 2 * DELAY_MS / 1e3
@@ -271,17 +291,16 @@ def test_a_frozen_bookie_ends_when_whoever_froze_it_is_killed(tmp_path: Path) ->
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_forked_child_that_leaves_the_block_stops_nothing() -> None:
-    with LocalCluster(1) as cluster:
-        pids = [dict(one.pids) for one in cluster.bookies]
+def test_a_forked_child_that_leaves_the_block_stops_nothing(one: LocalCluster) -> None:
+    pids = dict(one.bookies[0].pids)
 
-        def child() -> int:
-            cluster.__exit__(None, None, None)
-            return 0
+    def child() -> int:
+        one.__exit__(None, None, None)
+        return 0
 
-        assert exit_code_of_fork(child) == 0
-        assert [one.pids for one in cluster.bookies] == pids
-        with fastbk.sync.connect(cluster.metadata_uri) as client:
-            writer = client.create_ledger(1, 1, 1)
-            assert writer.append(b"x") == 0
-            writer.close()
+    assert exit_code_of_fork(child) == 0
+    assert one.bookies[0].pids == pids
+    with fastbk.sync.connect(one.metadata_uri) as client:
+        writer = client.create_ledger(1, 1, 1)
+        assert writer.append(b"x") == 0
+        writer.close()

@@ -197,9 +197,12 @@ async def test_bookies_and_streams_are_changed(cluster: LocalCluster, tmp_path: 
     ]  # fmt: skip
 
 
-async def test_a_dead_bookie_is_shown_and_holds_up_no_page(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
-    async with console_of(fastbk_cluster.metadata_uri, tmp_path) as (console, visitor):
-        await asyncio.to_thread(fastbk_cluster.kill, 0)
+async def test_a_dead_bookie_is_shown_and_holds_up_no_page(tmp_path: Path) -> None:
+    async with (
+        LocalCluster(2) as cluster,
+        console_of(cluster.metadata_uri, tmp_path) as (console, visitor),
+    ):
+        await cluster.kill_async(0)
 
         async def is_shown() -> bool:
             row = console.view.bookie("bookie-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -32,12 +33,21 @@ async def ask(client: Client, bookie_id: BookieId, requests: LedgerRequests, req
     return requests.reply(request, answer)
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Where nobody adds but these tests: answers say how long adds wait."""
+    with LocalCluster(1) as made:
+        yield made
+
+
 @pytest.mark.parametrize("digest", DigestType)
-async def test_copies_that_are_added_together_are_there_as_they_were(digest: DigestType) -> None:
+async def test_copies_that_are_added_together_are_there_as_they_were(
+    cluster: LocalCluster, digest: DigestType
+) -> None:
     entries = [Found(one, one - 3, 10 * one, b"%d" % one * 50) for one in range(20, 60)]
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+    async with fastbk.connect(cluster.metadata_uri) as client:
         await client.list_bookies()
-        requests = LedgerRequests(LEDGER, digest, b"secret", creation_token=7)
+        requests = LedgerRequests(LEDGER + digest, digest, b"secret", creation_token=7)
         first = entries[3]
         alone = AddEntry(first.entry_id, first.lac, first.length, first.data)
         assert (await ask(client, "bookie-1", requests, alone)).status == Status.OK
@@ -52,8 +62,8 @@ async def test_copies_that_are_added_together_are_there_as_they_were(digest: Dig
         assert read.add_wait_s == 0
 
 
-async def test_a_bookie_says_with_its_answers_to_copying_how_long_adds_wait() -> None:
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_a_bookie_says_with_its_answers_to_copying_how_long_adds_wait(cluster: LocalCluster) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
         await client.list_bookies()
         requests = LedgerRequests(LEDGER, DigestType.CRC32C, b"")
         copies = AddEntries([Found(one, -1, one, b"x") for one in range(2)])

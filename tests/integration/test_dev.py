@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,19 +65,43 @@ class Dev:
         self.process.send_signal(number)
         return self.process.communicate(timeout=60)
 
+    def stop_cleanly(self, number: int) -> str:
+        """Stop it by that signal: it leaves nothing, and has no complaint. Return what it has printed."""
+        pids = self.pids()
+        out, err = self.stop(number)
+        assert (self.process.returncode, err) == (0, "")
+        assert not any(map(is_alive, pids))
+        assert not self.ready_file.exists()
+        return out
+
+
+@contextmanager
+def started(data: Path, *words: str) -> Iterator[Dev]:
+    dev = Dev(data, "--json", *words)
+    try:
+        yield dev
+    finally:
+        if dev.process.poll() is None:
+            dev.process.kill()
+        dev.process.communicate()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Dev]:
+    with started(tmp_path / "data") as dev:
+        yield dev
+
 
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Dev]:
-    started = Dev(tmp_path / "data", "--json")
-    yield started
-    if started.process.poll() is None:
-        started.process.kill()
-    started.process.communicate()
+    """Of one bookie: where the number does not matter, each one more costs a second of processor time."""
+    with started(tmp_path / "data", "--bookies", "1") as dev:
+        yield dev
 
 
-async def write(uri: str, count: int) -> int:
+async def write(uri: str, count: int, copies: int = 1) -> int:
     async with fastbk.connect(uri) as client:
-        writer = await client.create_ledger(3, 3, 2)
+        writer = await client.create_ledger(copies, copies, copies)
         async with writer:
             await writer.append_many([b"entry %d" % n for n in range(count)])
         return writer.ledger_id
@@ -89,10 +114,11 @@ async def read(uri: str, ledger_id: int) -> list[bytes]:
             return [bytes(entry.data) async for entry in reader.read()]
 
 
-def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(dev: Dev) -> None:
+def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(three: Dev) -> None:
+    dev = three
     uri = dev.wait_ready()
     assert uri == f"sqlite:{dev.ready_file.parent}/data/metadata.sqlite"
-    ledger_id = asyncio.run(write(uri, 10))
+    ledger_id = asyncio.run(write(uri, 10, copies=3))
     assert len(asyncio.run(read(uri, ledger_id))) == 10
     assert len(dev.pids()) == 3 * 5 + 2
     assert dev.process.stdout is not None
@@ -109,18 +135,7 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(dev: 
 
     wait_until(lambda: page_has("janitor", "fastbk_janitor_passes_total"), "the janitor's page", 30.0)
     wait_until(lambda: page_has("autorecovery", "fastbk_autorecovery_elections_total 1"), "an auditor", 30.0)
-    dev.stop()
-    assert dev.process.returncode == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_everything_cleanly(dev: Dev, number: int) -> None:
-    dev.wait_ready()
-    pids = dev.pids()
-    _, err = dev.stop(number)
-    assert (dev.process.returncode, err) == (0, "")
-    assert not any(map(is_alive, pids))
-    assert not dev.ready_file.exists()
+    dev.stop_cleanly(signal.SIGTERM)
 
 
 def test_a_signal_while_it_starts_stops_it(dev: Dev) -> None:
@@ -129,27 +144,9 @@ def test_a_signal_while_it_starts_stops_it(dev: Dev) -> None:
     assert dev.process.returncode in (0, -signal.SIGTERM)
 
 
-def test_kill_9_leaves_no_orphan_and_the_same_folder_gives_the_same_ledgers(dev: Dev) -> None:
+def test_a_killed_bookie_is_started_again_and_kill_9_of_all_leaves_no_orphan_and_the_same_folder(dev: Dev) -> None:
     uri = dev.wait_ready()
     ledger_id = asyncio.run(write(uri, 1000))
-    pids = dev.pids()
-    dev.process.kill()
-    dev.process.communicate()
-    wait_until(lambda: not any(map(is_alive, pids)), "the end of all processes")
-    assert not dev.ready_file.exists()
-    again = Dev(dev.ready_file.parent / "data")
-    try:
-        assert again.wait_ready() == uri
-        assert asyncio.run(read(uri, ledger_id)) == [b"entry %d" % n for n in range(1000)]
-        assert asyncio.run(write(uri, 5)) > ledger_id
-    finally:
-        again.stop()
-    assert again.process.returncode == 0
-
-
-def test_a_killed_bookie_is_started_again(dev: Dev) -> None:
-    uri = dev.wait_ready()
-    ledger_id = asyncio.run(write(uri, 100))
     victim = int(
         Path(f"/proc/{dev.process.pid}/task/{dev.process.pid}/children").read_text().split()[0]
     )
@@ -160,16 +157,27 @@ def test_a_killed_bookie_is_started_again(dev: Dev) -> None:
         async with fastbk.connect(uri) as client:
             return sum(bookie.writable for bookie in await client.list_bookies())
 
-    wait_until(lambda: len(dev.pids()) == 3 * 5 + 2, "all processes again", 30.0)
-    wait_until(lambda: asyncio.run(writable()) == 3, "three writable bookies", 30.0)
-    assert len(asyncio.run(read(uri, ledger_id))) == 100
-    _, err = dev.stop()
+    wait_until(lambda: len(dev.pids()) == 5 + 2, "all processes again", 30.0)
+    wait_until(lambda: asyncio.run(writable()) == 1, "a writable bookie", 30.0)
+    assert len(asyncio.run(read(uri, ledger_id))) == 1000
+    pids = dev.pids()
+    dev.process.kill()
+    _, err = dev.process.communicate()
     assert "starting it again" in err
+    wait_until(lambda: not any(map(is_alive, pids)), "the end of all processes")
+    assert not dev.ready_file.exists()
+    with started(dev.ready_file.parent / "data") as again:
+        assert again.wait_ready() == uri
+        assert asyncio.run(read(uri, ledger_id)) == [b"entry %d" % n for n in range(1000)]
+        assert asyncio.run(write(uri, 5)) > ledger_id
+        again.stop()
+        assert again.process.returncode == 0
 
 
 def test_a_cluster_of_one_bookie_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     """Metadata has passwords, entry logs and journals have everything else."""
     one = Dev(tmp_path / "data", "--bookies", "1", umask=0)
+    out = ""
     try:
         one.wait_ready()
         assert len(one.pids()) == 5 + 2
@@ -179,8 +187,9 @@ def test_a_cluster_of_one_bookie_is_made_for_its_owner_alone(tmp_path: Path) -> 
             if path.stat().st_mode & 0o077
         ]
         assert not open_to_others
+        out = one.stop_cleanly(signal.SIGINT)
     finally:
-        out, _ = one.stop()
+        one.process.kill()
     assert "1 bookie ready" in out
     assert "export FASTBK_METADATA=sqlite:" in out
 
@@ -204,22 +213,23 @@ def test_the_commands_that_it_shows_work_as_they_are(tmp_path: Path) -> None:
         )  # fmt: skip
         assert (answer.returncode, answer.stdout.strip()) == (0, "0")
         assert "1,000 entries" in answer.stderr
+        one.stop_cleanly(signal.SIGHUP)
     finally:
-        one.stop()
+        one.process.kill()
 
 
 @pytest.mark.alone
 def test_a_cluster_for_tests_is_ready_in_under_two_seconds() -> None:
-    """The best of three, and on a machine with more to do than processors, in proportion."""
-    spent = []
-    for _ in range(3):
+    """One of three tries is, and on a machine with more to do than processors, in proportion."""
+    spent: list[float] = []
+    while len(spent) < 3 and (not spent or spent[-1] >= 2.0 * crowd()):
         began_s = time.monotonic()
         with LocalCluster() as cluster:
             spent.append(time.monotonic() - began_s)
             folder = cluster.data
             assert folder.exists()
         assert not folder.exists()
-    assert min(spent) < 2.0 * crowd()
+    assert spent[-1] < 2.0 * crowd(), spent
 
 
 def test_zookeeper_is_started_with_the_bookies_and_ends_with_them(tmp_path: Path) -> None:
@@ -227,15 +237,15 @@ def test_zookeeper_is_started_with_the_bookies_and_ends_with_them(tmp_path: Path
     ledger_id = -1
     # The second time without the option: the folder keeps what it began with. However it ends, nothing is left.
     for words, number in ((["--zookeeper"], signal.SIGTERM), ([], signal.SIGKILL)):
-        started = Dev(data, "--bookies", "3", *words)
+        dev = Dev(data, "--bookies", "1", *words)
         try:
-            uri = started.wait_ready()
+            uri = dev.wait_ready()
             assert uri.startswith("zk+hierarchical://127.0.0.1:")
             if ledger_id < 0:
                 ledger_id = asyncio.run(write(uri, 10))
             assert asyncio.run(read(uri, ledger_id)) == [b"entry %d" % n for n in range(10)]
-            pids = started.pids()
+            pids = dev.pids()
         finally:
-            started.stop(number)
-        assert started.process.returncode == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+            dev.stop(number)
+        assert dev.process.returncode == (0 if number == signal.SIGTERM else -signal.SIGKILL)
         wait_until(lambda pids=pids: not any(map(is_alive, pids)), "the end of all processes")  # type: ignore[misc]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+
+import pytest
 
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
@@ -13,15 +16,22 @@ from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
-from tests.fixtures.wait import wait_until_async
+from tests.fixtures.wait import beats, wait_until_async
 
 RECORD = b"x" * 1000
 
 
-async def test_emptying_a_bookie_that_takes_adds_fails_no_append_of_a_stream() -> None:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One bookie more than the tests take away, beside those that a ledger needs."""
+    with LocalCluster(5) as made:
+        yield made
+
+
+async def test_emptying_a_bookie_that_takes_adds_fails_no_append_of_a_stream(cluster: LocalCluster) -> None:
     """Open ledgers that nobody writes to are closed, as that of a prepared segment. The writer ended at the roll."""
-    async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
-        context = await stream_of(client)
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        context = await stream_of(client, "emptied")
         async with StreamWriter(context, WriterOptions()) as writer:
             payloads: list[bytes] = []
 
@@ -41,13 +51,13 @@ async def test_emptying_a_bookie_that_takes_adds_fails_no_append_of_a_stream() -
             assert (await BookieRecovery(client, bookie_id, plan).run()).is_whole
             assert (await client.ledger_info(prepared.ledger_id)).metadata.is_closed
             await append(300)
-        await check(client, payloads)
+        await check(client, "emptied", payloads)
 
 
-async def test_a_drain_and_a_decommission_under_load_fail_no_append() -> None:
-    async with LocalCluster(5) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_a_drain_and_a_decommission_under_load_fail_no_append(cluster: LocalCluster) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
         cli = Cli(cluster.metadata_uri)
-        context = await stream_of(client)
+        context = await stream_of(client, "drained")
         idle = await client.create_ledger(3, 3, 2)
         async with (
             StreamWriter(context, WriterOptions()) as writer,
@@ -57,13 +67,17 @@ async def test_a_drain_and_a_decommission_under_load_fail_no_append() -> None:
             is_over = False
 
             async def append_records() -> None:
-                while not is_over:
+                async for _ in beats(0.001):
+                    if is_over:
+                        return
                     payloads.append(b"%d " % len(payloads) + RECORD)
                     await writer.append(payloads[-1])
 
             async def append_entries() -> int:
                 count = 0
-                while not is_over:
+                async for _ in beats(0.001):
+                    if is_over:
+                        break
                     assert await ledger.append(RECORD) == count
                     count += 1
                 return count
@@ -85,19 +99,19 @@ async def test_a_drain_and_a_decommission_under_load_fail_no_append() -> None:
             await idle.close()
             is_over = True
             _, count = await asyncio.gather(*load)
-        await check(client, payloads)
+        await check(client, "drained", payloads)
         assert (await client.ledger_info(ledger.ledger_id)).metadata.last_entry_id == count - 1
 
 
-async def stream_of(client: fastbk.Client) -> StreamContext:
-    namespace = client.namespace("n")
+async def stream_of(client: fastbk.Client, name: str) -> StreamContext:
+    namespace = client.namespace(name)
     await namespace.create(PolicyPatch(roll_bytes=200_000))
     return await (await namespace.create_stream("s")).context()
 
 
-async def check(client: fastbk.Client, payloads: list[bytes]) -> None:
+async def check(client: fastbk.Client, name: str, payloads: list[bytes]) -> None:
     found: list[bytes] = []
-    async with client.namespace("n").stream("s").reader(tail=False) as reader:
+    async with client.namespace(name).stream("s").reader(tail=False) as reader:
         async for record in reader:
             found.append(bytes(record.payload))
     assert found == payloads

@@ -46,7 +46,7 @@ from tests.fixtures.cli import Cli
 from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.guarded_cluster import KEY, GuardedCluster
 from tests.fixtures.metadata import metadata
-from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.wait import beats, wait_until, wait_until_async
 
 OTHER_KEY = TokenKey.generate("other")
 WRITER = ("read", "add", "recover")
@@ -254,7 +254,9 @@ async def test_a_killed_gateway_costs_no_append_and_no_ledger(
     stop = asyncio.Event()
 
     async def ledgers(client: fastbk.Client) -> None:
-        while not stop.is_set():
+        async for _ in beats(0.02):
+            if stop.is_set():
+                return
             async with await client.create_ledger(3, 3, 2) as writer:
                 for _ in range(5):
                     await writer.append(b"entry")
@@ -265,7 +267,9 @@ async def test_a_killed_gateway_costs_no_append_and_no_ledger(
     async def records(client: fastbk.Client) -> None:
         nonlocal appended
         async with client.namespace("killed").stream("s").writer(create=True) as writer:
-            while not stop.is_set():
+            async for _ in beats(0.002):
+                if stop.is_set():
+                    return
                 await writer.append(b"record")
                 appended += 1
                 if appended % 50 == 0:

@@ -151,13 +151,14 @@ async def test_a_ledger_that_is_deleted_soon_after_it_was_made_is_gone_within_se
     """INV-G7, with Apache's `gcWaitTime=1000`. Before: after `unconfirmed_age`, ten minutes."""
     uri = zookeeper.uri()
     options = {"gc": {"interval": "1s"}}
-    async with LocalCluster(
-        3, data=tmp_path / "data", metadata_uri=uri, settings=options
-    ) as cluster, fastbk.connect(uri) as client:
+    async with (
+        LocalCluster(1, data=tmp_path / "data", metadata_uri=uri, settings=options) as cluster,
+        fastbk.connect(uri) as client,
+    ):
         kept = await write_and_read(client)
         gone = []
         for _ in range(3):
-            writer = await client.create_ledger(3, 3, 3)
+            writer = await client.create_ledger(1, 1, 1)
             await writer.append(b"soon gone")
             await client.delete_ledger(writer.ledger_id)
             gone.append(writer.ledger_id)

@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import fastbk
 from fastbk.stream.namespace.many_streams import unname
@@ -22,6 +25,14 @@ from tests.fixtures.logs import json_lines
 from tests.fixtures.wait import wait_until
 
 FAR = DLSN(1 << 40, 0, 0)
+ONE = PolicyPatch(ensemble=1, write_quorum=1, ack_quorum=1)
+"""One bookie is enough for what a janitor does."""
+
+
+@pytest.fixture
+def single() -> Iterator[LocalCluster]:
+    with LocalCluster(1) as made:
+        yield made
 
 
 async def new_stream(
@@ -36,14 +47,14 @@ async def new_stream(
     return stream
 
 
-def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_pass_does_all_that_is_due(single: LocalCluster, tmp_path: Path) -> None:
     """S7, S9, S17, S18 of the design, on real bookies."""
-    uri, audit = fastbk_cluster.metadata_uri, tmp_path / "janitor" / "audit.log"
+    uri, audit = single.metadata_uri, tmp_path / "janitor" / "audit.log"
 
     async def prepare() -> None:
         async with fastbk.connect(uri) as client:
             space = client.namespace("shop")
-            await space.create()
+            await space.create(ONE)
             cut = await new_stream(space, "cut", 5)
             assert await cut.truncate(DLSN(3, 0, 0)) == DLSN(3, 0, 0)
             await new_stream(space, "sized", 4, PolicyPatch(retention_bytes=1))
@@ -88,13 +99,13 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
     assert {name for name, count in again.items() if count} == {"passes", "streams"}
 
 
-def test_it_runs_until_sigterm(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
-    uri, log = fastbk_cluster.metadata_uri, tmp_path / "log"
+def test_it_runs_until_sigterm(single: LocalCluster, tmp_path: Path) -> None:
+    uri, log = single.metadata_uri, tmp_path / "log"
 
     async def cut() -> None:
         async with fastbk.connect(uri) as client:
             space = client.namespace("shop")
-            await space.create()
+            await space.create(ONE)
             stream = await new_stream(space, "orders", 4)
             await stream.truncate(FAR)
 

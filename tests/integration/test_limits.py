@@ -63,7 +63,7 @@ async def test_writers_wait_for_a_write_cache_that_is_full_and_go_on() -> None:
         bookie = await raw_bookie(cluster.bookies[0])
         async with asyncio.TaskGroup() as group:
             for _ in range(3):
-                group.create_task(write_and_check(cluster, 600, 64 * KIB))
+                group.create_task(write_and_check(cluster, 200, 64 * KIB))
             # Fences have a reserve: they are answered while adds wait (INV-R3).
             for ledger_id in range(1000, 1040):
                 assert await bookie.fence(ledger_id) in (Status.NO_LEDGER, Status.NO_ENTRY)
@@ -72,19 +72,19 @@ async def test_writers_wait_for_a_write_cache_that_is_full_and_go_on() -> None:
         assert counted(cluster, "waits_credit") > 0, "the bound was never reached"
 
 
-async def test_writers_wait_for_a_ring_that_is_full_and_go_on() -> None:
-    settings = {
-        "limits": {
-            "frame_size_max": "64KiB",
-            "add_ring_size": "256KiB",
-            "reply_ring_size": "256KiB",
-        },
-    }
-    async with LocalCluster(1, settings=settings) as cluster:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(3):
-                group.create_task(write_and_check(cluster, 1000, 32 * KIB))
-        assert counted(cluster, "waits_ring") > 0, "the bound was never reached"
+@pytest.fixture(scope="module")
+def small() -> Iterator[LocalCluster]:
+    """A bookie of small frames and rings."""
+    limits = {"frame_size_max": "64KiB", "add_ring_size": "256KiB", "reply_ring_size": "256KiB"}
+    with LocalCluster(1, settings={"limits": limits}) as running:
+        yield running
+
+
+async def test_writers_wait_for_a_ring_that_is_full_and_go_on(small: LocalCluster) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(write_and_check(small, 400, 32 * KIB))
+    assert counted(small, "waits_ring") > 0, "the bound was never reached"
 
 
 async def use(connection: RawBookie, ledger_id: int) -> None:
@@ -328,12 +328,11 @@ def test_abuse_is_cut_counted_and_bounded(
 
 
 @pytest.mark.parametrize("digest", ["hmac", "crc32c"])
-async def test_a_ledger_that_ends_in_the_largest_entry_is_read(digest: str) -> None:
+async def test_a_ledger_that_ends_in_the_largest_entry_is_read(
+    small: LocalCluster, digest: str
+) -> None:
     """Its LAC too, which the bookie tells together with the last entry and the explicit LAC."""
-    async with (
-        LocalCluster(1, settings={"limits": {"frame_size_max": "64KiB"}}) as cluster,
-        fastbk.connect(cluster.metadata_uri, explicit_lac_interval=0.01) as client,
-    ):
+    async with fastbk.connect(small.metadata_uri, explicit_lac_interval=0.01) as client:
         writer = await client.create_ledger(1, 1, 1, digest=digest)
         await writer.append(b"first")
         size_bytes = 64 * KIB - writer._pipe._codec.add_overhead_bytes

@@ -46,6 +46,7 @@ def test_all_users_on_two_processes_go_on_while_a_bookie_is_killed_and_nothing_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTBK_LOAD_UNTIL", ",".join(KINDS))
+    monkeypatch.setenv("FASTBK_LOAD_PAUSE_S", "0.02")
     wish = Wish(
         SECONDS_MAX, users=10, processes=2, chaos="0.5s kill 0; 1s start 0; 2s kill 1 journal"
     )
@@ -159,6 +160,26 @@ def test_clients_of_one_process_share_gevents_thread(
         timeout=200,
     )
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr[-3000:]
+
+
+def test_gevent_without_its_patch_is_warned_of(cluster: LocalCluster) -> None:
+    """A call then keeps all greenlets from running, and no `gevent.Timeout` ends it."""
+    program = """
+import sys, gevent, fastbk.sync
+client = fastbk.sync.connect(sys.argv[1])
+gevent.spawn(client.list_bookies).join()
+client.close()
+"""
+    ended = subprocess.run(
+        [str(ensure_environment(VENV, *REQUIREMENTS)), "-c", program, cluster.metadata_uri],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert ended.returncode == 0 and "call gevent.monkey.patch_all() before" in ended.stderr
 
 
 def test_the_web_interface_has_the_exact_figures_of_each_run(

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from kazoo.client import KazooClient
 
 import fastbk
-from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
-from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import open_store, parse_zookeeper
 from fastbk.meta.zookeeper_cookies import Cookies
 from fastbk.model.ids import BookieId
@@ -28,7 +26,7 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until
-from tests.fixtures.zookeeper import QuorumServer
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 BOOKIES = 4
@@ -39,9 +37,11 @@ WAIT_S = 60.0
 class World:
     """A cluster, and what was acknowledged to each of its ledgers."""
 
-    def __init__(self, cluster: LocalCluster, uri: str) -> None:
+    def __init__(self, cluster: LocalCluster, uri: str, shape: tuple[int, int, int] = (3, 3, 2)) -> None:
+        """`shape`: ensemble size and quorums of ledgers that are simply written."""
         self.cluster = cluster
         self.uri = uri
+        self.shape = shape
         self.acked: dict[int, list[bytes]] = {}
 
     @property
@@ -67,7 +67,7 @@ class World:
         """Write closed ledgers."""
         async with fastbk.connect(self.uri) as client:
             for _ in range(count):
-                async with await client.create_ledger(3, 3, 2) as writer:
+                async with await client.create_ledger(*self.shape) as writer:
                     await self._append(writer, 20)
 
     def kill(self) -> None:
@@ -105,7 +105,7 @@ class World:
                 assert [bytes(one.data) async for one in reader.read()] == entries, ledger_id
             with pytest.raises(NoSuchLedger):
                 await client.open_ledger(deleted)
-            new = await client.create_ledger(3, 3, 2)
+            new = await client.create_ledger(*self.shape)
             assert new.ledger_id > max(self.acked)
             await new.close()
 
@@ -131,8 +131,8 @@ def lose(path: Path) -> None:
         Path(f"{path}{ending}").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("has_seen", [True, False], ids=["seen", "never-seen"])
-def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Path, has_seen: bool) -> None:
+def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Path) -> None:
+    """Twice: what holds of all ledgers holds of those that only their holders know, too."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
     with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
@@ -148,29 +148,34 @@ def test_every_acknowledged_entry_is_there_after_metadata_was_lost(tmp_path: Pat
         wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
         world.kill()
         cut_a_start_short(cluster.bookies[0].directory / "journal")
-        # What holds of all ledgers holds of a ledger that only its holders know, too.
-        if not has_seen:
-            for one in world.directories:
-                notes = one / "ledgers" / NAME
-                _, gone = read_last_metadata(one / "ledgers")
-                notes.unlink(missing_ok=True)
-                keep_deletions(one / "ledgers", list(gone))
-        lose(path)
-        cli = Cli(uri)
-        files = world.collect(tmp_path, cli)
-        done = json.loads(cli("metadata", "rebuild", *files, "--json"))
-        assert done["created"] == len(world.acked) - 1
-        again = json.loads(cli("metadata", "rebuild", *files, "--json"))
-        assert (again["created"], again["updated"]) == (0, 0)
-        assert again["unchanged"] == done["created"]
-        store = open_store(uri)
-        with pytest.raises(MetadataOnHold):
-            store.delete_ledger(max(world.acked))
-        store.close()
-        world.start()
+        is_made_anew(world, path, tmp_path, deleted)
+        world.kill()
+        for one in world.directories:
+            notes = one / "ledgers" / NAME
+            _, gone = read_last_metadata(one / "ledgers")
+            notes.unlink(missing_ok=True)
+            keep_deletions(one / "ledgers", list(gone))
+        is_made_anew(world, path, tmp_path, deleted)
+        Cli(uri)("metadata", "confirm", "--yes")
         asyncio.run(world.compare(deleted))
-        cli("metadata", "confirm", "--yes")
-        asyncio.run(world.compare(deleted))
+
+
+def is_made_anew(world: World, path: Path, folder: Path, deleted: int) -> None:
+    """Lose metadata while no bookie runs, make it anew, start the bookies, and read everything back."""
+    lose(path)
+    cli = Cli(world.uri)
+    files = world.collect(folder, cli)
+    done = json.loads(cli("metadata", "rebuild", *files, "--json"))
+    assert done["created"] == len(world.acked) - 1
+    again = json.loads(cli("metadata", "rebuild", *files, "--json"))
+    assert (again["created"], again["updated"]) == (0, 0)
+    assert again["unchanged"] == done["created"]
+    store = open_store(world.uri)
+    with pytest.raises(MetadataOnHold):
+        store.delete_ledger(max(world.acked))
+    store.close()
+    world.start()
+    asyncio.run(world.compare(deleted))
 
 
 def cut_a_start_short(directory: Path) -> None:
@@ -191,7 +196,7 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
     """Streams come from the backup, ledgers that are newer from the bookies; newer segments are attached by hand."""
     path = tmp_path / "metadata.sqlite"
     uri = new_cluster(path)
-    with LocalCluster(BOOKIES, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+    with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
         world = World(cluster, uri)
         asyncio.run(world.write(2))
         deleted = min(world.acked)
@@ -202,7 +207,7 @@ def test_a_backup_is_completed_and_loses_what_a_bookie_saw_deleted(tmp_path: Pat
         wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
         backup = str(tmp_path / "backup")
         taken = json.loads(cli("metadata", "backup", "--to", backup, "--json"))
-        assert (taken["ledgers"], taken["bookies"]) == (3, BOOKIES)
+        assert (taken["ledgers"], taken["bookies"]) == (3, 3)
         assert json.loads(cli("metadata", "check", backup, "--json")) == taken
         asyncio.run(world.write(2))
         asyncio.run(world.delete(deleted))
@@ -277,40 +282,33 @@ def test_streams_are_put_together_from_their_ledgers(tmp_path: Path) -> None:
         cli("metadata", "confirm", "--yes")
 
 
-def wipe(server: ZooKeeperServer, folder: Path) -> None:
-    server.stop()
-    shutil.rmtree(folder / "zookeeper" / "data")
-    server.start()
+def test_wiped_zookeeper_is_made_anew(zookeeper: ZooKeeperPlace, peek: KazooClient, tmp_path: Path) -> None:
+    """Restored from a backup, and made anew without one; servers that lost their data: test_operator_walk."""
+    uri = zookeeper.uri()
+    location, backup = parse_zookeeper(uri), str(tmp_path / "backup")
 
+    def wipe() -> None:
+        peek.delete(zookeeper.path(), recursive=True)
 
-def test_wiped_zookeeper_is_made_anew(tmp_path: Path) -> None:
-    server = QuorumServer(tmp_path / "zookeeper")
-    server.start()
-    try:
-        uri = f"zk+hierarchical://{server.address}/ledgers"
-        instance_id = zookeeper_admin.init(parse_zookeeper(uri))
-        with LocalCluster(3, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
-            world = World(cluster, uri)
-            asyncio.run(world.write(3))
-            deleted = min(world.acked)
-            wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
-            asyncio.run(world.delete(deleted))
-            wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
-            location, backup = parse_zookeeper(uri), str(tmp_path / "backup")
-            with closing(Cookies(location)) as cookies:
-                cookies.create(BookieId("host:3181"), APACHE_COOKIE)
-            cli = Cli(uri)
-            cli("metadata", "backup", "--to", backup)
-            world.kill()
-            wipe(server, tmp_path)
-            cli("metadata", "restore", backup)
-            with closing(Cookies(location)) as cookies:
-                assert cookies.read(BookieId("host:3181")) == APACHE_COOKIE
-            assert "as the backup has it" in cli("metadata", "diff", backup)
-            wipe(server, tmp_path)
-            cli("metadata", "rebuild", *world.collect(tmp_path, cli))
-            assert cli.json("metadata", "show")["instance_id"] == instance_id
-            world.start()
-            asyncio.run(world.compare(deleted))
-    finally:
-        server.stop()
+    with LocalCluster(1, settings=SETTINGS, metadata_uri=uri, data=tmp_path / "c") as cluster:
+        cli, world = Cli(uri), World(cluster, uri, (1, 1, 1))
+        instance_id = cli.json("metadata", "show")["instance_id"]
+        asyncio.run(world.write(3))
+        deleted = min(world.acked)
+        wait_until(lambda: world.seen_by_all(set(world.acked)), "all ledgers are seen", WAIT_S)
+        asyncio.run(world.delete(deleted))
+        wait_until(lambda: world.someone_saw_deleted(deleted), "the deletion is seen", WAIT_S)
+        with closing(Cookies(location)) as cookies:
+            cookies.create(BookieId("host:3181"), APACHE_COOKIE)
+        cli("metadata", "backup", "--to", backup)
+        world.kill()
+        wipe()
+        cli("metadata", "restore", backup)
+        with closing(Cookies(location)) as cookies:
+            assert cookies.read(BookieId("host:3181")) == APACHE_COOKIE
+        assert "as the backup has it" in cli("metadata", "diff", backup)
+        wipe()
+        cli("metadata", "rebuild", *world.collect(tmp_path, cli))
+        assert cli.json("metadata", "show")["instance_id"] == instance_id
+        world.start()
+        asyncio.run(world.compare(deleted))

@@ -28,7 +28,6 @@ from tests.fixtures.pages import json_page, metrics
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
 
-BOOKIES = 3
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 ENTRIES = 40
 WAIT_S = 60.0
@@ -59,9 +58,14 @@ class World:
     """A cluster, its metadata, and what was written to each ledger."""
 
     def __init__(
-        self, cluster: LocalCluster, metadata: SqliteMetadata | ZooKeeperEnsemble
+        self,
+        cluster: LocalCluster,
+        metadata: SqliteMetadata | ZooKeeperEnsemble,
+        shape: tuple[int, int, int] = (3, 3, 2),
     ) -> None:
+        """`shape`: ensemble size and quorums of the ledgers."""
         self.cluster = cluster
+        self.shape = shape
         self.metadata = metadata
         self.written: dict[int, list[bytes]] = {}
 
@@ -91,7 +95,7 @@ class World:
         ids = []
         async with fastbk.connect(self.metadata.uri) as client:
             for _ in range(count):
-                async with await client.create_ledger(3, 3, 2) as writer:
+                async with await client.create_ledger(*self.shape) as writer:
                     assert writer.ledger_id not in self.written, "an id was used again"
                     entries = [
                         b"%d-%d-%d" % (writer.ledger_id, len(self.written), n)
@@ -175,10 +179,11 @@ def test_a_rollback_of_metadata_loses_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metadata = SqliteMetadata(tmp_path)
+    bookies = 2  # each of them is restarted three times
     with LocalCluster(
-        BOOKIES, data=tmp_path / "data", metadata_uri=metadata.uri, settings=SETTINGS
+        bookies, data=tmp_path / "data", metadata_uri=metadata.uri, settings=SETTINGS
     ) as cluster:
-        world = World(cluster, metadata)
+        world = World(cluster, metadata, (2, 2, 2))
         early = world.write(3)
         metadata.copy("older")
         wait_until(lambda: world.cli("cluster", "status") == 0, "all bookies are up again", WAIT_S)
@@ -192,7 +197,7 @@ def test_a_rollback_of_metadata_loses_nothing(
         assert world.cli("cluster", "status") == 1
         assert "metadata is on hold" in capsys.readouterr().out
         on_hold = [metrics(one)["fastbk_supervisor_metadata_on_hold"] for one in cluster.bookies]
-        assert on_hold == [1] * BOOKIES
+        assert on_hold == [1] * bookies
         assert all(is_held(one) for one in world.pages("/readyz"))
         # No id again, nothing wrong read, nothing deleted.
         again = world.write(2)

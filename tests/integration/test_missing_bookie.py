@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -23,11 +24,24 @@ from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import page
 from tests.fixtures.registrations import until_down
+from tests.fixtures.shared_cluster import as_new
 from tests.fixtures.wait import wait_until_async
 
 Client = fastbk.Client
 QUICK_S = 4.0
 """A tenth of a second is usual. A wait for the missing bookie would take five seconds or more, the former error 30."""
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(three: LocalCluster) -> LocalCluster:
+    """Three bookies that run, and no ledger."""
+    return as_new(three)
 
 
 async def missing(client: Client) -> list[MissingCopies]:
@@ -59,11 +73,11 @@ async def append_quickly(writer: StreamWriter, name: str) -> list[bytes]:
 
 
 async def fail_over(
-    client: Client, former: StreamWriter, away: str, name: str
+    client: Client, space: str, former: StreamWriter, away: str, name: str
 ) -> tuple[StreamWriter, list[bytes]]:
     """Open the stream with another client, in place of `former`; return its writer, and what it wrote."""
     began_s = time.monotonic()
-    writer = client.namespace("shop").stream("orders").writer()
+    writer = client.namespace(space).stream("orders").writer()
     await writer.open()
     written = [f"{name} {number}".encode() for number in range(50)]
     await writer.append(written[0])
@@ -79,12 +93,14 @@ async def fail_over(
     return writer, written
 
 
-async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_repaired() -> None:
-    async with LocalCluster(3) as cluster, AsyncExitStack() as clients:
+async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_repaired(
+    cluster: LocalCluster, own_name: str
+) -> None:
+    async with AsyncExitStack() as clients:
         first, second, third = [
             await clients.enter_async_context(fastbk.connect(cluster.metadata_uri)) for _ in "123"
         ]
-        namespace = first.namespace("shop")
+        namespace = first.namespace(own_name)
         await namespace.create()
         stream = await namespace.create_stream("orders")
         leader = stream.writer()
@@ -94,11 +110,11 @@ async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_re
         # Killed, a bookie stays registered for a while: first it is not reached, and later not registered.
         away = cluster.bookies[2].name
         await cluster.kill_async(2)
-        leader, written = await fail_over(second, leader, away, "second")
+        leader, written = await fail_over(second, own_name, leader, away, "second")
         wanted += written
         await until_down(first, away)
         # This client never saw it registered, and names it by its identity.
-        leader, written = await fail_over(third, leader, away, "third")
+        leader, written = await fail_over(third, own_name, leader, away, "third")
         wanted += written
         leader.abort()
         assert await texts(stream) == wanted
@@ -113,8 +129,8 @@ async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_re
         assert await texts(stream) == wanted
 
 
-async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes() -> None:
-    async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes(cluster: LocalCluster) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
         await cluster.stop_bookie_async(1)
         away = cluster.bookies[1].name
         await until_down(client, away)
@@ -148,9 +164,11 @@ async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes() -> No
         assert await missing(client) == []
 
 
-async def test_a_writer_that_cannot_write_fences_nobody() -> None:
-    async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
-        namespace = client.namespace("shop")
+async def test_a_writer_that_cannot_write_fences_nobody(
+    cluster: LocalCluster, own_name: str
+) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        namespace = client.namespace(own_name)
         await namespace.create(PolicyPatch(allow_missing_bookies=False))
         strict = await namespace.create_stream("strict")
         leader = strict.writer()
@@ -161,19 +179,21 @@ async def test_a_writer_that_cannot_write_fences_nobody() -> None:
         async with fastbk.connect(cluster.metadata_uri) as other:
             began_s = time.monotonic()
             with pytest.raises(NotEnoughBookies):
-                await other.namespace("shop").stream("strict").writer().open()
+                await other.namespace(own_name).stream("strict").writer().open()
             assert time.monotonic() - began_s < QUICK_S
         await leader.append(b"the leader goes on")
         await leader.close()
         assert await texts(strict) == [b"before", b"the leader goes on"]
 
 
-async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only() -> None:
-    async with LocalCluster(3) as cluster, AsyncExitStack() as clients:
+async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
+    cluster: LocalCluster, own_name: str
+) -> None:
+    async with AsyncExitStack() as clients:
         first, second, third = [
             await clients.enter_async_context(fastbk.connect(cluster.metadata_uri)) for _ in "123"
         ]
-        namespace = first.namespace("shop")
+        namespace = first.namespace(own_name)
         await namespace.create()
         stream = await namespace.create_stream("orders")
         leader = stream.writer()
@@ -183,7 +203,7 @@ async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
         await refuse_adds(full, True)
         wanted += await append_quickly(leader, "read-only")
 
-        other, written = await fail_over(second, leader, full.name, "failover")
+        other, written = await fail_over(second, own_name, leader, full.name, "failover")
         wanted += written
         for number in range(2):
             began_s = time.monotonic()
@@ -199,7 +219,7 @@ async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
 
         # A writer that dies leaves its mark to clients that recover the ledger and to `bookie repair`.
         other.abort()
-        last = third.namespace("shop").stream("orders").writer()
+        last = third.namespace(own_name).stream("orders").writer()
         await last.open()
         wanted += await append_quickly(last, "again")
         assert await texts(stream) == wanted

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+
+import pytest
 
 import fastbk
 from fastbk.overview.poller import PAGE_TIMEOUT_S, OverviewPoller
@@ -17,6 +19,13 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until_async
 
 ENTRY = b"x" * 1000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three bookies of this file's own. The first test needs journals that were not busy, the last one stops one."""
+    with LocalCluster() as made:
+        yield made
 
 
 @asynccontextmanager
@@ -55,32 +64,9 @@ def row_of(overview: ClusterOverview, bookie_id: str) -> BookieRow:
     return next(one for one in overview.bookies if one.bookie_id == bookie_id)
 
 
-async def test_rates_quantiles_and_disks_of_busy_bookies(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
-    async with fastbk.connect(uri) as client, OverviewPoller(client, uri) as poller:
-        await poller.settled(10.0)
-        async with writing(client):
-            overview = await overview_with(
-                poller, lambda one: len(one.bookies) == 3 and all(row.add and row.commit for row in one.bookies),
-                "rates of three bookies",
-            )  # fmt: skip
-    assert overview.errors == ()
-    for row in overview.bookies:
-        assert row.state == "writable"
-        assert row.severity < Severity.BAD  # slow journals and disks that fill are warnings
-        assert row.adds_per_s is not None and row.adds_per_s > 100
-        assert row.add is not None and 0 < row.add.p50_s <= row.add.p99_s < 10
-        assert row.commit is not None and row.commit.count > 0
-        assert {one.role for one in row.disks} == {"journal", "ledger"}
-        assert row.version.startswith("fastbk ")
-        assert row.last_event is not None
-    assert overview.healing is not None
-    assert (overview.healing.marked, overview.healing.enabled) == (0, True)
-
-
-async def test_a_frozen_bookie_is_shown_and_stalls_nobody(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
-    frozen = fastbk_cluster.bookies[1]
+async def test_a_frozen_bookie_is_shown_and_stalls_nobody(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
+    frozen = cluster.bookies[1]
     async with fastbk.connect(uri) as client, OverviewPoller(client, uri) as poller:
         await poller.settled(10.0)
         await overview_with(poller, lambda one: len(one.bookies) == 3, "three bookies")
@@ -102,45 +88,10 @@ async def test_a_frozen_bookie_is_shown_and_stalls_nobody(fastbk_cluster: LocalC
         assert row_of(overview, frozen.name).severity is Severity.OK
 
 
-async def test_a_stopped_bookie_is_down_and_comes_first(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
-    async with fastbk.connect(uri) as client, OverviewPoller(client, uri) as poller:
-        await poller.settled(10.0)
-        await fastbk_cluster.stop_bookie_async(2)
-        name = fastbk_cluster.bookies[2].name
-        overview = await overview_with(
-            poller, lambda one: one.bookies[0].state == DOWN, "it is down"
-        )
-        assert overview.bookies[0].bookie_id == name
-        assert len(overview.bookies) == 3
-
-
-async def test_a_lagging_cursor_is_shown_with_its_backlog(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
-    async with fastbk.connect(uri) as client:
-        space = client.namespace("shop")
-        await space.create()
-        stream = await space.create_stream("orders")
-        async with stream.cursor("billing") as cursor, stream.writer() as writer:
-            for _ in range(10):
-                await writer.append(b"r")
-            record = await anext(aiter(cursor))
-            cursor.ack(record)
-        async with OverviewPoller(client, uri) as poller:
-            await poller.settled(10.0)
-            overview = await poller.poll()
-    (lag,) = overview.cursors
-    assert (lag.stream, lag.cursor, lag.backlog_records) == ("shop/orders", "billing", 9)
-    assert lag.oldest_unread_s is not None and lag.oldest_unread_s > 0
-    assert overview.cursors_left_out == 0
-
-
-async def test_the_hottest_ledgers_are_found_with_their_streams(
-    fastbk_cluster: LocalCluster,
-) -> None:
-    uri = fastbk_cluster.metadata_uri
+async def test_the_hottest_ledgers_are_found_with_their_streams(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
     async with fastbk.connect(uri) as client, OverviewPoller(client, uri, cursors_max=0) as poller:
-        space = client.namespace("shop")
+        space = client.namespace("busy")
         await space.create()
         stream = await space.create_stream("orders")
         async with stream.writer() as slow, writing(client) as ledger_id:
@@ -164,8 +115,51 @@ async def test_the_hottest_ledgers_are_found_with_their_streams(
     hottest = overview.hot_ledgers[0]
     assert (hottest.ledger_id, hottest.stream, hottest.bookies) == (ledger_id, "", 3)
     assert hottest.bytes_per_s > 900 * hottest.adds_per_s
-    assert [one.path for one in overview.hot_streams] == ["shop/orders"]
+    assert [one.path for one in overview.hot_streams] == ["busy/orders"]
     assert overview.hot_streams[0].adds_per_s < hottest.adds_per_s
+
+
+async def test_rates_quantiles_and_disks_of_busy_bookies(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
+    async with fastbk.connect(uri) as client, OverviewPoller(client, uri) as poller:
+        await poller.settled(10.0)
+        async with writing(client):
+            overview = await overview_with(
+                poller, lambda one: len(one.bookies) == 3 and all(row.add and row.commit for row in one.bookies),
+                "rates of three bookies",
+            )  # fmt: skip
+    assert overview.errors == ()
+    for row in overview.bookies:
+        assert row.state == "writable"
+        assert row.severity < Severity.BAD  # slow journals and disks that fill are warnings
+        assert row.adds_per_s is not None and row.adds_per_s > 100
+        assert row.add is not None and 0 < row.add.p50_s <= row.add.p99_s < 10
+        assert row.commit is not None and row.commit.count > 0
+        assert {one.role for one in row.disks} == {"journal", "ledger"}
+        assert row.version.startswith("fastbk ")
+        assert row.last_event is not None
+    assert overview.healing is not None
+    assert (overview.healing.marked, overview.healing.enabled) == (0, True)
+
+
+async def test_a_lagging_cursor_is_shown_with_its_backlog(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
+    async with fastbk.connect(uri) as client:
+        space = client.namespace("shop")
+        await space.create()
+        stream = await space.create_stream("orders")
+        async with stream.cursor("billing") as cursor, stream.writer() as writer:
+            for _ in range(10):
+                await writer.append(b"r")
+            record = await anext(aiter(cursor))
+            cursor.ack(record)
+        async with OverviewPoller(client, uri) as poller:
+            await poller.settled(10.0)
+            overview = await poller.poll()
+    (lag,) = overview.cursors
+    assert (lag.stream, lag.cursor, lag.backlog_records) == ("shop/orders", "billing", 9)
+    assert lag.oldest_unread_s is not None and lag.oldest_unread_s > 0
+    assert overview.cursors_left_out == 0
 
 
 async def test_pages_are_read_with_tls_by_the_clients_certificate() -> None:
@@ -183,3 +177,16 @@ async def test_pages_are_read_with_tls_by_the_clients_certificate() -> None:
         assert row.state == NO_ANSWER
         assert "TLS failed" in row.problems[0].text
         assert "FASTBK_TLS_CA_FILE" in row.problems[0].text
+
+
+async def test_a_stopped_bookie_is_down_and_comes_first(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
+    async with fastbk.connect(uri) as client, OverviewPoller(client, uri) as poller:
+        await poller.settled(10.0)
+        await cluster.stop_bookie_async(2)
+        name = cluster.bookies[2].name
+        overview = await overview_with(
+            poller, lambda one: one.bookies[0].state == DOWN, "it is down"
+        )
+        assert overview.bookies[0].bookie_id == name
+        assert len(overview.bookies) == 3

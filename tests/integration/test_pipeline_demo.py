@@ -139,7 +139,7 @@ def test_a_record_that_differs_and_one_that_is_missing_are_told(client: fastbk.s
                     b"%060d" % number,
                     key=key if last else b"k",
                     headers=(("a", header if last else b"h"),),
-                ).result()
+                )
         return f"pairs/{name}"
 
     first = fill("first")

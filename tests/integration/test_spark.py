@@ -96,7 +96,7 @@ def test_batch_reads_by_name_by_pattern_and_of_ledgers(
     assert sorted(row["count"] for row in counts) == [20, 20]
     with client.create_ledger() as writer:
         for at in range(50):
-            writer.append(b"%02d" % at)
+            writer.append_nowait(b"%02d" % at)
     ledgers = read(ledgers=str(writer.ledger_id))
     total = ledgers.agg(sum_of(length("value")), sum_of("entry")).first()
     assert total is not None and tuple(total) == (100, 1225)
@@ -196,7 +196,7 @@ def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
     for stream in streams:
         with stream.writer() as writer:
             for n in range(120):
-                writer.append(b"%d" % n, key=b"k" if n % 2 else None, headers=[("h", b"%d" % n)])
+                writer.append_nowait(b"%d" % n, key=b"k" if n % 2 else None, headers=[("h", b"%d" % n)])
     pattern = f"{space.path}/.*"
     first = archive.run(spark, uri, place, pattern=pattern)
     assert [(one.stream, one.first_seq, one.end_seq) for one in first] == [

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 def append(stream: SyncStream, count: int) -> None:
     with stream.writer() as writer:
         for at in range(count):
-            writer.append(b"%d" % at * 50, key=b"k").result()
+            writer.append(b"%d" % at * 50, key=b"k")
 
 
 class Cut(Exception):

@@ -78,7 +78,7 @@ def test_what_options_leave_out_for_a_while_goes_on_where_it_was(
     wide = stream_reader(cluster, **both)
     assert between(wide, end, wide.latestOffset(end, ALL)) == [5, 6]
     with client.create_ledger() as writer:
-        writer.append(b"x")
+        writer.append_nowait(b"x")
     ledgers = stream_reader(cluster, ledgers=str(writer.ledger_id))
     for act in (lambda: ledgers.latestOffset(end, ALL), lambda: ledgers.partitions(start, end)):
         with pytest.raises(ConfigError, match="checkpointLocation"):
@@ -191,7 +191,7 @@ def test_reports_tell_what_a_batch_has_and_what_is_left(
     assert 0 < behind["milliseconds"] < 120_000
     with client.create_ledger() as writer:
         for _ in range(10):
-            writer.append(b"x" * 100)
+            writer.append_nowait(b"x" * 100)
     ledgers = stream_reader(cluster, ledgers=str(writer.ledger_id), startingOffsets="earliest")
     ledgers.latestOffset(ledgers.initialOffset(), ReadMaxRows(4))
     told = ledgers.reportLatestOffset()
@@ -265,7 +265,7 @@ def test_a_place_in_an_open_segment_is_told_only_where_nothing_is(
     stream = space.create_stream("orders")
     with stream.writer() as writer:
         for _ in range(4):
-            writer.append(b"v").result()
+            writer.append(b"v")
         reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
         good = reader.latestOffset(reader.initialOffset(), ALL)
         place = good["streams"][stream.path]  # type: ignore[index]
@@ -300,8 +300,8 @@ def test_a_place_behind_the_end_of_a_ledger_is_told(
 ) -> None:
     with client.create_ledger() as writer:
         for _ in range(5):
-            writer.append(b"x")
-        writer.append(b"y")
+            writer.append_nowait(b"x")
+        writer.append_nowait(b"y")
         ledger = str(writer.ledger_id)
         for _ in range(2):  # open, then closed
             reader = stream_reader(cluster, ledgers=ledger, startingOffsets="earliest")

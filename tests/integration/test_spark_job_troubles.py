@@ -27,7 +27,7 @@ def fill(client: fastbk.sync.Client, path: str, count: int) -> None:
     stream = client.namespace(namespace).create_stream(name, exist_ok=True)
     with stream.writer() as writer:
         for at in range(count):
-            writer.append(b"%d" % at, key=path.encode()).result()
+            writer.append(b"%d" % at, key=path.encode())
 
 
 def test_names_that_spark_or_a_list_would_take_for_something_else(

@@ -85,7 +85,7 @@ class Shop:
     def append(self, count: int) -> None:
         with self.stream.writer() as writer:
             for at in range(count):
-                writer.append(b"%d" % at, key=b"k%d" % (at % 7)).result()
+                writer.append(b"%d" % at, key=b"k%d" % (at % 7))
 
     def payloads(self, name: str) -> list[bytes]:
         with self._space.stream(name).reader(tail=False) as reader:

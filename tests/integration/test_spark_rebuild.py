@@ -49,7 +49,7 @@ class Changes:
             for _ in range(count):
                 key = b"k%d" % self._rng.randrange(40)
                 value = self._rng.randbytes(self._rng.choice((0, 1, 30, 200)))
-                writer.append(value, key=key).result()
+                writer.append(value, key=key)
                 if value:
                     self.state[key] = (self.count, value)
                 else:
@@ -160,7 +160,7 @@ def test_json_columns_give_key_order_and_deletions(
                     "op": "u" if name else "d",
                     "row": {"id": made % 7, "at": made, "name": name},
                 }
-                writer.append(json.dumps(change).encode()).result()
+                writer.append(json.dumps(change).encode())
                 if wanted.get(made % 7, (-1, None))[0] < made:
                     wanted[made % 7] = (made, name)
         line = patiently(lambda: rebuild.run(spark, uri, plan))
@@ -170,9 +170,9 @@ def test_json_columns_give_key_order_and_deletions(
         }
         assert (line.records, line.keys) == (100, len(rows))
     with stream.writer() as writer:
-        writer.append(b'{"op": "u", "row": {"id": 1', key=b"").result()
-        writer.append(b"[3]").result()
-        writer.append(b'{"op": "u", "row": {"at": 300}}').result()
+        writer.append(b'{"op": "u", "row": {"id": 1', key=b"")
+        writer.append(b"[3]")
+        writer.append(b'{"op": "u", "row": {"at": 300}}')
     with pytest.raises(ConfigError, match=r"2 records are no JSON of this schema, .* record 200:"):
         patiently(lambda: rebuild.run(spark, uri, plan))
     plain = RebuildPlan(stream=stream.path, to=str(tmp_path / "plain"))

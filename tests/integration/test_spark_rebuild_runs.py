@@ -31,7 +31,7 @@ class Place:
     def append(self, first: int, count: int) -> None:
         with self.stream.writer() as writer:
             for at in range(first, first + count):
-                writer.append(b"%d" % at, key=b"k%d" % (at % 50)).result()
+                writer.append(b"%d" % at, key=b"k%d" % (at % 50))
 
     def run(self, **options: object) -> StateVersion:
         return patiently(lambda: rebuild.run(self._spark, self.uri, self.plan, **options))

@@ -102,12 +102,12 @@ def test_a_streaming_query_and_an_ordinary_writer_take_turns(
     run(0)
     with stream.writer() as writer:
         assert writer.last_txid == 3
-        writer.append(b"own").result()
+        writer.append(b"own")
         with pytest.raises(StreamBusy):
             run(1)
     run(1)
     with stream.writer() as writer:
-        writer.append(b"own").result()
+        writer.append(b"own")
         run(2, onWriter="fence")
         writer.abort()
     assert stream.info().records == 11

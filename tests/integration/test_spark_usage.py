@@ -52,7 +52,7 @@ def append_to_streams(client: fastbk.sync.Client, rng: random.Random) -> None:
         stream = client.namespace(path.rpartition("/")[0]).stream(path.rpartition("/")[2])
         with stream.writer(create=True) as writer:
             for _ in range(count):
-                writer.append(rng.randbytes(400)).result()
+                writer.append(rng.randbytes(400))
 
 
 def test_it_counts_what_is_there_and_what_has_changed(

@@ -54,7 +54,7 @@ async def test_what_is_appended_lies_in_the_segments_in_order(
     async with fastbk.connect(cluster.metadata_uri) as client:
         context = await stream_of(client, own_name)
         async with StreamWriter(context, WriterOptions()) as writer:
-            futures = [writer.append(b"%d" % at * 50, key=b"k%d" % at) for at in range(500)]
+            futures = [writer.append_nowait(b"%d" % at * 50, key=b"k%d" % at) for at in range(500)]
             first = await writer.append_batch([b"a", b"b", b"c"], headers=[[("n", b"v")]] * 3)
             places = [await one for one in futures]
             assert writer.last_dlsn == first._replace(slot=2)
@@ -99,7 +99,7 @@ async def test_readers_follow_writers_over_rolls_and_takeovers(
             writer = StreamWriter(context, WriterOptions())
             await writer.open()
             assert writer.last_txid == start - 1
-            futures = [writer.append(b"%d" % at * 40) for at in range(start, start + 300)]
+            futures = [writer.append_nowait(b"%d" % at * 40) for at in range(start, start + 300)]
             await asyncio.gather(*futures)
             # Killed: no index entry, and nobody closes its ledger but who comes next.
             writer.abort()
@@ -128,7 +128,7 @@ async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) ->
         await space.create(PolicyPatch(compression="zstd"))
         async with space.stream("orders").writer(create=True, batch_bytes=1000) as writer:
             for number in range(300):
-                writer.append(b"order %d" % number, txid=number * 2)
+                writer.append_nowait(b"order %d" % number, txid=number * 2)
             await writer.flush()
             await space.set_policy(PolicyPatch(ensemble=2, write_quorum=2, compression="none"))
             await space.rename_stream("orders", "sales")
@@ -218,7 +218,7 @@ async def test_a_lone_append_reaches_a_tailing_reader_soon(
             delays: list[float] = []
             for _ in range(200):
                 began_s = time.perf_counter()
-                appended = writer.append(b"x")
+                appended = writer.append_nowait(b"x")
                 record = await asyncio.wait_for(anext(reader), 30)
                 delays.append(time.perf_counter() - began_s)
                 assert await appended == record.dlsn

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+import fastbk
+from fastbk.errors import Error
 from fastbk.exit_codes import UNREACHABLE
 from fastbk.observe.systemd import SOCKET, WATCHDOG_US
-from fastbk.testing import LocalCluster
+from tests.fixtures.exposition import scraped_at
 from tests.fixtures.logs import events
+from tests.fixtures.metadata import new_cluster
 from tests.fixtures.pages import page_at
-from tests.fixtures.wait import wait_until
-from tests.packaging.units import SERVICES, UNITS, unit
+from tests.fixtures.wait import crowd, wait_until
+from tests.fixtures.zookeeper import QuorumServer, ZooKeeperPlace, free_ports
+from tests.packaging.units import SERVICES, UNITS, Supervised, unit, watch_until
 
 
 class Heard:
@@ -114,17 +122,20 @@ CONSOLE = ("console", "--listen", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("words", [("janitor",), ("autorecovery",), CONSOLE], ids=lambda words: words[0])
-def test_the_others_are_ready_alive_and_stop(words: tuple[str, ...], heard: Heard, tmp_path: Path) -> None:
-    with LocalCluster(1) as cluster:
-        process = started(heard, tmp_path / "log", *words, "--metadata", cluster.metadata_uri)
-        try:
-            heard.until("READY=1")
-            heard.until("WATCHDOG=1")
-            assert any(one.startswith("STATUS=") for one in heard.words)
-        finally:
-            code = ended(process)
-        assert code == 0
-        heard.until("STOPPING=1")
+def test_the_others_are_ready_alive_and_stop(
+    words: tuple[str, ...], heard: Heard, tmp_path: Path
+) -> None:
+    """None of them needs a bookie for that."""
+    uri = new_cluster(tmp_path / "metadata.sqlite")
+    process = started(heard, tmp_path / "log", *words, "--metadata", uri)
+    try:
+        heard.until("READY=1")
+        heard.until("WATCHDOG=1")
+        assert any(one.startswith("STATUS=") for one in heard.words)
+    finally:
+        code = ended(process)
+    assert code == 0
+    heard.until("STOPPING=1")
 
 
 def test_a_wrong_configuration_is_not_tried_again(heard: Heard, tmp_path: Path) -> None:
@@ -169,3 +180,114 @@ directories = ["{tmp_path}/ledgers"]
         assert str(UNREACHABLE) not in file["Service"]["RestartPreventExitStatus"][0].split()
         assert file["Unit"]["StartLimitIntervalSec"] == ["0"]
     assert "READY=1" not in heard.more()
+
+
+UNIT_FILES = {
+    "bookie.toml": """
+[bookie]
+id = "b1"
+listen = "127.0.0.1:{bookie}"
+[metadata]
+uri = "{uri}"
+[journal]
+directory = "{folder}/journal"
+[ledgers]
+directories = ["{folder}/ledgers"]
+[http]
+listen = "127.0.0.1:{bookie_page}"
+""",
+    "gateway.toml": '[gateway]\nlisten = "127.0.0.1:{gateway}"\n[metadata]\nuri = "{uri}"\n',
+    "janitor.conf": "FASTBK_METADATA={uri}\nFASTBK_OPTIONS=--interval 1 --http 127.0.0.1:{janitor}\n",
+    "autorecovery.conf": "FASTBK_METADATA={uri}\nFASTBK_OPTIONS=--http 127.0.0.1:{autorecovery}\n",
+    "console.conf": "FASTBK_METADATA={uri}\nFASTBK_OPTIONS=--audit {folder}/audit.log --listen 127.0.0.1:{console}\n",
+}
+SESSION_S = 3.0
+WATCHDOG_S = 15.0
+"""A start of any process takes longer on a busy machine than the units' own times allow to test in seconds."""
+
+
+class Machine:
+    """All shipped units, with a ZooKeeper that comes and goes."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.server = QuorumServer(folder / "zookeeper", session_timeout_max_s=SESSION_S)
+        self.server.start()
+        stack.callback(self.server.stop)
+        names = ("bookie", "bookie_page", "gateway", "janitor", "autorecovery", "console")
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        (folder / "etc").mkdir()
+        uri = ZooKeeperPlace(self.server).uri()
+        for name, text in UNIT_FILES.items():
+            (folder / "etc" / name).write_text(text.format(folder=folder, uri=uri, **self.ports))
+        self.services = {
+            name: Supervised(name, folder, restart_s=1.0, watchdog_s=WATCHDOG_S) for name in SERVICES
+        }
+        for one in self.services.values():
+            stack.callback(one.close)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        watch_until(self.services.values(), condition, what, 60.0 * crowd())
+
+    def until_all_serve(self) -> None:
+        """Wait until each does its work with what it reads from metadata now."""
+        since_s = time.monotonic()
+        self.until(lambda: all(one.is_ready for one in self.services.values()), "each is ready")
+        self.until(lambda: self._page("bookie_page", "/readyz")[0] == 200, "the bookie is ready")
+        self.until(self._is_written_through_the_gateway, "a ledger by the gateway and the bookie")
+        self.until(lambda: self._shows("janitor", "fastbk_janitor_last_pass_age_seconds")
+                   < time.monotonic() - since_s, "a pass of the janitor")  # fmt: skip
+        self.until(lambda: self._shows("autorecovery", "fastbk_autorecovery_is_auditor") == 1, "an auditor")
+        self.until(lambda: "/bookie/b1" in self._page("console", "/bookies")[1], "the console shows the bookie")
+
+    def _is_written_through_the_gateway(self) -> bool:
+        async def written() -> bytes:
+            async with fastbk.connect(f"gateway://127.0.0.1:{self.ports['gateway']}") as client:
+                async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+                    await writer.append(b"served")
+                reader = await client.open_ledger(writer.ledger_id)
+                return b"".join([bytes(entry.data) async for entry in reader.read(0, 0)])
+
+        with suppress(Error):
+            return asyncio.run(written()) == b"served"
+        return False
+
+    def _page(self, service: str, path: str) -> tuple[int, str]:
+        """Return the status and the text of a page; 0 while nobody listens."""
+        try:
+            return page_at(self.ports[service], path)
+        except OSError:
+            return 0, ""
+
+    def _shows(self, service: str, metric: str) -> float:
+        """Return a metric of a page; NaN without one, which is not less and not equal."""
+        with suppress(OSError):
+            return scraped_at(self.ports[service]).value(metric)
+        return math.nan
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_all_units_wait_for_zookeeper_as_long_as_it_takes(tmp_path: Path) -> None:
+    """It is away when they start, and again later, for longer than a session: they serve whenever it is back."""
+    with ExitStack() as stack:
+        machine = Machine(tmp_path, stack)
+        services = machine.services
+        machine.server.stop()
+        machine.until(lambda: all(one.ends and one.is_running for one in services.values()), "second starts")
+        assert {code for one in services.values() for code in one.ends} == {UNREACHABLE}
+        assert not any(one.is_ready for one in services.values())
+        machine.server.start()
+        machine.until_all_serve()
+
+        ends = {name: len(one.ends) for name, one in services.items()}
+        machine.server.stop()
+        began_s = time.monotonic()
+        machine.until(lambda: time.monotonic() - began_s > WATCHDOG_S + SESSION_S, "sessions are over")
+        assert [one.watchdog_kills for one in services.values()] == [0] * len(services)
+        machine.server.start()
+        machine.until_all_serve()
+        bookie = services["fastbk-bookie@.service"]
+        assert len(bookie.ends) == ends[bookie.name], "it serves its clients while metadata is away"
+        for one in services.values():
+            assert set(one.ends) <= {UNREACHABLE}
+            assert one.stop() == 0

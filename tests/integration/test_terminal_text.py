@@ -86,12 +86,14 @@ class Terminal:
         received: all bytes that the terminal got so far.
     """
 
-    def __init__(self, cluster: LocalCluster, *words: str) -> None:
+    def __init__(
+        self, cluster: LocalCluster, *words: str, program: tuple[str, ...] = ("-m", "fastbk.cli")
+    ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
         environment = {**os.environ, "FASTBK_METADATA": cluster.metadata_uri, "TERM": "xterm"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fastbk.cli", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+            [sys.executable, *program, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
         )
         os.close(theirs)
         self.received = b""
@@ -139,24 +141,70 @@ def assert_harmless(text: str) -> None:
     assert left.isprintable(), ascii(text)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("ledger", "show", "{ledger}"),
-        ("ledger", "read", "{ledger}"),
-        ("ledger", "read", "{ledger}", "--raw"),
-        ("ledger", "read", "{ledger}", "--json"),
-        ("ledger", "show", "{ledger}", "--json"),
-        ("stream", "info", "shop/orders"),
-        ("stream", "cursors", "shop/orders"),
-        ("stream", "read", "shop/orders", "--from", "seq:0"),
-        ("stream", "read", "shop/orders", "--from", "seq:0", "--json"),
-    ],
-    ids=" ".join,
+COMMANDS = (
+    ("ledger", "list"),
+    ("ledger", "show", "{ledger}"),
+    ("ledger", "read", "{ledger}"),
+    ("ledger", "read", "{ledger}", "--raw"),
+    ("ledger", "read", "{ledger}", "--json"),
+    ("ledger", "show", "{ledger}", "--json"),
+    ("stream", "info", "shop/orders"),
+    ("stream", "cursors", "shop/orders"),
+    ("stream", "read", "shop/orders", "--from", "seq:0"),
+    ("stream", "read", "shop/orders", "--from", "seq:0", "--json"),
 )
-def test_what_others_wrote_is_escaped(words: tuple[str, ...], cluster: LocalCluster) -> None:
-    ledgers = on_terminal(cluster, "ledger", "list").split()
-    found = [on_terminal(cluster, *(one.format(ledger=ledger) for one in words)) for ledger in ledgers]
+PAGES = (
+    ("cluster", "status"),
+    ("cluster", "status", "--json"),
+    ("cluster", "bookies"),
+    ("bookie", "info", "stranger"),
+    ("bookie", "disk", "stranger"),
+    ("top", "--once", "--interval", "0.5"),
+    ("top", "--json", "--interval", "0.5"),
+)
+END = "-- that was all: "
+"""And the exit code, behind the output of each of several commands."""
+SEVERAL = f"""
+import json, sys
+from fastbk.cli.__main__ import main
+
+for words in json.loads(sys.argv[1]):
+    code = main(words)
+    sys.stdout.flush()
+    print("{END}", code, sep="", flush=True)
+"""
+
+
+def on_one_terminal(cluster: LocalCluster, *commands: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Run commands one after the other in one process; return what the terminal got of each, and its exit code."""
+    text = Terminal(cluster, program=("-c", SEVERAL, json.dumps(commands))).rest(0)
+    *parts, rest = re.split(rf"{END}(\d+)\r\n", text)
+    assert rest == "" and len(parts) == 2 * len(commands), ascii(text)
+    return [(text, int(code)) for text, code in zip(parts[::2], parts[1::2], strict=True)]
+
+
+@pytest.fixture(scope="module")
+def written(cluster: LocalCluster) -> dict[tuple[str, ...], list[str]]:
+    """What commands show of what others wrote: about each ledger, or once."""
+    ((listed, _),) = on_one_terminal(cluster, COMMANDS[0])
+    asked = [
+        (words, tuple(one.format(ledger=ledger) for one in words))
+        for words in COMMANDS
+        for ledger in (listed.split() if "{ledger}" in words else [""])
+    ]
+    found: dict[tuple[str, ...], list[str]] = {}
+    shown = on_one_terminal(cluster, *(words for _, words in asked))
+    for (words, _), (text, code) in zip(asked, shown, strict=True):
+        assert code == 0, ascii(text)
+        found.setdefault(words, []).append(text)
+    return found
+
+
+@pytest.mark.parametrize("words", COMMANDS[1:], ids=" ".join)
+def test_what_others_wrote_is_escaped(
+    words: tuple[str, ...], written: dict[tuple[str, ...], list[str]]
+) -> None:
+    found = written[words]
     text = "".join(found)
     for one in found:
         assert_harmless(one)
@@ -243,25 +291,20 @@ def test_events_of_strangers_are_escaped(cluster: LocalCluster, hostile_bookie: 
     assert_harmless(on_terminal(cluster, "cluster", "events", "--bookie", hostile_bookie))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("cluster", "status"),
-        ("cluster", "status", "--json"),
-        ("cluster", "bookies"),
-        ("bookie", "info", "stranger"),
-        ("bookie", "disk", "stranger"),
-        ("top", "--once", "--interval", "0.5"),
-        ("top", "--json", "--interval", "0.5"),
-    ],
-    ids=" ".join,
-)
+@pytest.fixture(scope="module")
+def pages(cluster: LocalCluster, hostile_bookie: str) -> dict[tuple[str, ...], tuple[str, int]]:
+    """What commands show of pages."""
+    return dict(zip(PAGES, on_one_terminal(cluster, *PAGES), strict=True))
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
 def test_pages_of_strangers_are_escaped(
-    words: tuple[str, ...], cluster: LocalCluster, hostile_bookie: str
+    words: tuple[str, ...], pages: dict[tuple[str, ...], tuple[str, int]]
 ) -> None:
-    text = Terminal(cluster, *words).rest(0, 1)
+    text, code = pages[words]
+    assert code in (0, 1), ascii(text)
     assert_harmless(text)
-    assert "owned" in text, f"{hostile_bookie} was not read"
+    assert "owned" in text, "the stranger was not read"
 
 
 SCREEN_CONTROLS = re.compile(

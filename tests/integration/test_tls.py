@@ -190,9 +190,7 @@ async def test_tls_comes_to_a_running_cluster(
     files = {"certificate_file": str(issued.certificate_file), "key_file": str(issued.key_file)}
     ca = {"ca_file": tls.ca_file}
 
-    pages: dict[str, object] = {}
-
-    async def restart_all(cluster: LocalCluster, **section: str) -> None:
+    async def restart_all(cluster: LocalCluster, pages: dict[str, object], **section: str) -> None:
         for number, bookie in enumerate(cluster.bookies):
             bookie.sections["tls"] = {**files, **section}
             # A name but `localhost` counts as an address that others reach.
@@ -212,14 +210,15 @@ async def test_tls_comes_to_a_running_cluster(
             except (OSError, http.client.HTTPException):
                 return None
 
-    async with LocalCluster(4) as cluster:
-        before_ends, after_ends = asyncio.Event(), asyncio.Event()
-        before = asyncio.create_task(append_until(before_ends, cluster.metadata_uri))
-        await restart_all(cluster, mode="prefer")
-        after = asyncio.create_task(append_until(after_ends, cluster.metadata_uri, tls=tls))
-        await restart_all(cluster, mode="prefer", client_certificates="request", **ca)
-        before_ends.set()
-        assert await before > 0
+    async with LocalCluster(3) as cluster:
+        # Each has its ledger before the next bookie goes: it takes all three to create one.
+        before_begun, before_ends = asyncio.Event(), asyncio.Event()
+        after_begun, after_ends = asyncio.Event(), asyncio.Event()
+        before = asyncio.create_task(append_until(before_begun, before_ends, cluster.metadata_uri))
+        await wait_until_async(before_begun.is_set, "appends in the clear")
+        await restart_all(cluster, {}, mode="prefer")
+        after = asyncio.create_task(append_until(after_begun, after_ends, cluster.metadata_uri, tls=tls))
+        await wait_until_async(after_begun.is_set, "appends with TLS")
         # The pages before the port: the other way round no bookie starts.
         open_config = from_document(
             cluster.bookies[0].sections | {"tls": {**files, **ca, "mode": "require", "client_certificates": "require"}},
@@ -228,10 +227,12 @@ async def test_tls_comes_to_a_running_cluster(
         )
         with pytest.raises(fastbk.ConfigError, match=r"\[http\] listen = LOCALHOST:\d+ is reachable"):
             check(open_config)
-        pages.update(tls=True, client_certificates="require")
-        await restart_all(cluster, mode="prefer", client_certificates="request", **ca)
+        pages: dict[str, object] = {"tls": True, "client_certificates": "require"}
+        await restart_all(cluster, pages, mode="prefer", client_certificates="request", **ca)
         assert deletes(cluster) is None
-        await restart_all(cluster, mode="require", client_certificates="require", **ca)
+        before_ends.set()
+        assert await before > 0
+        await restart_all(cluster, pages, mode="require", client_certificates="require", **ca)
         assert deletes(cluster) is None
         after_ends.set()
         assert await after > 0

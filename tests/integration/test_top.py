@@ -22,6 +22,13 @@ JOURNAL_MS = 30
 SHOWN_WITHIN_S = 5.0
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three bookies of this file's own; the test that stops one is the last that looks at them."""
+    with LocalCluster() as made:
+        yield made
+
+
 class Pane:
     """A command in a terminal of its own, of 80 columns and 24 lines unless said otherwise."""
 
@@ -87,16 +94,14 @@ def is_first(pane: Pane, *texts: str) -> Callable[[], bool]:
     return condition
 
 
-def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(
-    fastbk_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    with appending(fastbk_cluster), top(fastbk_cluster, tmp_path) as pane:
+def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(cluster: LocalCluster, tmp_path: Path) -> None:
+    with appending(cluster), top(cluster, tmp_path) as pane:
         wait_until(
             lambda: all("ms" in row for row in rows(pane.text()) or [""]), "figures of all bookies"
         )
         wait_until(lambda: "all well" in pane.text(), "no bookie has a problem", 60.0)
         began_s = time.monotonic()
-        with fastbk_cluster.delayed(2, journal_ms=JOURNAL_MS):
+        with cluster.delayed(2, journal_ms=JOURNAL_MS):
             wait_until(
                 is_first(pane, "!  bookie-3", "slow journal"), f"it is at the top:\n{pane.text()}",
                 SHOWN_WITHIN_S * crowd(),
@@ -106,12 +111,10 @@ def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(
         wait_until(is_first(pane, "bookie-1"), "it is well again")
 
 
-def test_keys_filters_details_and_a_frozen_bookie(
-    fastbk_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    with top(fastbk_cluster, tmp_path) as pane:
+def test_keys_filters_details_and_a_frozen_bookie(cluster: LocalCluster, tmp_path: Path) -> None:
+    with top(cluster, tmp_path) as pane:
         wait_until(is_first(pane, "bookie-1"), "three bookies")
-        with fastbk_cluster.frozen(1):
+        with cluster.frozen(1):
             wait_until(is_first(pane, "!! bookie-2", "no answer"), "the frozen one is at the top")
             pane.press("Up", "Enter")  # the cursor stayed at another bookie
             wait_until(lambda: "┌─ bookie bookie-2" in pane.text(), "its details")
@@ -134,22 +137,22 @@ def test_keys_filters_details_and_a_frozen_bookie(
         wait_until(lambda: not pane.text(), "the end")
 
 
-def test_no_color_leaves_the_marks(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
-    with top(fastbk_cluster, tmp_path, NO_COLOR="1") as pane, fastbk_cluster.frozen(0):
+def test_no_color_leaves_the_marks(cluster: LocalCluster, tmp_path: Path) -> None:
+    with top(cluster, tmp_path, NO_COLOR="1") as pane, cluster.frozen(0):
         wait_until(is_first(pane, "!! bookie-1", "no answer"), "the frozen one is at the top")
         assert "\x1b[41m" not in pane.text(escapes=True)
 
 
-def test_once_prints_tables_and_json_the_same_values(fastbk_cluster: LocalCluster) -> None:
-    cli = Cli(fastbk_cluster.metadata_uri)
-    with appending(fastbk_cluster):
+def test_once_prints_tables_and_json_the_same_values(cluster: LocalCluster) -> None:
+    cli = Cli(cluster.metadata_uri)
+    with appending(cluster):
         code, raw = cli.run("top", "--once", "--interval", "1")
         text = raw.decode()
         # A busy disk makes a journal slow, and then the cluster is no healthy one.
         assert (code == 0) == ("  well  " in text.splitlines()[0])
         assert len(rows(text)) == 3
         assert "3 bookies: " in text
-    fastbk_cluster.stop_bookie(1)
+    cluster.stop_bookie(1)
     code, raw = cli.run("top", "--json", "--interval", "1")
     assert code == 1
     found = json.loads(raw)

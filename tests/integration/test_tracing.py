@@ -56,6 +56,20 @@ def traces() -> Traces:
     return Traces(exporter, provider)
 
 
+@pytest.fixture(scope="module")
+def four() -> Iterator[LocalCluster]:
+    """Four bookies, to freeze."""
+    with LocalCluster(4) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[LocalCluster]:
+    """One bookie, to freeze."""
+    with LocalCluster(1) as made:
+        yield made
+
+
 async def test_an_append_in_a_span_has_one_and_so_has_each_copy(cluster: LocalCluster, traces: Traces) -> None:
     async with (
         fastbk.connect(cluster.metadata_uri, tracing=traces.options()) as client,
@@ -86,14 +100,13 @@ async def test_an_append_in_a_span_has_one_and_so_has_each_copy(cluster: LocalCl
             assert span.start_time <= min(copy.start_time for copy in copies)
 
 
-async def test_what_an_append_waited_for_is_in_its_span(traces: Traces) -> None:
-    async with (
-        LocalCluster(4) as cluster,
-        fastbk.connect(cluster.metadata_uri, tracing=traces.options(), **QUICK) as client,
-    ):
+async def test_what_an_append_waited_for_is_in_its_span(
+    four: LocalCluster, traces: Traces
+) -> None:
+    async with fastbk.connect(four.metadata_uri, tracing=traces.options(), **QUICK) as client:
         writer = await client.create_ledger(3, 3, 3)
         bookie_id = writer.metadata.fragments[0].ensemble[0]
-        async with cluster.frozen(int(bookie_id.removeprefix("bookie-")) - 1):
+        async with four.frozen(int(bookie_id.removeprefix("bookie-")) - 1):
             with traces.span("order"):
                 await writer.append(b"waits for another bookie")
         await writer.close()
@@ -110,13 +123,15 @@ async def test_what_an_append_waited_for_is_in_its_span(traces: Traces) -> None:
     assert appended.status.status_code is StatusCode.UNSET
 
 
-async def test_an_append_that_fails_ends_its_spans_with_the_reason(traces: Traces) -> None:
-    async with LocalCluster(1) as cluster, fastbk.connect(
-        cluster.metadata_uri, tracing=traces.options(), append_timeout=0.5, bookie_timeout=0.2
+async def test_an_append_that_fails_ends_its_spans_with_the_reason(
+    single: LocalCluster, traces: Traces
+) -> None:
+    async with fastbk.connect(
+        single.metadata_uri, tracing=traces.options(), append_timeout=0.5, bookie_timeout=0.2
     ) as client:
         writer = await client.create_ledger(1, 1, 1)
         await writer.append(b"connected")
-        async with cluster.frozen(0):
+        async with single.frozen(0):
             with traces.span("order"), pytest.raises(fastbk.Error):
                 await writer.append(b"nobody answers")
         with pytest.raises(fastbk.Error):
@@ -147,14 +162,11 @@ async def test_a_share_of_appends_begins_traces_and_the_applications_sampler_dec
     assert await spans_of(off) == 0
 
 
-async def test_traced_appends_in_flight_are_bounded(traces: Traces) -> None:
-    async with (
-        LocalCluster(1) as cluster,
-        fastbk.connect(cluster.metadata_uri, tracing=traces.options(1.0)) as client,
-    ):
+async def test_traced_appends_in_flight_are_bounded(single: LocalCluster, traces: Traces) -> None:
+    async with fastbk.connect(single.metadata_uri, tracing=traces.options(1.0)) as client:
         writer = await client.create_ledger(1, 1, 1)
         await writer.append(b"connected")
-        async with cluster.frozen(0):
+        async with single.frozen(0):
             waiting = [writer.append_nowait(b"x") for _ in range(3 * TRACED_MAX)]
         await asyncio.gather(*waiting)
         await writer.append(b"traced again")
@@ -172,7 +184,7 @@ async def test_a_records_header_leads_its_readers_to_its_append(
         async with stream.writer(create=True) as writer:
             await writer.append(b"not traced")
             with traces.span("order"):
-                both = [writer.append(b"a", headers=[("own", b"header")]), writer.append(b"b", key=b"k")]
+                both = [writer.append_nowait(b"a", headers=[("own", b"header")]), writer.append_nowait(b"b", key=b"k")]
                 positions = await asyncio.gather(*both)
             with traces.span("batch"):
                 await writer.append_batch([b"c", b"d"], headers=[(), [("own", b"header")]])
@@ -256,7 +268,7 @@ def test_appends_without_await_are_in_the_span_of_their_thread(
                 waiting = [writer.append_nowait(b"1"), records.append_nowait(b"1")]
             with traces.span("two"):
                 waiting += [writer.append_nowait(b"2"), records.append_nowait(b"2")]
-                waiting.append(records.append_batch([b"3", b"4"]))
+                waiting.append(records.append_batch_nowait([b"3", b"4"]))
             for one in waiting:
                 one.result()
         writer.close()
@@ -266,18 +278,16 @@ def test_appends_without_await_are_in_the_span_of_their_thread(
         assert traces.one(TO_LEDGER, traces.one(name)).attributes["fastbk.ledger.id"] == writer.ledger_id
 
 
-async def test_a_closed_writer_leaves_no_span_open(traces: Traces) -> None:
-    async with (
-        LocalCluster(3) as cluster,
-        fastbk.connect(cluster.metadata_uri, tracing=traces.options(1.0), laggard_wait=0.1) as client,
-    ):
+async def test_a_closed_writer_leaves_no_span_open(four: LocalCluster, traces: Traces) -> None:
+    async with fastbk.connect(four.metadata_uri, tracing=traces.options(1.0), laggard_wait=0.1) as client:
         writer = await client.create_ledger(3, 3, 2)
+        late = writer.metadata.fragments[0].ensemble[2]
         await writer.append(b"connected")
         await wait_until_async(lambda: len(traces.find(TO_BOOKIE)) == 3, "all have it")
-        async with cluster.frozen(2):
+        async with four.frozen(int(late.removeprefix("bookie-")) - 1):
             await writer.append(b"two have it")
             await writer.close()
     appended = traces.find(TO_LEDGER)[1]
     copies = {copy.attributes["fastbk.bookie.id"]: copy.status for copy in traces.find(TO_BOOKIE, appended)}
-    assert copies["bookie-3"].status_code is StatusCode.ERROR
-    assert copies["bookie-3"].description == "not answered before the writer ended"
+    assert copies[late].status_code is StatusCode.ERROR
+    assert copies[late].description == "not answered before the writer ended"

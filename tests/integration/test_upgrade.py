@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import signal
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -28,11 +29,24 @@ from tests.fixtures.metadata import forget_level
 from tests.fixtures.pages import page
 from tests.fixtures.released import ReleasedCluster, released_tree
 from tests.fixtures.restart_server import restart_server, restarts_into
+from tests.fixtures.shared_cluster import as_new
 from tests.fixtures.wait import wait_until, wait_until_async
 
 __all__ = ["released_tree"]
 
 ENTRIES = 60
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(three: LocalCluster) -> LocalCluster:
+    """Three bookies that run, and no ledger."""
+    return as_new(three)
 
 
 def has_hold(uri: str) -> bool:
@@ -64,14 +78,12 @@ def made_by_older(cluster: LocalCluster) -> Cli:
     return Cli(cluster.metadata_uri)
 
 
-def test_an_older_cluster_is_finalized_once_and_a_new_one_need_not_be(
-    fastbk_cluster: LocalCluster,
-) -> None:
+def test_an_older_cluster_is_finalized_once_and_a_new_one_need_not_be(cluster: LocalCluster) -> None:
     """INV-U2."""
-    cli = Cli(fastbk_cluster.metadata_uri)
+    cli = Cli(cluster.metadata_uri)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_MAX
     assert "format level" not in cli("cluster", "status")
-    made_by_older(fastbk_cluster)
+    made_by_older(cluster)
     assert cli.json("cluster", "status")["format_level"] == LEVEL_FIRST
     assert "format level 1: older versions may join; once none has to, `fastbk" in cli("cluster", "status")
     assert cli.json("cluster", "finalize", "--dry-run")["dry_run"] is True
@@ -82,23 +94,6 @@ def test_an_older_cluster_is_finalized_once_and_a_new_one_need_not_be(
         f"the cluster has format level {LEVEL_MAX}; this version has none above {LEVEL_MAX}\n"
     )
     assert "format level" not in cli("cluster", "status")
-
-
-async def test_running_bookies_read_the_new_level(
-    fastbk_cluster: LocalCluster,
-) -> None:
-    """INV-U1: within `POLL_INTERVAL_S`, without a restart."""
-    cli = await asyncio.to_thread(made_by_older, fastbk_cluster)
-    for index in range(len(fastbk_cluster.bookies)):
-        await fastbk_cluster.stop_bookie_async(index)
-        await fastbk_cluster.start_bookie_async(index)
-    await asyncio.to_thread(cli, "cluster", "finalize", "--yes")
-
-    def have_it() -> bool:
-        lines = [page(one, "/metrics")[1] for one in fastbk_cluster.bookies]
-        return all(f'format_level="{LEVEL_MAX}"' in one for one in lines)
-
-    await wait_until_async(lambda: asyncio.to_thread(have_it), "the level on all bookies")
 
 
 def test_nothing_starts_in_a_cluster_whose_level_it_lacks(tmp_path: Path) -> None:
@@ -120,91 +115,79 @@ def test_nothing_starts_in_a_cluster_whose_level_it_lacks(tmp_path: Path) -> Non
 # --- rolls ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_roll_restarts_each_bookie_once_and_keeps_all_entries(tmp_path: Path) -> None:
-    """INV-U3."""
-    async with LocalCluster(3) as cluster:
-        cli = Cli(cluster.metadata_uri)
-        ledger_id = await asyncio.to_thread(write, cluster.metadata_uri)
-        boots = [one.pids["supervisor"] for one in cluster.bookies]
-        async with restart_server(tmp_path, restarts_into(cluster, None)) as command:
-            _, planned, _ = await cli.answer_async(
-                "cluster", "roll", "--restart", command, "--dry-run"
-            )
-            assert [one["bookies"] for one in planned["steps"]] == [
-                ["bookie-1"],
-                ["bookie-2"],
-                ["bookie-3"],
-            ]
-            assert [one.pids["supervisor"] for one in cluster.bookies] == boots
-            code, done, said = await cli.answer_async("cluster", "roll", "--restart", command)
-        assert (code, done["restarted"]) == (0, ["bookie-1", "bookie-2", "bookie-3"]), said
-        assert done["stopped"] == "" and set(done["seconds"]) == set(done["restarted"])
-        assert not {one.pids["supervisor"] for one in cluster.bookies} & set(boots)
-        status = await asyncio.to_thread(cli.run, "cluster", "heal", "status", "--json")
-        assert json.loads(status[1])["hold"]["until_ms"] == 0, "the hold is over"
-        await asyncio.to_thread(check, cluster.metadata_uri, ledger_id)
-
-
-async def test_a_roll_stops_at_a_bookie_that_does_not_come_back(tmp_path: Path) -> None:
-    """INV-U3: and goes on there."""
-    async with LocalCluster(3) as cluster:
-        cli = Cli(cluster.metadata_uri)
-        good, fails = restarts_into(cluster, None), [True]
-
-        async def restart(bookie_id: str) -> None:
-            if bookie_id == "bookie-2" and fails.pop():
-                raise ValueError("no such host: b2")
-            await good(bookie_id)
-
-        async with restart_server(tmp_path, restart) as command:
-            words = ("cluster", "roll", "--restart", command)
-            code, done, said = await cli.answer_async(*words)
-            assert code == FAILED and done["restarted"] == ["bookie-1", "bookie-2"]
-            assert "no such host: b2" in done["stopped"] and done["next_from"] == "bookie-2"
-            assert "--from bookie-2" in said
-            fails.append(False)
-            code, done, said = await cli.answer_async(*words, "--from", "bookie-2")
-        assert (code, done["restarted"]) == (0, ["bookie-2", "bookie-3"]), said
-
-
-async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_down(
-    tmp_path: Path,
+async def test_a_roll_restarts_each_bookie_once_keeps_all_entries_and_they_read_the_new_level(
+    cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """INV-U3."""
-    async with LocalCluster(3) as cluster:
-        cli = Cli(cluster.metadata_uri)
-        words = ("cluster", "roll", "--restart", "true {bookie}", "--ready-timeout", "2s")
-        code, done, _ = await cli.answer_async(*words)
-        assert code == FAILED and "no new start of bookie bookie-1" in done["stopped"]
-        await cluster.stop_bookie_async(2)
-        _, _, said = await cli.answer_async(*words, "--dry-run")
-        assert "would stop before its first step: bookie bookie-3 is down" in said
-        code, done, _ = await cli.answer_async(*words)
-        assert (code, done["restarted"]) == (FAILED, [])
-        assert "bookie bookie-3 is down" in done["stopped"]
-        said = await asyncio.to_thread(cli.fails, "cluster", "roll", "--restart", "true", code=USAGE)
-        assert "write {bookie} where the bookie's id belongs" in said
+    """INV-U3; and INV-U1: within `POLL_INTERVAL_S`, without another restart."""
+    cli = await asyncio.to_thread(made_by_older, cluster)
+    ledger_id = await asyncio.to_thread(write, cluster.metadata_uri)
+    boots = [one.pids["supervisor"] for one in cluster.bookies]
+    async with restart_server(tmp_path, restarts_into(cluster, None)) as command:
+        _, planned, _ = await cli.answer_async(
+            "cluster", "roll", "--restart", command, "--dry-run"
+        )
+        assert [one["bookies"] for one in planned["steps"]] == [
+            ["bookie-1"],
+            ["bookie-2"],
+            ["bookie-3"],
+        ]
+        assert [one.pids["supervisor"] for one in cluster.bookies] == boots
+        code, done, said = await cli.answer_async("cluster", "roll", "--restart", command)
+    assert (code, done["restarted"]) == (0, ["bookie-1", "bookie-2", "bookie-3"]), said
+    assert done["stopped"] == "" and set(done["seconds"]) == set(done["restarted"])
+    assert not {one.pids["supervisor"] for one in cluster.bookies} & set(boots)
+    status = await asyncio.to_thread(cli.run, "cluster", "heal", "status", "--json")
+    assert json.loads(status[1])["hold"]["until_ms"] == 0, "the hold is over"
+    await asyncio.to_thread(check, cluster.metadata_uri, ledger_id)
+
+    def have(level: int) -> bool:
+        lines = [page(one, "/metrics")[1] for one in cluster.bookies]
+        return all(f'format_level="{level}"' in one for one in lines)
+
+    assert await asyncio.to_thread(have, LEVEL_FIRST), "as they were started"
+    await asyncio.to_thread(cli, "cluster", "finalize", "--yes")
+    await wait_until_async(lambda: asyncio.to_thread(have, LEVEL_MAX), "the level on all bookies")
 
 
-async def test_a_roll_that_waits_for_copies_says_so_where_nobody_makes_them(tmp_path: Path) -> None:
-    async with LocalCluster(3) as cluster:
-        cli = Cli(cluster.metadata_uri)
-        async with fastbk.connect(cluster.metadata_uri) as client:
-            async with await client.create_ledger(3, 3, 2) as writer:
-                await writer.append(b"x")
-            missing = MissingReplica(BookieId("bookie-2"), 0, 0)
-            await client.call_store(lambda store: store.marks.update(writer.ledger_id, add=[missing]))
-        words = ("cluster", "roll", "--restart", "true {bookie}", "--check", "marks", "--whole-timeout", "1s",
-                 "--ready-timeout", "2s")
-        code, done, _ = await cli.answer_async(*words)
-        assert (code, done["restarted"]) == (FAILED, [])
-        assert "copies are missing" in done["stopped"] and "no `fastbk autorecovery` runs" in done["stopped"]
+async def test_a_roll_stops_at_a_bookie_that_does_not_come_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    """INV-U3: and goes on there."""
+    cli = Cli(cluster.metadata_uri)
+    good, fails = restarts_into(cluster, None), [True]
+
+    async def restart(bookie_id: str) -> None:
+        if bookie_id == "bookie-2" and fails.pop():
+            raise ValueError("no such host: b2")
+        await good(bookie_id)
+
+    async with restart_server(tmp_path, restart) as command:
+        words = ("cluster", "roll", "--restart", command)
+        code, done, said = await cli.answer_async(*words)
+        assert code == FAILED and done["restarted"] == ["bookie-1", "bookie-2"]
+        assert "no such host: b2" in done["stopped"] and done["next_from"] == "bookie-2"
+        assert "--from bookie-2" in said
+        fails.append(False)
+        code, done, said = await cli.answer_async(*words, "--from", "bookie-2")
+    assert (code, done["restarted"]) == (0, ["bookie-2", "bookie-3"]), said
 
 
-def test_an_interrupted_roll_prints_the_command_that_goes_on(fastbk_cluster: LocalCluster) -> None:
+async def test_a_roll_that_waits_for_copies_says_so_where_nobody_makes_them(cluster: LocalCluster) -> None:
+    cli = Cli(cluster.metadata_uri)
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        async with await client.create_ledger(3, 3, 2) as writer:
+            await writer.append(b"x")
+        missing = MissingReplica(BookieId("bookie-2"), 0, 0)
+        await client.call_store(lambda store: store.marks.update(writer.ledger_id, add=[missing]))
+    words = ("cluster", "roll", "--restart", "true {bookie}", "--check", "marks", "--whole-timeout", "1s",
+             "--ready-timeout", "2s")
+    code, done, _ = await cli.answer_async(*words)
+    assert (code, done["restarted"]) == (FAILED, [])
+    assert "copies are missing" in done["stopped"] and "no `fastbk autorecovery` runs" in done["stopped"]
+
+
+def test_an_interrupted_roll_prints_the_command_that_goes_on(cluster: LocalCluster) -> None:
     """With the cluster that was named: another one may be in use."""
     cli = Cli("sqlite:/not/this/one")
-    uri, command = fastbk_cluster.metadata_uri, "sleep 1 # {bookie}"
+    uri, command = cluster.metadata_uri, "sleep 1 # {bookie}"
     process = cli.start("cluster", "roll", "--metadata", uri, "--restart", command, "--check", "marks", "-q")
     try:
         wait_until(lambda: has_hold(uri), "the roll has begun")
@@ -215,6 +198,24 @@ def test_an_interrupted_roll_prints_the_command_that_goes_on(fastbk_cluster: Loc
     again = f"fastbk cluster roll --metadata {uri} --restart {shlex.quote(command)} --check marks --from bookie-1"
     assert process.returncode == INTERRUPTED and again in said, said
     assert not has_hold(uri)
+
+
+async def test_a_roll_stops_where_nothing_was_restarted_or_another_bookie_is_down(
+    cluster: LocalCluster,
+) -> None:
+    """INV-U3."""
+    cli = Cli(cluster.metadata_uri)
+    words = ("cluster", "roll", "--restart", "true {bookie}", "--ready-timeout", "2s")
+    code, done, _ = await cli.answer_async(*words)
+    assert code == FAILED and "no new start of bookie bookie-1" in done["stopped"]
+    await cluster.stop_bookie_async(2)
+    _, _, said = await cli.answer_async(*words, "--dry-run")
+    assert "would stop before its first step: bookie bookie-3 is down" in said
+    code, done, _ = await cli.answer_async(*words)
+    assert (code, done["restarted"]) == (FAILED, [])
+    assert "bookie bookie-3 is down" in done["stopped"]
+    said = await asyncio.to_thread(cli.fails, "cluster", "roll", "--restart", "true", code=USAGE)
+    assert "write {bookie} where the bookie's id belongs" in said
 
 
 # --- both versions --------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_a_script_without_close_stores_what_it_took(end: str, cluster: LocalClus
     writer = client.namespace(path).stream("s").writer()
     writer.open()
     for at in range(1000):
-        writer.append(b"%d" % at)
+        writer.append_nowait(b"%d" % at)
     {ENDS[end]}
     """
     if end == "in a function":
@@ -97,10 +97,10 @@ def test_a_script_says_what_it_could_not_store(space: SyncNamespace) -> None:
             client = fastbk.sync.connect(uri, append_timeout=2.0, close_timeout=4.0)
             writer = client.namespace(path).stream("s").writer()
             writer.open()
-            writer.append(b"first").result()
+            writer.append(b"first")
             print("ready", flush=True)
             sys.stdin.readline()
-            writer.append(b"lost")
+            writer.append_nowait(b"lost")
             """,
             own,
             namespace,
@@ -147,6 +147,36 @@ def test_readers_see_at_once_what_was_acknowledged(then: str, cluster: LocalClus
             seen_ns = time.monotonic_ns()
         assert process.stdout is not None
         assert seen_ns - int(process.stdout.readline()) < IN_TIME_S * 1e9
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("then", ["time.sleep(60)", "sum(range(10**10))", "os._exit(0)"])
+def test_readers_of_a_ledger_see_at_once_what_was_acknowledged(
+    then: str, cluster: LocalCluster, space: SyncNamespace
+) -> None:
+    """INV-C5"""
+    process = _begin(
+        f"""
+        async def main():
+            async with fastbk.connect(uri) as client:
+                writer = await client.create_ledger(publish="immediate")
+                for _ in range(3):
+                    await writer.append(b"x")
+                print(writer.ledger_id, flush=True)
+                {then}
+        asyncio.run(main())
+        """,
+        cluster,
+        space,
+    )
+    try:
+        assert process.stdout is not None
+        ledger_id = int(process.stdout.readline())
+        with fastbk.sync.connect(cluster.metadata_uri) as client:
+            reader = client.open_ledger(ledger_id, recovery=False)
+            wait_until(lambda: reader.last_add_confirmed() == 2, "readers see all")
     finally:
         process.kill()
         process.communicate()

@@ -23,15 +23,15 @@ KINDS = {
     "release": ["-O2"],
     # Counts nothing: the same names as in src/, found first.
     "unobserved": ["-O2", f"-I{UNOBSERVED}"],
-    "debug": ["-O1", "-DFBK_DEBUG"],
     "asan": [
         "-O1",
+        "-g1",
         "-DFBK_DEBUG",
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
         "-fno-omit-frame-pointer",
     ],
-    "tsan": ["-O1", "-DFBK_DEBUG", "-fsanitize=thread"],
+    "tsan": ["-O1", "-g1", "-DFBK_DEBUG", "-fsanitize=thread"],
     # Coverage-guided: only clang has it.
     "fuzz": [
         "-O1",

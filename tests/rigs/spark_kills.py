@@ -134,7 +134,7 @@ class Rig:
         count = max(batches * RECORDS_A_BATCH - waiting, 0)
         with self._source.writer() as writer:
             pending = [
-                writer.append(payload_of(at), key=b"%d" % at)
+                writer.append_nowait(payload_of(at), key=b"%d" % at)
                 for at in range(self.written, self.written + count)
             ]
             for one in pending:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,11 +127,11 @@ def _sync_case(uri: str, case: Case) -> None:
     client = fastbk.sync.connect(uri)
     writer = client.namespace(NAMESPACE).stream(case.stream).writer(first_segment_timeout=FIRST_SEGMENT_S)
     writer.open()
-    writer.append(b"first").result()
+    writer.append(b"first")
     acknowledged(case)
     end_s = time.monotonic() + case.after_s
     while time.monotonic() < end_s:
-        writer.append(b"again").result()
+        writer.append(b"again")
         acknowledged(case)
     if case.manner == "sync-exception":
         with suppress(Interrupted), writer:
@@ -141,7 +141,7 @@ def _sync_case(uri: str, case: Case) -> None:
         stand_still()
         return
     for _ in range(20):  # nobody waits for these
-        writer.append(b"taken")
+        writer.append_nowait(b"taken")
     note("taken", case, 20)
 
 
@@ -298,15 +298,12 @@ def share(ordered: list[float], part: float) -> float:
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
 
 
-async def _run(plan: Plan, report: Report, folder: Path) -> None:
+async def _run(plan: Plan, report: Report, folder: Path, uri: str, options: JanitorOptions) -> None:
     rng = random.Random(plan.seed)
-    async with (
-        LocalCluster(3, data=folder / "cluster") as cluster,
-        fastbk.connect(cluster.metadata_uri) as client,
-    ):
+    async with fastbk.connect(uri) as client:
         namespace = client.namespace(NAMESPACE)
         await namespace.create()
-        command = [sys.executable, "-m", "tests.rigs.visibility", cluster.metadata_uri]
+        command = [sys.executable, "-m", "tests.rigs.visibility", uri]
         pipe = asyncio.subprocess.PIPE
         with (folder / "processes.err").open("wb") as err:
             forks = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=err)
@@ -315,7 +312,7 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
         stdin, cases = forks.stdin, dict[int, Seen]()
         notes = asyncio.create_task(_notes(forks.stdout, cases))
         stop = asyncio.Event()
-        janitor = asyncio.create_task(Janitor(client, JanitorOptions(), lambda _: None).run(stop))
+        janitor = asyncio.create_task(Janitor(client, options, lambda _: None).run(stop))
 
         def begin(case: Case) -> None:
             stdin.write(f"{case.number} {case.manner} {case.after_s}\n".encode())
@@ -337,11 +334,19 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
         judge(list(cases.values()), report)
 
 
-def run(plan: Plan) -> Report:
-    """Live `plan.cases` cases; the folder is kept when something is lost."""
+def run(plan: Plan, uri: str = "", options: JanitorOptions | None = None) -> Report:
+    """Live `plan.cases` cases; the folder is kept when something is lost.
+
+    Args:
+        uri: of a cluster's metadata; empty: of three bookies that this starts.
+        options: of the janitor, None: the defaults, by which nothing is seen later than promised.
+    """
     report, began_s = Report("visibility"), time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="fastbk-visibility-", dir=plan.folder))
-    asyncio.run(_run(plan, report, folder))
+    with ExitStack() as stack:
+        if not uri:
+            uri = stack.enter_context(LocalCluster(3, data=folder / "cluster")).metadata_uri
+        asyncio.run(_run(plan, report, folder, uri, options or JanitorOptions()))
     if report.is_good:
         shutil.rmtree(folder)
     report.seconds = time.monotonic() - began_s

@@ -73,11 +73,10 @@ def run_many(
     jobs: int,
     *,
     mutation: str | None = None,
-    seconds_max: float | None = None,
 ) -> Iterator[Total]:
     """Run `count` seeds from `first` on in `jobs` processes; yield the sum so far after each piece.
 
-    `seconds_max`: begin no further piece after so long. A mutation ends the run at the first that finds it.
+    A mutation ends the run at the first that finds it.
     """
     started_s = time.monotonic()
     pieces = [
@@ -90,8 +89,6 @@ def run_many(
             total.join(_run(piece))
             total.seconds = time.monotonic() - started_s
             yield total
-            if seconds_max is not None and total.seconds > seconds_max:
-                return
         return
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs) as pool:
@@ -100,6 +97,3 @@ def run_many(
             total.join(one)
             total.seconds = time.monotonic() - started_s
             yield total
-            if seconds_max is not None and total.seconds > seconds_max:
-                pool.terminate()
-                return

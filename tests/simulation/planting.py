@@ -10,7 +10,7 @@ import importlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -113,24 +113,3 @@ def planted(mutation: Mutation | None) -> Iterator[None]:
     finally:
         for owner, name, before in reversed(changed):
             setattr(owner, name, before)
-
-
-def first_to_find(
-    mutation: Mutation,
-    run: Callable[[int], object],
-    seeds: Iterable[int],
-    broken: tuple[type[BaseException], ...],
-) -> int | None:
-    """Return the first of the seeds whose world finds the planted fault, None if none does.
-
-    Args:
-        run: runs the world of a seed.
-        broken: what a world raises that has found something; all else that it raises is the simulator's own fault.
-    """
-    with planted(mutation):
-        for seed in seeds:
-            try:
-                run(seed)
-            except broken:
-                return seed
-    return None

@@ -168,7 +168,7 @@ def c_functions(text: str) -> Iterator[tuple[str, int]]:
     start: int | None = None
     name = "?"
     for number, line in enumerate(text.splitlines(), 1):
-        if start is None and (found := re.match(r"(?:[\w *]*?\W)?\*?(\w+)\(", line)):
+        if start is None and "(" in line and (found := re.search(r"(\w+)$", line.partition("(")[0])):
             name = found[1]
         if line == "{":
             start = number

@@ -91,7 +91,7 @@ async def results_of_asyncio(client: fastbk.Client) -> None:
     start: fastbk.Start = fastbk.AtSeq(7)
     async with stream.reader(start) as reader:
         assert_type(reader.lag, fastbk.Lag)
-    assert_type(await stream.tail(), fastbk.Position | None)
+    assert_type(await stream.last_position(), fastbk.Position | None)
     assert_type(await stream.info(), fastbk.StreamInfo)
     assert_type(await stream.cursors(), list[fastbk.CursorInfo])
     assert_type(await stream.segments(), list[fastbk.SegmentInfo])
@@ -108,7 +108,9 @@ def results_without_await(client: fastbk.sync.Client) -> None:
     namespace: fastbk.sync.Namespace = client.namespace("shop")
     stream: fastbk.sync.Stream = namespace.stream("orders")
     writer: fastbk.sync.StreamWriter = stream.writer()
-    appended: fastbk.sync.PendingRecord = writer.append(b"x")
+    appended: fastbk.sync.PendingRecord = writer.append_nowait(b"x")
+    assert_type(writer.append(b"x"), fastbk.DLSN)
+    assert_type(writer.append_batch([b"x"]), fastbk.DLSN)
     reader: fastbk.sync.StreamReader = stream.reader()
     cursor: fastbk.sync.Cursor = stream.cursor("billing")
     acknowledged: fastbk.sync.PendingAck = cursor.ack(fastbk.DLSN(1, 0, 0))
@@ -134,7 +136,7 @@ def test_iteration_is_typed_by_what_is_handed_out(tmp_path: Path) -> None:
     result = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--no-error-summary",
-            "--cache-dir", str(tmp_path / "cache"), str(snippet),
+            "--cache-dir", str(ROOT / ".mypy_cache" / "users"), str(snippet),
         ],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

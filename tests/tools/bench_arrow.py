@@ -38,7 +38,7 @@ def filled(stream: SyncStream, count: int, batch: int) -> None:
                 writer.append_many(some)
             else:
                 for first in range(0, len(some), batch):
-                    writer.append_batch(some[first : first + batch])
+                    writer.append_batch_nowait(some[first : first + batch])
                 writer.flush()
 
 

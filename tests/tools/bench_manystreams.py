@@ -56,7 +56,7 @@ class Load:
                 self.took_ms.append((time.perf_counter() - due_s) * 1e3)
 
         try:
-            writer.append(RECORD).add_done_callback(done)
+            writer.append_nowait(RECORD).add_done_callback(done)
             self._pending += 1
         except Error as error:
             self.errors.append(str(error))

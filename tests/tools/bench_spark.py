@@ -58,7 +58,7 @@ def filled(stream: SyncStream, records: int) -> int:
         for at in range(0, records, len(some)):
             piece = some[: records - at]
             for first in range(0, len(piece), ENTRY_RECORDS):
-                writer.append_batch(piece[first : first + ENTRY_RECORDS])
+                writer.append_batch_nowait(piece[first : first + ENTRY_RECORDS])
             writer.flush()
             total += sum(map(zlib.crc32, piece))
     return total

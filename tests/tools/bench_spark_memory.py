@@ -68,7 +68,8 @@ class Writer(threading.Thread):
                     while not self.ending.wait(TICK_S):
                         due = int((time.monotonic() - began_s) * self._rate) - self.records
                         if due > 0:
-                            writer.append_batch(
+                            writer.ready()
+                            writer.append_batch_nowait(
                                 [some[at % len(some)] for at in range(min(due, 512))]
                             )
                             self.records += min(due, 512)

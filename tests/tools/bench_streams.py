@@ -50,13 +50,13 @@ async def one_by_one(append: Callable[[bytes], Awaitable[object]]) -> Figures:
 async def one_stream(writer: StreamWriter, seconds: float) -> dict[str, Figures]:
     async def singly() -> int:
         for _ in range(BURST):
-            writer.append(RECORD)
+            writer.append_nowait(RECORD)
         await writer.ready()
         await asyncio.sleep(0)
         return BURST
 
     async def by_batches() -> int:
-        writer.append_batch([RECORD] * BATCH)
+        writer.append_batch_nowait([RECORD] * BATCH)
         await writer.ready()
         await asyncio.sleep(0)
         return BATCH

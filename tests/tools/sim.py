@@ -7,7 +7,8 @@
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl
     HEALING=n          worlds of AutoRecovery instead
     STREAMS=n          worlds of streams instead; WORLDS=writers|whole|names  of one kind
-    MUTATIONS=1        looks for a seed that finds each planted fault (ONLY=text, SECONDS_EACH=60): for finders.py
+    MUTATIONS=1        looks for a seed that finds each planted fault (ONLY=text, SECONDS_EACH=60): for finders.py;
+                       with HEALING=1 or STREAMS=1 for a quick one of theirs: for mutations*.py there
 
 A branch is a distinct (role, event, the node's event before, what the node is at); a counted seed has at least 200
 events and three kinds of fault. The last line of a run is `seeds=N events=N violations=N seconds=S`; it ends with 1
@@ -25,14 +26,16 @@ from pathlib import Path
 
 from tests.simulation.batches import Total, run_many
 from tests.simulation.columns import columns, head_of, items_of
-from tests.simulation.finding import look_for_finders
+from tests.simulation.finding import look_for_finders, look_for_seeds
+from tests.simulation.healing import mutations as healing_mutations
 from tests.simulation.healing.running import run_healing
+from tests.simulation.healing.world import live_world
 from tests.simulation.model_trace import write_traces
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import draw_plan
 from tests.simulation.planting import planted
 from tests.simulation.shrinking import shrink
-from tests.simulation.streams.running import run_streams
+from tests.simulation.streams.running import KINDS, MUTATIONS_OF, run_streams
 from tests.simulation.world import run_plan, run_seed
 
 SHRINK_S = 120.0
@@ -100,6 +103,22 @@ def shrink_seed(seed: int, mutation: str | None) -> int:
     return 1
 
 
+def look_for_mutations(first: int, settings: Mapping[str, str]) -> int:
+    """Print seeds that find planted faults; return the exit code."""
+    seconds_each = float(settings.get("SECONDS_EACH") or 60)
+    only = settings.get("ONLY", "")
+    if settings.get("HEALING"):
+        return look_for_seeds(healing_mutations.MUTATIONS, live_world, first, only, seconds_each)
+    if settings.get("STREAMS"):
+        codes = [
+            look_for_seeds(MUTATIONS_OF[kind], run, first, only, seconds_each)
+            for kind, run in KINDS.items()
+            if settings.get("WORLDS", kind) in ("", kind)
+        ]
+        return max(codes, default=2)
+    return look_for_finders(first, only, seconds_each)
+
+
 def main(settings: Mapping[str, str] = os.environ) -> int:
     """Do what the settings name; return the exit code."""
     mutation = settings.get("MUTATION") or None
@@ -119,8 +138,7 @@ def main(settings: Mapping[str, str] = os.environ) -> int:
         print(f"{count} traces in {file}")
         return 0
     if settings.get("MUTATIONS"):
-        seconds_each = float(settings.get("SECONDS_EACH") or 60)
-        return look_for_finders(first, settings.get("ONLY", ""), seconds_each)
+        return look_for_mutations(first, settings)
     if settings.get("HEALING"):
         return run_healing(first, int(settings["HEALING"]))
     if settings.get("STREAMS"):

@@ -1,4 +1,5 @@
-"""Apache's endpoints that need a client: reading entries, asking all bookies for their disks, the sanity test.
+"""Apache's endpoints that need a client: reading entries, deleting ledgers, asking all bookies
+for their disks, the sanity test.
 
 A server has no client in it (`tests/style/test_layers.py`), and none of this may come near its data path: each request
 starts `python -m fastbk.admin.http_tool`, which is given a question on its standard input and ends with the answer. At
@@ -21,6 +22,7 @@ import msgspec
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
 from fastbk.auth.credentials import Credentials
 from fastbk.errors import StorageError
+from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.server.admin.http import Request, Response
 from fastbk.tls.options import TlsOptions
@@ -51,8 +53,8 @@ class ClientPages:
         return {"list_bookie_info": self._infos, "sanity": self._sanity}
 
     def ledger_pages(self) -> dict[str, Page]:
-        """Return the page about a ledger by the end of its path."""
-        return {"read": self._read}
+        """Return the pages about a ledger by the ends of their paths."""
+        return {"read": self._read, "delete": self._delete}
 
     async def _infos(self, request: Request) -> Response:
         if request.method != "GET":
@@ -101,6 +103,17 @@ class ClientPages:
         if found is None:
             return text(403, f"ledger {ledger_id} is of no namespace that the token is limited to")
         return answer(said | found)
+
+    async def _delete(self, request: Request) -> Response:
+        if request.method != "DELETE":
+            return text(404, "Not found method. Should be DELETE method")
+        if "ledger_id" not in request.query:
+            return text(404, "Not ledger found. Should provide ledger_id=<id>")
+        ledger_id = integer(request, "ledger_id", 0, low=0)
+        # By a client, which fences an open ledger (INV-S19): its writer may not go on being acknowledged.
+        if await self._tool("delete", ledger_id=ledger_id):
+            logs.warning("http.ledger_deleted", ledger_id=ledger_id)
+        return answer(f"Deleted ledger: {ledger_id}")
 
     async def _tool(self, tool: str, **asked: object) -> Any:  # noqa: ANN401 -- what JSON has
         """Return what a tool answers. Raises StorageError with the reason why there is none."""

@@ -1,16 +1,14 @@
-"""Apache's endpoints about ledgers' metadata: list, metadata, delete. Bounded by what one answer may hold."""
+"""Apache's endpoints about ledgers' metadata: list, metadata. Bounded by what one answer may hold."""
 
 from __future__ import annotations
 
 import base64
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.answers import NOT_GET, answer, integer, text
-from fastbk.errors import ConfigError, NoSuchLedger
+from fastbk.errors import ConfigError
 from fastbk.meta.api import VersionedLedger, all_ids
 from fastbk.model.ledger import FORMAT_VERSION
-from fastbk.observe import logs
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import StoreThreads
@@ -32,7 +30,7 @@ class LedgerPages:
 
     def pages(self) -> dict[str, Page]:
         """Return the pages by the ends of their paths."""
-        return {"list": self._list, "metadata": self._show, "delete": self._delete}
+        return {"list": self._list, "metadata": self._show}
 
     async def _list(self, request: Request) -> Response:
         if request.method != "GET":
@@ -51,18 +49,6 @@ class LedgerPages:
         ledger_id = integer(request, "ledger_id", 0, low=0)
         found = await self._metadata.call(lambda store: store.read_ledger(ledger_id))
         return answer({str(ledger_id): shown(ledger_id, found.metadata)})
-
-    async def _delete(self, request: Request) -> Response:
-        if request.method != "DELETE":
-            return text(404, "Not found method. Should be DELETE method")
-        if "ledger_id" not in request.query:
-            return text(404, "Not ledger found. Should provide ledger_id=<id>")
-        ledger_id = integer(request, "ledger_id", 0, low=0)
-        # One that is gone is deleted, as for Apache's client: who asks again after a lost answer gets no error.
-        with suppress(NoSuchLedger):
-            await self._metadata.call(lambda store: store.delete_ledger(ledger_id))
-            logs.warning("http.ledger_deleted", ledger_id=ledger_id)
-        return answer(f"Deleted ledger: {ledger_id}")
 
 
 def _ids(store: MetadataStore) -> dict[str, None]:

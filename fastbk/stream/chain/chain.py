@@ -156,6 +156,11 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
         return self.rows[0].number if self.rows else self.next_number
 
     @property
+    def items(self) -> int:
+        """How much it lists: an item has some 500 bytes of memory, the rest of a chain at most 100 KB."""
+        return len(self.pages) + len(self.rows) + len(self.doomed) + len(self.attachments)
+
+    @property
     def open_rows(self) -> tuple[Segment, ...]:
         """The open segments, ascending."""
         return tuple(row for row in self.rows[-OPEN_SEGMENTS_MAX:] if row.is_open)
@@ -225,7 +230,7 @@ ROWS_MAX = 1280
 PAGE_ROWS = 1024
 
 _chains = msgspec.msgpack.Decoder(Chain)
-_pages = msgspec.msgpack.Decoder(Annotated[tuple[Segment, ...], msgspec.Meta(max_length=LISTED_ROWS_MAX)])
+_pages = msgspec.msgpack.Decoder(Annotated[tuple[Segment, ...], msgspec.Meta(max_length=PAGE_ROWS)])
 
 
 def put_chain(chain: Chain) -> bytes:

@@ -36,7 +36,6 @@ KEY_CHARACTERS_MAX = 150
 LEDGERS_MAX = 1000
 """Of one draft: its record names them all."""
 TOGETHER = 16
-READ_AT_ONCE = 200
 _OF_DRAFTS = {SEGMENT_KEY: None, CURSOR_KEY: None}
 FENCE_S = 5.0
 """How long fencing a ledger that is given up may take; it is deleted in any case."""
@@ -115,16 +114,15 @@ async def drafts_of(client: Client, stream_id: str) -> list[Draft]:
     """Return the drafts of a stream, of all keys; one whose record cannot be read is logged and passed over."""
     folder, found = drafts_path(stream_id), list[Draft]()
     (names,) = await client.records.children_of([folder])
-    for at in range(0, len(names), READ_AT_ONCE):
-        some = names[at : at + READ_AT_ONCE]
-        read = await client.records.read_all([f"{folder}/{name}" for name in some])
-        for name, one in zip(some, read, strict=True):
-            if one is not None:
-                draft = decoded(f"{folder}/{name}", lambda: _read(stream_id, name, one))  # noqa: B023
-                if isinstance(draft, BadRecord):
-                    _log.warning("stream.bad_record", path=draft.path, reason=draft.reason)
-                else:
-                    found.append(draft)
+    read = client.records.each([f"{folder}/{name}" for name in names])
+    for name in names:
+        one = await anext(read)
+        if one is not None:
+            draft = decoded(f"{folder}/{name}", lambda: _read(stream_id, name, one))  # noqa: B023
+            if isinstance(draft, BadRecord):
+                _log.warning("stream.bad_record", path=draft.path, reason=draft.reason)
+            else:
+                found.append(draft)
     return found
 
 

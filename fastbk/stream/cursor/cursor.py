@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, TypeAlias, cast
 
+from fastbk.client.iteration import Repeated
 from fastbk.errors import ClientClosed, ConfigError, Error, ProtocolError
 from fastbk.model.ids import ID_MAX
 from fastbk.option_checks import checked_integer, checked_timeout
@@ -210,12 +211,16 @@ class Cursor(Generic[GapT]):
             delivery.give_back(chunk[at:])
         return delivery
 
-    async def chunks(
+    def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
     ) -> AsyncGenerator[Chunk | GapT, None]:
         """Yield records that are not done, in chunks: one ends where something done follows. Ends as iteration does."""
-        while (item := await self._delivery().next(max_records, max_bytes, None)) is not None:
-            yield cast("Chunk | GapT", item)
+
+        async def following() -> Chunk | GapT | None:
+            item = await self._delivery().next(max_records, max_bytes, None)
+            return cast("Chunk | GapT | None", item)
+
+        return Repeated(following)
 
     async def read(
         self,

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Protocol
 
+from fastbk.client.coalescer import SharedEnd
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
-from fastbk.stream.context import SharedEnd, as_error
+from fastbk.stream.context import as_error
 
 _log = LibraryLog("fastbk.stream.cursor")
 

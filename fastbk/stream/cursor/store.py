@@ -7,11 +7,12 @@ another holder; so a change that loses against one's own earlier change, whose a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote, unquote
 
+import msgspec
 from msgspec.structs import replace
 
 from fastbk.errors import (
@@ -25,7 +26,7 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import BadRecord, Change, decoded
 from fastbk.model.ledger import CURSOR_KEY
-from fastbk.stream.cursor.state import CursorRecord, CursorState, get_record, put_record
+from fastbk.stream.cursor.state import CursorRecord, CursorState, Data, get_record, put_record
 from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN
 
@@ -38,8 +39,6 @@ NAME_BYTES_MAX = 80
 """Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
 CURSORS_MAX = 1000
 """Of one stream. They are listed by one answer, and a janitor reads them all where they hold data."""
-LIST_AT_ONCE = 50
-"""Of 512 kB at most each."""
 _UNREADABLE = CursorRecord(CursorState())
 TRIES_MAX = 8
 
@@ -55,7 +54,8 @@ class CursorInfo:
     """The number of the first record that is not done; -1 while none was seen."""
     ranges: int
     """Ranges done behind the mark."""
-    data: Mapping[str, int | str]
+    packed_data: bytes = dataclasses.field(repr=False)
+    """The user's map, by MessagePack: as a dict it takes twenty times the memory (INV-M18)."""
     holds: bool
     """Whether retention keeps what is not done."""
     expires_at_us: int
@@ -85,6 +85,11 @@ class CursorInfo:
     def label(self) -> str:
         """Its name, with its pattern if it has one: a pattern's cursor and a stream's may have the same."""
         return f"{self.pattern} {self.name}" if self.pattern else self.name
+
+    @property
+    def data(self) -> Data:
+        """The user's map; unpacked by each call."""
+        return cast("Data", msgspec.msgpack.decode(self.packed_data))
 
     def is_expired(self, now_us: int) -> bool:
         """Whether nobody has used it for as long as it said."""
@@ -127,7 +132,7 @@ def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:
         mark=state.mark,
         mark_seq=state.mark_seq,
         ranges=len(state.firsts),
-        data=state.data,
+        packed_data=msgspec.msgpack.encode(state.data),
         holds=record.holds and not record.is_deleting,
         expires_at_us=record.expires_at_us,
         used_at_us=record.used_at_us,
@@ -147,18 +152,17 @@ async def cursors_of(records: RecordCalls, stream_id: str) -> list[CursorInfo]:
     """Return a stream's cursors, by name; one whose record cannot be read has a `fault`. Raises MetadataUnavailable."""
     folder = cursors_path(stream_id)
     names = await records.children(folder)
+    found = records.each([f"{folder}/{name}" for name in names])
     infos: list[CursorInfo] = []
-    for at in range(0, len(names), LIST_AT_ONCE):
-        some = names[at : at + LIST_AT_ONCE]
-        found = await records.read_all([f"{folder}/{name}" for name in some])
-        for name, one in zip(some, found, strict=True):
-            if one is not None:
-                record = decoded(f"{folder}/{name}", lambda: get_record(one.value))  # noqa: B023
-                if isinstance(record, BadRecord):
-                    unknown = info_of(unquote(name), _UNREADABLE, one.version)
-                    infos.append(dataclasses.replace(unknown, fault=record.reason))
-                else:
-                    infos.append(info_of(unquote(name), record, one.version))
+    for name in names:
+        one = await anext(found)
+        if one is not None:
+            record = decoded(f"{folder}/{name}", lambda: get_record(one.value))  # noqa: B023
+            if isinstance(record, BadRecord):
+                unknown = info_of(unquote(name), _UNREADABLE, one.version)
+                infos.append(dataclasses.replace(unknown, fault=record.reason))
+            else:
+                infos.append(info_of(unquote(name), record, one.version))
     return infos
 
 

@@ -1,7 +1,7 @@
 """All streams of a cluster, read some hundreds at a time: record, chain, and the policy in force.
 
 At any moment the ids of some parts of them are held in memory, of one in 256 where there are many streams, and the
-records of some hundreds.
+records of some hundreds, but of no more chains than `ITEMS_AT_ONCE` says (INV-M18).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import Error, MetadataUnavailable, StorageError
@@ -21,11 +21,16 @@ from fastbk.stream.paths import STREAMS, chain_path, namespace_path, part_path, 
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 
 STREAMS_AT_ONCE = 200
-"""Read by one request: a chain is some hundred bytes, and a long one up to 40 KB."""
+ITEMS_AT_ONCE = 16_384
+"""Of chains that are yielded together, some 8 MB: 200 chains have more only where some are long. One chain may have
+more by itself."""
 NAMESPACES_DEEP_MAX = 100
 FEW_IDS = 2000
 """While parts that are listed at once have no more than that, more of them are, the next time."""
 PARTS_MAX = 64
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +55,46 @@ async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapsho
     """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
     namespaces = Namespaces(records)
     async for stream_ids in ids_below(records, STREAMS):
-        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
-            some = stream_ids[at : at + STREAMS_AT_ONCE]
-            paths = [*map(stream_path, some), *map(chain_path, some)]
-            found = await records.read_all(paths)
-            pairs = zip(some, found[: len(some)], found[len(some) :], strict=True)
-            yield [await _found(namespaces, *pair) for pair in pairs]
+        found = records.each([path for one in stream_ids for path in (stream_path(one), chain_path(one))])
+        group = _Group[StreamSnapshot]()
+        for stream_id in stream_ids:
+            snapshot = await _found(namespaces, stream_id, await anext(found), await anext(found))
+            for full in group.add(snapshot, 0 if snapshot.known is None else snapshot.known.chain.items):
+                yield full
+        if group.rest:
+            yield group.rest
 
 
 async def chains_at_once(records: RecordCalls) -> AsyncGenerator[list[Chain], None]:
     """Yield the chains of all streams, in lists, without those that cannot be read. Raises MetadataUnavailable."""
     async for stream_ids in ids_below(records, STREAMS):
-        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
-            chains: list[Chain] = []
-            for found in await records.read_all([*map(chain_path, stream_ids[at : at + STREAMS_AT_ONCE])]):
-                with suppress(StorageError):
-                    if found is not None:
-                        chains.append(get_chain(found.value))
-            yield chains
+        group = _Group[Chain]()
+        async for found in records.each([*map(chain_path, stream_ids)]):
+            chain = None
+            with suppress(StorageError):
+                chain = None if found is None else get_chain(found.value)
+            if chain is not None:
+                for full in group.add(chain, chain.items):
+                    yield full
+        if group.rest:
+            yield group.rest
+
+
+class _Group(Generic[T]):
+    """Chains, or what has one, that are yielded together."""
+
+    def __init__(self) -> None:
+        self.rest: list[T] = []
+        self._items = 0
+
+    def add(self, one: T, items: int) -> list[list[T]]:
+        """Add one, with so many items of its chain; return the group before it, if that is full now."""
+        full: list[list[T]] = []
+        if self.rest and (len(self.rest) >= STREAMS_AT_ONCE or self._items + items > ITEMS_AT_ONCE):
+            full, self.rest, self._items = [self.rest], [], 0
+        self.rest.append(one)
+        self._items += items
+        return full
 
 
 async def ids_below(records: RecordCalls, folder: str) -> AsyncGenerator[list[str], None]:
@@ -102,13 +129,18 @@ async def _found(
     except MetadataUnavailable:
         raise
     except Error as error:
-        trouble, policy = error, None
+        trouble, policy = _alone(error), None
     try:
         if chain is not None:
             known = VersionedChain(get_chain(chain.value), chain.version)
     except StorageError as error:
-        trouble = trouble or StorageError(str(error))  # without its traceback, which holds what was unpacked
+        trouble = trouble or _alone(error)
     return StreamSnapshot(stream_id, record, known, policy, trouble, counted, path)
+
+
+def _alone(error: Error) -> Error:
+    """Return an error without its traceback, which holds the record and what was unpacked of it."""
+    return StorageError(str(error))
 
 
 class _Space(NamedTuple):

@@ -18,6 +18,8 @@ from fastbk.stream.cursor.store import CursorInfo, cursors_of
 from fastbk.stream.janitor.all_streams import StreamSnapshot
 from fastbk.stream.pattern.store import PatternHolds
 
+BY_CHARACTERS_MAX = 200
+"""Of who moves a cursor, as its map says it."""
 ASK_S = 2.0
 """How long bookies may take to tell how far the cursors of one stream are behind."""
 
@@ -119,4 +121,4 @@ class CursorGauges:
 
 def _gauge(path: str, info: CursorInfo, backlog: Backlog | None, now_us: int) -> CursorGauge:
     moved_s = max(0.0, (now_us - info.moved_at_us) / 1e6)
-    return CursorGauge(path, info.label, str(info.data.get("by", "")), backlog, moved_s)
+    return CursorGauge(path, info.label, str(info.data.get("by", ""))[:BY_CHARACTERS_MAX], backlog, moved_s)

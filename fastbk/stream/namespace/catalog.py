@@ -295,9 +295,10 @@ async def records_at(
 
     One that nobody can read is named, and left out, too (INV-M17). `instead`: returns by its key what stands for it.
     """
-    found = await records.read_all([*paths.values()]) if paths else []
     there: dict[str, Versioned[Tree]] = {}
-    for (key, path), raw in zip(paths.items(), found, strict=True):
+    found = records.each([*paths.values()])
+    for key, path in paths.items():
+        raw = await anext(found)
         if raw is not None:
             record = get_or(kind, raw.value, path, None if instead is None else instead(key))
             if record is not None:

@@ -96,12 +96,10 @@ async def infos_of(
     One whose records cannot be read has a `fault`.
     """
     ids = [*names]
-    found = await records.read_all(
-        [one for stream_id in ids for one in (stream_path(stream_id), chain_path(stream_id))]
-    )
+    found = records.each([one for stream_id in ids for one in (stream_path(stream_id), chain_path(stream_id))])
     infos: list[StreamInfo] = []
-    for at, stream_id in enumerate(ids):
-        raw, raw_chain = found[2 * at], found[2 * at + 1]
+    for stream_id in ids:
+        raw, raw_chain = await anext(found), await anext(found)
         if raw is None or raw_chain is None:
             continue
         where = stream_path(stream_id)
@@ -143,14 +141,13 @@ async def _gone_bytes(records: RecordCalls, chains: Sequence[Chain]) -> dict[str
     cut = [chain for chain in chains if chain.pages and chain.pages[0].first < chain.head]
     if not cut:
         return {}
-    found = await records.read_all([page_path(one.stream_id, one.pages[0]) for one in cut])
-    return {
-        chain.stream_id: sum(
-            row.size_bytes for row in get_page(raw.value) if row.number < chain.head
-        )
-        for chain, raw in zip(cut, found, strict=True)
-        if raw is not None
-    }
+    found = records.each([page_path(one.stream_id, one.pages[0]) for one in cut])
+    gone: dict[str, int] = {}
+    for chain in cut:
+        raw = await anext(found)
+        if raw is not None:
+            gone[chain.stream_id] = sum(row.size_bytes for row in get_page(raw.value) if row.number < chain.head)
+    return gone
 
 
 def _bad_info(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from fastbk.client.iteration import Generated, raised_again
 from fastbk.errors import ConfigError, StorageError, StreamExists, StreamNotFound
 from fastbk.option_checks import check_options
 from fastbk.stream.context import clock_us
@@ -401,8 +402,9 @@ class Namespace:
         `recursive`: also those of namespaces below whose names begin with it. Streams that come or go meanwhile may be
         in it or not.
         """
-        return list_streams(self._catalog, self._path, prefix, recursive=recursive)
+        return Generated(list_streams(self._catalog, self._path, prefix, recursive=recursive))
 
+    @raised_again
     async def namespaces(self, prefix: str = "") -> AsyncGenerator[Namespace, None]:
         """Yield the namespaces directly below, by name."""
         place = await self._catalog.place(self._path)
@@ -430,7 +432,7 @@ class Namespace:
 
         Nothing is lost between the one and the other, nor while metadata is away. Close it (`aclosing`) to end it.
         """
-        return watch_namespace(self._catalog, self._path)
+        return Generated(watch_namespace(self._catalog, self._path))
 
 
 async def restore_stream(namespace: Namespace, name: str, stream_id: str) -> Stream:

@@ -192,8 +192,9 @@ class StreamRanges:
         unread: list[tuple[str, str, _CachedRange]] = []
         for at in range(0, len(found), STREAMS_AT_ONCE):
             some = found[at : at + STREAMS_AT_ONCE]
-            read = await self._catalog.records.read_all([chain_path(one) for _, one in some])
-            for (path, stream_id), raw in zip(some, read, strict=True):
+            read = self._catalog.records.each([chain_path(one) for _, one in some])
+            for path, stream_id in some:
+                raw = await anext(read)
                 if raw is None:
                     continue  # deleted just now
                 held = self._held.get(stream_id)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.meta.records import bad_record
+from fastbk.meta.records import REASON_CHARACTERS_MAX, bad_record
 from fastbk.stream.paths import NAME_BYTES_MAX
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import Count, TimeUs
@@ -88,7 +88,9 @@ def get(kind: type[Tree], raw: bytes, path: str) -> Tree:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"record {path} is damaged, or of a newer fastbk: {error}") from error
+        # A decoder repeats what it found, of any length.
+        reason = f"record {path} is damaged, or of a newer fastbk: {error}"
+        raise StorageError(reason[:REASON_CHARACTERS_MAX]) from error
 
 
 def get_or(kind: type[Tree], raw: bytes, path: str, instead: V) -> Tree | V:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import msgspec
 from msgspec.structs import replace
 
 from fastbk.errors import (
@@ -45,9 +46,8 @@ if TYPE_CHECKING:
 
 CURSORS_MAX = 100
 """Of one namespace. Each may have 512 KiB, and a janitor reads them all where they hold data."""
-LIST_AT_ONCE = 20
 TRIES_MAX = 8
-POSITIONS_KEPT_MAX = 200_000
+POSITIONS_KEPT_MAX = 50_000
 """What a janitor's pass keeps of cursors that it has read, some 300 bytes each; beyond that it begins anew."""
 _UNREADABLE = PatternRecord("*")
 
@@ -92,7 +92,7 @@ class PatternCursorInfo:
             mark=one.mark,
             mark_seq=one.mark_seq,
             ranges=len(one.firsts),
-            data=record.data,
+            packed_data=msgspec.msgpack.encode(record.data),
             holds=bool(self.fault) or record.holds,
             expires_at_us=record.expires_at_us,
             used_at_us=record.used_at_us,
@@ -133,18 +133,17 @@ async def pattern_cursors_of(records: RecordCalls, namespace_id: str) -> list[Pa
     """Return a namespace's cursors of patterns, by name. Raises MetadataUnavailable."""
     folder = pattern_cursors_path(namespace_id)
     names = await records.children(folder)
+    found = records.each([f"{folder}/{name}" for name in names])
     infos: list[PatternCursorInfo] = []
-    for at in range(0, len(names), LIST_AT_ONCE):
-        some = names[at : at + LIST_AT_ONCE]
-        found = await records.read_all([f"{folder}/{name}" for name in some])
-        for name, one in zip(some, found, strict=True):
-            if one is None:
-                continue
-            record = read_or_bad(f"{folder}/{name}", lambda: get_pattern(one.value))  # noqa: B023
-            if isinstance(record, BadRecord):
-                infos.append(PatternCursorInfo(unquote(name), _UNREADABLE, one.version, record.reason))
-            else:
-                infos.append(PatternCursorInfo(unquote(name), record, one.version))
+    for name in names:
+        one = await anext(found)
+        if one is None:
+            continue
+        record = read_or_bad(f"{folder}/{name}", lambda: get_pattern(one.value))  # noqa: B023
+        if isinstance(record, BadRecord):
+            infos.append(PatternCursorInfo(unquote(name), _UNREADABLE, one.version, record.reason))
+        else:
+            infos.append(PatternCursorInfo(unquote(name), record, one.version))
     return infos
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Literal, Self, cast
 
+from fastbk.client.iteration import Repeated, raised_again
 from fastbk.errors import ClientClosed, ConfigError, ProtocolError, StorageError
 from fastbk.model.ids import ID_MAX
 from fastbk.option_checks import checked_integer, checked_timeout
@@ -160,6 +161,7 @@ class StreamReader(Generic[GapT]):
         """Iterate. What is not open is opened, and closed at the end or when the loop is left."""
         return self if self._is_closed or self._buffer is not None else self._opened_for_it()
 
+    @raised_again
     async def _opened_for_it(self) -> AsyncGenerator[Record | GapT, None]:
         async with self:
             with suppress(StopAsyncIteration):
@@ -183,7 +185,7 @@ class StreamReader(Generic[GapT]):
                 raise
             return cast("GapT", buffer.pass_record())
 
-    async def chunks(
+    def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
     ) -> AsyncGenerator[Chunk | GapT, None]:
         """Yield chunks of 1 to `max_records` records; of Gaps with `on_gap="yield"` only. Ends as iteration does.
@@ -191,11 +193,20 @@ class StreamReader(Generic[GapT]):
         `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
         more when something is there, and less than `max_bytes`.
         """
-        async with AsyncExitStack() as stack:
-            if self._buffer is None and not self._is_closed:
-                await stack.enter_async_context(self)
-            while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
-                yield item
+
+        async def following() -> Chunk | GapT | None:
+            return await self._next(max_records, max_bytes, None, max_wait)
+
+        is_open = self._is_closed or self._buffer is not None
+        return Repeated(following) if is_open else self._opened_for_chunks(Repeated(following))
+
+    @raised_again
+    async def _opened_for_chunks(
+        self, chunks: AsyncGenerator[Chunk | GapT, None]
+    ) -> AsyncGenerator[Chunk | GapT, None]:
+        async with self:
+            async for chunk in chunks:
+                yield chunk
 
     async def read(
         self,

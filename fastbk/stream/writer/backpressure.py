@@ -37,7 +37,6 @@ class Backpressure:
         self._name = name
         self._gate = asyncio.Lock()
         self._room = asyncio.Event()
-        self._tasks: set[asyncio.Task[DLSN]] = set()  # a loop keeps no task alive by itself
         self._ready_calls = 0
         self.waiting = 0
 
@@ -51,26 +50,16 @@ class Backpressure:
         if self.waiting:
             raise BufferFull(f"{self.waiting} appends wait for room: await ready()")
 
-    def append(
+    async def append(
         self, take: Callable[[], asyncio.Future[DLSN]], timeout_s: float | None
-    ) -> asyncio.Task[DLSN]:
-        """Have `take` called, now or when its turn has come and there is room. Raises BufferFull."""
+    ) -> DLSN:
+        """Call `take`, now or when its turn has come and there is room, and await what it returns.
+
+        Raises BufferFull where too many wait, QuorumTimeout.
+        """
         if self.waiting >= WAITING_MAX:
             raise BufferFull(f"{WAITING_MAX} appends wait for room already: await them")
         taken = take() if self.may_pass else None
-        if taken is None:
-            self.waiting += 1
-        task = asyncio.get_running_loop().create_task(self._append(taken, take, timeout_s))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _append(
-        self,
-        taken: asyncio.Future[DLSN] | None,
-        take: Callable[[], asyncio.Future[DLSN]],
-        timeout_s: float | None,
-    ) -> DLSN:
         try:
             async with asyncio.timeout(timeout_s):
                 if taken is None:
@@ -85,6 +74,7 @@ class Backpressure:
     async def _taken_in_turn(
         self, take: Callable[[], asyncio.Future[DLSN]]
     ) -> asyncio.Future[DLSN]:
+        self.waiting += 1
         try:
             async with self._gate:
                 await self._until_room()

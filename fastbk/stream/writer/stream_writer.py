@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from fastbk.client.coalescer import SharedEnd
+from fastbk.client.ledger_writer import called_by
 from fastbk.errors import (
     ClientClosed,
     ConfigError,
@@ -26,7 +27,7 @@ from fastbk.stream.chain.changes import seal
 from fastbk.stream.chain.opening import check_bookies, delete_pending, new_owner, open_stream
 from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import VersionedChain
-from fastbk.stream.context import ContextLike, SharedEnd, StreamContext, context_of
+from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
 from fastbk.stream.writer.backpressure import Backpressure
@@ -152,22 +153,29 @@ class StreamWriter:
         key: bytes | None = None,
         headers: HeadersLike = (),
         timeout: float | None = None,
-    ) -> asyncio.Future[DLSN]:
-        """Append a record, in the order of the calls; await the result for its position once the ack quorum has it.
+    ) -> Coroutine[Any, Any, DLSN]:
+        """Append a record, and return its position once the ack quorum has it. To be awaited, or made a task.
 
-        Waits for room first. `timeout` covers all of it, in seconds: QuorumTimeout, and the writer goes on.
-        `txid` None: one more than the last. Raises, and nothing was taken: TxidOutOfOrder, RecordTooLarge, BufferFull
-        when 10,000 wait for room, what ended the writer (WriterFenced, WriterFailed).
-
-        Version 0.3 makes this a coroutine function, as for ledgers: use `append_nowait` to keep a future.
+        Waits for room first, in the order in which appends begin to wait. `timeout` covers all of it, in seconds:
+        QuorumTimeout, and the writer goes on. `txid` None: one more than the last. Raises, and nothing was taken:
+        TxidOutOfOrder, RecordTooLarge, BufferFull when 10,000 wait for room, what ended the writer (WriterFenced,
+        WriterFailed).
         """
+        limit_s = checked_timeout(timeout)
+        data, raw_key, raw = owned_record(payload, key, headers)
+
+        def take(engine: AppendEngine) -> asyncio.Future[DLSN]:
+            return self._take(engine, data, txid, raw_key, raw)
+
+        return called_by(self._append(take, limit_s), "StreamWriter.append")
+
+    async def _append(
+        self, take: Callable[[AppendEngine], asyncio.Future[DLSN]], timeout_s: float | None
+    ) -> DLSN:
         engine = self._check()
-        data, key, raw = owned_record(payload, key, headers)
-        if timeout is None and self._backpressure.may_pass:
-            return self._take(engine, data, txid, key, raw)
-        return self._backpressure.append(
-            lambda: self._take(engine, data, txid, key, raw), checked_timeout(timeout)
-        )
+        if timeout_s is None and self._backpressure.may_pass:
+            return await take(engine)
+        return await self._backpressure.append(lambda: take(engine), timeout_s)
 
     def append_nowait(
         self,
@@ -206,11 +214,29 @@ class StreamWriter:
         txids: Sequence[int] | None = None,
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[HeadersLike] | None = None,
-    ) -> asyncio.Future[DLSN]:
-        """Take records that are all kept or none: they become one entry. The future has the first one's position.
+        timeout: float | None = None,
+    ) -> Coroutine[Any, Any, DLSN]:
+        """Append records that are all kept or none: they become one entry. Returns the first one's position.
 
-        The others follow it, slot by slot. Raises as `append_nowait`, and ConfigError for an empty batch.
+        The others follow it, slot by slot. Waits and raises as `append`, and ConfigError for an empty batch.
         """
+        limit_s = checked_timeout(timeout)
+        owned = owned_batch(payloads, txids, keys, headers)
+
+        def take(engine: AppendEngine) -> asyncio.Future[DLSN]:
+            return self._take_batch(engine, *owned)
+
+        return called_by(self._append(take, limit_s), "StreamWriter.append_batch")
+
+    def append_batch_nowait(
+        self,
+        payloads: Sequence[Data],
+        *,
+        txids: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+    ) -> asyncio.Future[DLSN]:
+        """As `append_batch`, but it waits for no room: BufferFull (await `ready()`). Returns a future."""
         return self._admit_batch(*owned_batch(payloads, txids, keys, headers))
 
     def _admit_batch(
@@ -220,22 +246,37 @@ class StreamWriter:
         keys: Sequence[bytes | None] | None,
         headers: Sequence[bytes] | None,
     ) -> asyncio.Future[DLSN]:
-        """As `append_batch`, of what `owned_batch` returned; for `fastbk.sync`."""
+        """As `append_batch_nowait`, of what `owned_batch` returned; for `fastbk.sync`."""
         engine = self._check()
         self._backpressure.check_no_waiters()
+        return self._take_batch(engine, datas, txids, keys, headers)
+
+    def _take_batch(
+        self,
+        engine: AppendEngine,
+        datas: Sequence[bytes],
+        txids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[bytes] | None,
+    ) -> asyncio.Future[DLSN]:
         future: asyncio.Future[DLSN] = self._loop.create_future()
         engine.intake.put_batch(datas, txids, keys, headers, future)
         engine.queued()
         return future
 
-    async def append_many(
+    def append_many(
         self, payloads: Iterable[Data], *, txids: Iterable[int] | None = None
-    ) -> tuple[DLSN, DLSN]:
+    ) -> Coroutine[Any, Any, tuple[DLSN, DLSN]]:
         """Append records one behind the other (not atomic); return the first and the last one's position.
 
         Waits for room, and for the last acknowledgement. Raises ConfigError, and nothing was sent, for no record, and
-        for another number of `txids` than of payloads; otherwise what `append` and its future raise.
+        for another number of `txids` than of payloads; otherwise what `append` raises.
         """
+        return called_by(self._append_many(payloads, txids), "StreamWriter.append_many")
+
+    async def _append_many(
+        self, payloads: Iterable[Data], txids: Iterable[int] | None
+    ) -> tuple[DLSN, DLSN]:
         first = last = None
         for payload, txid in with_txids(payloads, txids):
             await self.ready()
@@ -255,11 +296,6 @@ class StreamWriter:
         self._check()
         await self._backpressure.ready()
         self._check()
-
-    async def drain(self) -> None:
-        """The former name of `ready`; deprecated, to be removed in version 0.3."""
-        warnings.warn("StreamWriter.drain is called ready now", DeprecationWarning, stacklevel=2)
-        await self.ready()
 
     async def flush(self, *, timeout: float | None = None) -> DLSN | None:
         """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it.

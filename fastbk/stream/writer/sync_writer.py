@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.client.sync_pending import Notices, Wakeup
@@ -34,6 +33,10 @@ from fastbk.stream.writer.stream_writer import Data, StreamWriter, owned_batch, 
 _log = LibraryLog("fastbk.stream")
 
 T = TypeVar("T")
+_Sending: TypeAlias = tuple[
+    int, Callable[[int], int], Callable[[int], Callable[[StreamWriter], asyncio.Future[DLSN]]]
+]
+"""Bytes that a call appends; what returns its last transaction id, of the one before; and of that what sends it."""
 _RESULT_TIMEOUT_S = 30.0
 _LOOK_S = 1.0
 """How often a caller that waits checks whether the client was closed."""
@@ -176,22 +179,33 @@ class SyncStreamWriter:
         key: bytes | None = None,
         headers: HeadersLike = (),
         timeout: float | None = None,
-    ) -> PendingRecord:
-        """Take a record; `.result()` of what is returned waits until it is kept.
+    ) -> DLSN:
+        """Append a record, and return its position once the ack quorum has it.
 
-        Waits for room where too much is not acknowledged, at most `timeout` seconds (30), then BufferFull. Raises, and
-        nothing was taken: TxidOutOfOrder, RecordTooLarge, BufferFull, what ended the writer.
-
-        Version 0.3 makes this wait and return the position, as it does for ledgers: use `append_nowait` to keep what is
-        pending.
+        Waits for room first. After `timeout` seconds (30) for all of it: QuorumTimeout, and the writer goes on. Raises,
+        and nothing was taken: TxidOutOfOrder, RecordTooLarge, what ended the writer.
         """
+        limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
+        sending = self._sending(payload, txid, key, headers)
+        return self._kept(sending, limit_s)
+
+    def _kept(self, sending: _Sending, limit_s: float) -> DLSN:
+        end_s = time.monotonic() + limit_s
+        try:
+            pending = self._put(sending, limit_s)
+        except BufferFull as full:
+            raise QuorumTimeout(f"not appended: {full}", outcome="not_written") from None
+        return pending.result(max(0.0, end_s - time.monotonic()))
+
+    def _sending(
+        self, payload: Data, txid: int | None, key: bytes | None, headers: HeadersLike
+    ) -> _Sending:
         data, owned_key, raw = owned_record(payload, key, headers)
-        size = record_bytes(data, owned_key, raw)
 
         def sending(number: int) -> Callable[[StreamWriter], asyncio.Future[DLSN]]:
             return lambda writer: writer._admit(data, owned_key, raw, number)
 
-        return self._put(size, lambda last: next_txid(txid, last), sending, timeout)
+        return record_bytes(data, owned_key, raw), lambda last: next_txid(txid, last), sending
 
     def append_nowait(
         self,
@@ -201,8 +215,11 @@ class SyncStreamWriter:
         key: bytes | None = None,
         headers: HeadersLike = (),
     ) -> PendingRecord:
-        """As `append`, but it waits for no room: BufferFull (call `ready()`)."""
-        return self.append(payload, txid=txid, key=key, headers=headers, timeout=0.0)
+        """Take a record; `.result()` of what is returned waits until it is kept.
+
+        As `append`, but it waits for no room: BufferFull (call `ready()`).
+        """
+        return self._put(self._sending(payload, txid, key, headers), 0.0)
 
     def append_batch(
         self,
@@ -212,8 +229,32 @@ class SyncStreamWriter:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[HeadersLike] | None = None,
         timeout: float | None = None,
+    ) -> DLSN:
+        """Append records that are all kept or none: they become one entry. Waits and raises as `append`.
+
+        Returns the first one's position; the others follow it, slot by slot.
+        """
+        limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
+        return self._kept(self._sending_batch(payloads, txids, keys, headers), limit_s)
+
+    def append_batch_nowait(
+        self,
+        payloads: Sequence[Data],
+        *,
+        txids: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
     ) -> PendingRecord:
-        """Take records that are all kept or none: they become one entry. Waits and raises as `append`."""
+        """As `append_batch`, but it waits for no room: BufferFull (call `ready()`)."""
+        return self._put(self._sending_batch(payloads, txids, keys, headers), 0.0)
+
+    def _sending_batch(
+        self,
+        payloads: Sequence[Data],
+        txids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[HeadersLike] | None,
+    ) -> _Sending:
         datas, wanted, owned_keys, raw = owned_batch(payloads, txids, keys, headers)
         size = sum(
             record_bytes(
@@ -235,7 +276,7 @@ class SyncStreamWriter:
             return lambda writer: writer._admit_batch(datas, numbers, owned_keys, raw)
 
         numbers: list[int] = []
-        return self._put(size, numbered, sending, timeout)
+        return size, numbered, sending
 
     def append_many(
         self,
@@ -249,26 +290,21 @@ class SyncStreamWriter:
         `timeout` is of each wait: for room, and at the end for the last acknowledgement. Raises ConfigError, and
         nothing was sent, for no record, and for another number of `txids` than of payloads.
         """
+        limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
         first: PendingRecord | None = None
         last: PendingRecord | None = None
         for payload, txid in with_txids(payloads, txids):
-            last = self.append(payload, txid=txid, timeout=timeout)
+            last = self._put(self._sending(payload, txid, None, ()), limit_s)
             first = first or last
         if first is None or last is None:
             raise ConfigError("append_many needs at least one record")
         end = last.result(timeout)
         return first.result(timeout), end
 
-    def _put(
-        self,
-        size: int,
-        numbered: Callable[[int], int],
-        sending: Callable[[int], Callable[[StreamWriter], asyncio.Future[DLSN]]],
-        timeout: float | None,
-    ) -> PendingRecord:
-        """Wait for room, and put what is appended into the queue. `numbered(last)`: its last transaction id."""
+    def _put(self, sending: _Sending, limit_s: float) -> PendingRecord:
+        """Wait for room, and put what is appended into the queue. Raises BufferFull, what ended the writer."""
         options, pending = self._options, self._pending_type(self)
-        limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
+        size, numbered, made = sending
         end_s = time.monotonic() + limit_s
         while True:
             self._check_taking()  # also: in a forked child the lock may be held for ever
@@ -280,7 +316,7 @@ class SyncStreamWriter:
                         size, unacked_bytes, options.entry_bytes_max, options.unacked_bytes_max
                     )
                     number = numbered(last_txid)
-                    self._queue.append(_Taken(pending, sending(number), number, given_bytes + size))
+                    self._queue.append(_Taken(pending, made(number), number, given_bytes + size))
                     self._wakeup.wake()
                     return pending
             self._wait_for_room(end_s, limit_s)
@@ -367,11 +403,6 @@ class SyncStreamWriter:
         while not self._has_room():
             self._wait_for_room(end_s, limit_s)
             self._check_taking()
-
-    def drain(self, *, timeout: float | None = None) -> None:
-        """The former name of `ready`; deprecated, to be removed in version 0.3."""
-        warnings.warn("StreamWriter.drain is called ready now", DeprecationWarning, stacklevel=2)
-        self.ready(timeout=timeout)
 
     flush = blocking(StreamWriter.flush)
     publish = blocking(StreamWriter.publish)

@@ -108,12 +108,14 @@ class Cluster:
         self.bookies = bookies
         self.acknowledged: dict[LedgerId, EntryId] = {}
         """The last acknowledged entry of each ledger."""
+        self._metadata: dict[LedgerId, LedgerMetadata] = {}
         for name in bookies:
             store.write_identity(BookieIdentity(name, 1, ()), None)
 
     def write(self, ledger_id: LedgerId, metadata: LedgerMetadata, last: EntryId, kept: Callable[[], bool]) -> None:
         """Make a ledger; of an open one some copies beyond the ack quorum are missing, as `kept` draws."""
         self.store.create_ledger(ledger_id, metadata)
+        self._metadata[ledger_id] = metadata
         self.acknowledged[ledger_id] = last
         for entry_id in range(last + 1):
             for at, name in enumerate(holders(metadata, entry_id)):
@@ -121,8 +123,12 @@ class Cluster:
                     self.bookies[name].of(ledger_id).entries[entry_id] = entry_of(entry_id)
 
     def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
-        """Return a ledger's metadata as it is."""
-        return self.store.read_ledger(ledger_id).metadata
+        """Return a ledger's metadata as it is; the judge asks for it at each entry, so it is kept decoded."""
+        return self._metadata[ledger_id]
+
+    def updated(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """Keep what a change has made of a ledger's metadata."""
+        self._metadata[ledger_id] = metadata
 
     def survivors(self, ledger_id: LedgerId, entry_id: EntryId, but: str = "") -> list[BookieId]:
         """Return the bookies that are not gone for good and have an entry that metadata says they have."""

@@ -145,6 +145,7 @@ class World:
         process = SimulatedProcess(self, f"p{len(self.processes)}", store)
 
         def updated(ledger_id: int, before: LedgerMetadata, after: LedgerMetadata) -> None:
+            self.cluster.updated(ledger_id, after)
             try:
                 self.judge.updated(process, ledger_id, before, after)
             except AssertionError as error:

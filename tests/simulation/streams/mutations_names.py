@@ -19,7 +19,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "for name in await _renamed(catalog, gone, seen):",
             "for name in ():",
         ),
-        seed=41,
+        seed=59,
     ),
     fault(
         "renamed-so-it-was-us",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.simulation.planting import Mutation
+from tests.simulation.streams import mutations, mutations_names, mutations_whole
 from tests.simulation.streams.naming import run_names
 from tests.simulation.streams.whole import run_whole
 from tests.simulation.streams.world import run_seed
@@ -16,6 +18,12 @@ KINDS: dict[str, Callable[[int], None]] = {
     "names": run_names,
 }
 """Worlds of writers alone, of all that uses a stream, and of names that come, go and change."""
+MUTATIONS_OF: dict[str, tuple[Mutation, ...]] = {
+    "writers": mutations.MUTATIONS,
+    "whole": mutations_whole.MUTATIONS,
+    "names": mutations_names.MUTATIONS,
+}
+"""The planted faults of each kind, each with the seed of a world that finds it."""
 
 
 def run_streams(first: int, seeds: int, only: str = "") -> int:

@@ -261,7 +261,7 @@ class WholeWorld(World):
         txid = self.next_txid = max(self.next_txid, writer.last_txid + 1)
         self.next_txid += 1
         self.told.given[txid] = b"the last one"
-        future = writer.append(self.told.given[txid], txid=txid)
+        future = writer.append_nowait(self.told.given[txid], txid=txid)
         self.last_txid = txid
         place = self.told.kept[txid] = await future
         self.places.note(place, txid)

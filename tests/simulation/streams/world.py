@@ -165,9 +165,9 @@ class World:
         self.told.given.update(zip(ids, payloads, strict=True))
         try:
             if count == 1:
-                future = writer.append(payloads[0], txid=ids[0])
+                future = writer.append_nowait(payloads[0], txid=ids[0])
             else:
-                future = writer.append_batch(payloads, txids=ids)
+                future = writer.append_batch_nowait(payloads, txids=ids)
         except Error:
             self.told.never_sent.update(ids)
             return

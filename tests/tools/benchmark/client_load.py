@@ -199,9 +199,11 @@ def arrow(mib: int, rounds: int) -> dict[str, float]:
     ):
         client.namespace("bench").create()
         with client.namespace("bench").create_stream("one").writer() as writer:
+            # Versions before 0.3 have no `append_batch_nowait`: there it is called `append_batch`.
+            append_batch = getattr(writer, "append_batch_nowait", None) or writer.append_batch
             for _ in range(count // 4096):
                 for _ in range(64):
-                    writer.append_batch([ENTRY] * 64)
+                    append_batch([ENTRY] * 64)
                 writer.flush()
         for _ in range(rounds + 1):
             before_s, client_s, began_s = (

@@ -429,7 +429,7 @@ def framed(*bodies: bytes) -> bytes:
     return out
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_bytes_with_good_checksums_are_more_than_refused(tmp_path: Path, data: st.DataObject) -> None:
     """Types, nesting, counts and numbers of MessagePack: a StorageError or an archive, and nothing else."""
@@ -450,7 +450,7 @@ def test_no_bytes_with_good_checksums_are_more_than_refused(tmp_path: Path, data
         check_archive(file)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.one_of(
         st.binary(max_size=60),

@@ -62,6 +62,12 @@ def test_what_is_none_stays(text: str) -> None:
     assert Redactor().line(text) == text
 
 
+def test_a_long_word_takes_as_long_as_it_is() -> None:
+    """A line of a log may be one: looked at from each of its digits on, it took minutes."""
+    word = "0" * (1 << 18)
+    assert Redactor().text(f"{word} my_password=abc") == f"{word} my_password=(removed)"
+
+
 def test_a_known_secret_is_removed_wherever_it_stands(tmp_path: Path) -> None:
     files = {
         "password": SECRET,

@@ -196,7 +196,7 @@ def test_no_damaged_byte_of_an_index_ends_a_reader(folder: Path, storage: str, f
     whole = [(7, 0), (7, 2)]
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
-        step = 1 + len(content) // (4 if storage == "db" else 300)
+        step = 1 + len(content) // (2 if storage == "db" else 300)
         for at in range(0, min(len(content), 1100), step):
             path.write_bytes(content[:at] + bytes([content[at] ^ flip]) + content[at + 1 :])
             reports = Reports()

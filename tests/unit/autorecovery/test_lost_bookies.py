@@ -18,7 +18,6 @@ from fastbk.autorecovery.lost_bookies import (
     LostBookies,
     delay_of,
     judge,
-    wrong_delay,
 )
 
 ALL = {f"b{one}" for one in range(5)}
@@ -246,10 +245,3 @@ def test_no_clock_makes_a_hold_longer_than_a_day() -> None:
 def test_apaches_stored_zero_is_our_default() -> None:
     assert delay_of(None) == delay_of(0) == DELAY_DEFAULT_S
     assert delay_of(7) == 7.0
-    assert wrong_delay(None) == wrong_delay(0) == wrong_delay(7) == ""
-
-
-def test_a_delay_that_is_none_does_not_stop_healing() -> None:
-    """Somebody's tool has stored it; each pass failed from then on."""
-    assert delay_of(-5) == DELAY_DEFAULT_S
-    assert "-5, which is no delay" in wrong_delay(-5)

@@ -106,11 +106,11 @@ def test_a_bookie_is_found_by_address_or_in_the_metadata(page: Page, tmp_path: P
     second = store.register_bookie(BookieService(BookieId("b2"), 2, one[:1]), writable=False)
     with pytest.raises(ConfigError, match="b1, b2"):
         admin_client(options("--metadata", uri))
-    assert admin_client(options("--metadata", uri, "--bookie", "b1")).port == port
+    assert admin_client(options("--metadata", uri, "b1")).port == port
     with pytest.raises(ConfigError, match="no HTTP page"):
-        admin_client(options("--metadata", uri, "--bookie", "b2"))
+        admin_client(options("--metadata", uri, "b2"))
     with pytest.raises(Error, match="no bookie b3"):
-        admin_client(options("--metadata", uri, "--bookie", "b3"))
+        admin_client(options("--metadata", uri, "b3"))
     for lease in (first, second):
         lease.close()
     store.close()

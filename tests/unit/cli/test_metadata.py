@@ -14,6 +14,7 @@ from fastbk.admin.metadata_rebuild import Rebuilt
 from fastbk.cli.__main__ import main
 from fastbk.cli.metadata_rebuild import _lines
 from fastbk.meta import open_store
+from fastbk.meta.records import Change
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -75,7 +76,7 @@ def test_sqlite_is_made_and_shown_too(tmp_path: Path, capsys: Captured) -> None:
     assert "does not exist" in capsys.readouterr().err
     assert main(["metadata", "init", "--metadata", uri]) == 0
     assert main(["metadata", "init", "--metadata", uri]) == 1
-    assert main(["metadata", "format", "--metadata", uri, "--force"]) == 2
+    assert main(["metadata", "format", "--metadata", uri, "--yes"]) == 2
     capsys.readouterr()
     assert main(["metadata", "show", "--metadata", uri, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["uri"] == uri
@@ -91,3 +92,27 @@ def test_a_rebuild_says_how_many_lines_it_leaves_out() -> None:
     assert "  and 22 more: --json lists all" in lines, "of 42 notes"
     assert "  and 1 more: --json lists all" in lines, "of 21 streams"
     assert next(one for one in lines if one.startswith("stream 00")).endswith(", 19 and 1 more")
+
+
+@pytest.mark.parametrize("stored", [b"-5", b"soon"])
+def test_a_delay_of_lost_bookies_that_is_none_is_shown(stored: bytes, tmp_path: Path, capsys: Captured) -> None:
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    assert main(["metadata", "init", "--metadata", uri]) == 0
+    words = ["cluster", "heal", "status", "--metadata", uri]
+    with closing(open_store(uri)) as store:
+        main(words)
+        assert "a lost bookie may be away for 600 s" in capsys.readouterr().out
+        store.coordination.set_lost_bookie_delay(30)
+        main(words)
+        assert "a lost bookie may be away for 30 s" in capsys.readouterr().out
+        path = "autorecovery/lost_bookie_delay"
+        (known,) = store.records.read([path])
+        assert known is not None
+        store.records.change([Change(path, stored, known.version)])
+    assert main(words) == 1
+    said = capsys.readouterr().out
+    assert "a lost bookie may be away for 600 s" in said
+    assert f"problem: {path}: {stored!r} is no number; the default holds" in said
+    assert main([*words, "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["lost_bookie_delay_s"] == 600.0 and len(shown["bad_records"]) == 1

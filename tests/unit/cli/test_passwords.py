@@ -1,4 +1,4 @@
-"""A ledger's password: from a file, a variable, or the terminal; as an argument it is deprecated."""
+"""A ledger's password: from a file, a variable, or the terminal; it is no argument."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def test_a_file_that_cannot_be_one_is_a_clear_error(tmp_path: Path) -> None:
         password_of(given("--password-file", str(tmp_path / "large")))
 
 
-def test_an_argument_works_and_is_deprecated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert password_of(given("--password", "pw")) == b"pw"
-    assert "deprecated" in capsys.readouterr().err
+def test_it_is_no_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        given("--password", "pw")
+    said = capsys.readouterr().err
+    assert "list of processes: give --password-file FILE" in said and " pw" not in said

@@ -87,3 +87,34 @@ async def test_whoever_waits_is_told(wait: Callable[[Client], Awaitable[None]]) 
         await client.close()
         with pytest.raises(ClientClosed):
             await asyncio.wait_for(waiting, IN_TIME_S)
+
+
+async def test_a_close_that_was_cancelled_goes_on_and_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster() as (client, _, _):
+        reached, let_go, steps = asyncio.Event(), asyncio.Event(), list[str]()
+        close_marks, close_store = client.marks.close, client._store.close
+
+        async def marks_closed(timeout_s: float) -> None:
+            reached.set()
+            await let_go.wait()
+            await close_marks(timeout_s)
+
+        async def store_closed(timeout_s: float) -> None:
+            await close_store(timeout_s)
+            steps.append("closed")
+
+        monkeypatch.setattr(client.marks, "close", marks_closed)
+        monkeypatch.setattr(client._store, "close", store_closed)
+        first = asyncio.ensure_future(client.close())
+        await reached.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        again = asyncio.ensure_future(client.close())
+        await some_turns()
+        assert not again.done(), "it waits for the end"
+        let_go.set()
+        await asyncio.wait_for(again, IN_TIME_S)
+        assert steps == ["closed"]
+        await client.close()
+        assert steps == ["closed"]

@@ -18,7 +18,14 @@ from fastbk.errors import (
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, fake_cluster, numbers, read_all, some_turns
+from tests.unit.client.fake_cluster import (
+    by_id,
+    fake_cluster,
+    numbers,
+    read_all,
+    some_turns,
+    taken_over,
+)
 
 
 def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
@@ -119,6 +126,7 @@ async def test_what_waits_for_a_gap_when_the_writer_ends_was_never_written() -> 
         held = fenced.append_nowait(b"5", entry_id=5)
         for fake in fakes:
             fake.faults.refuse_adds = lambda *_: Status.FENCED
+        taken_over(store, fenced.ledger_id)
         with pytest.raises(Error):
             await fenced.append(b"0", entry_id=0)
         with pytest.raises(Error) as ended:

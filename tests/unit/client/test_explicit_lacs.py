@@ -13,7 +13,7 @@ import pytest
 from fastbk.client import ledger_reader
 from fastbk.client.connection import Connection
 from fastbk.client.explicit_lac_sender import UNANSWERED_MAX
-from fastbk.errors import ClientClosed, NotEnoughBookies
+from fastbk.errors import ClientClosed, ConfigError, NotEnoughBookies
 from fastbk.meta.api import VersionedLedger
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
@@ -101,10 +101,38 @@ async def test_a_timer_sends_the_lac_while_entries_wait_for_their_quorum() -> No
     await asyncio.gather(*late, return_exceptions=True)
 
 
+@pytest.mark.parametrize("count", [1, 30])
+async def test_the_lac_leaves_before_the_last_acknowledgement_is_told(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-C5: the application may keep the loop for itself from then on."""
+    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
+        writer = await client.create_ledger(publish="immediate")
+        await asyncio.gather(*(writer.append(b"x") for _ in range(count)))
+        wire = Wire(monkeypatch)
+        writer.send_lac()
+        assert wire.writes == 0, "all bookies were sent it before"
+        held = [fake.ledgers[writer.ledger_id] for fake in fakes]
+        await wait_until_async(lambda: all(one.lac == count - 1 for one in held), "all were told")
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        assert await reader.last_add_confirmed() == count - 1
+
+
+async def test_by_default_a_lone_append_sends_no_lac_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster(explicit_lac_interval=60.0) as (client, _, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        wire = Wire(monkeypatch)
+        writer.send_lac()
+        assert wire.writes == 3
+        with pytest.raises(ConfigError, match="publish='soon': must be 'immediate' or 'piggyback'"):
+            await client.create_ledger(publish="soon")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("end", ["abandoned", "failed", "client closed"])
 async def test_a_writer_that_ends_sends_its_lac_first(end: str) -> None:
     """INV-C4"""
-    async with fake_cluster(explicit_lac_interval=60.0) as (client, fakes, _):
+    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         held = [fake.ledgers[writer.ledger_id] for fake in fakes]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +43,7 @@ async def refused(call: Call, values: list[Any]) -> None:
             made = call(value)
             if isinstance(made, Awaitable):
                 await made
-            elif inspect.isasyncgen(made):
+            elif isinstance(made, AsyncIterator):
                 await anext(made)
             pytest.fail(f"{value!r} was taken")
         assert len(str(caught.value)) > 15
@@ -77,6 +76,7 @@ def of_stream_writer(writer: Any) -> list[tuple[Call, list[Any]]]:
         (lambda one: writer.append_nowait(one), NO_BYTES),
         (lambda one: writer.append_batch([b"x", one]), NO_BYTES),
         (lambda one: writer.append_batch(one), NO_LISTS),
+        (lambda one: writer.append_batch_nowait([b"x", one]), NO_BYTES),
         (lambda one: writer.append_many(one), NO_LISTS),
         (lambda one: writer.append_many([one]), NO_BYTES),
         (lambda one: writer.append(b"x", key=one), keys),
@@ -179,7 +179,7 @@ def test_the_client_without_await_refuses_them_in_the_callers_thread() -> None:
         stream = client.namespace("shop").create_stream("orders")
         with stream.writer() as appender:
             key = bytearray(b"key")
-            kept = appender.append(b"x", key=key, headers={"a": wide()})  # type: ignore[arg-type]
+            kept = appender.append_nowait(b"x", key=key, headers={"a": wide()})  # type: ignore[arg-type]
             key[:] = b"yek"
             for call, values in of_stream_writer(appender):
                 refused_at_once(call, values)

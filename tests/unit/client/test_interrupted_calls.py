@@ -7,15 +7,17 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 import fastbk.sync
 from fastbk.client.loop_thread import LoopThread
-from fastbk.errors import Error
+from fastbk.errors import BufferFull, Error
 from fastbk.stream.records import Chunk, Record
+from fastbk.stream.writer.sync_writer import PendingRecord
 from tests.fixtures.interrupts import Interrupts
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
@@ -39,6 +41,15 @@ def stream_of(client: fastbk.sync.Client, name: str) -> fastbk.sync.Stream:
         writer.roll()
         writer.append_many([b"%d" % one for one in range(RECORDS // 2, RECORDS)])
     return stream
+
+
+def patiently(writer: fastbk.sync.StreamWriter, append: Callable[[], PendingRecord]) -> PendingRecord:
+    """Append where there is room; a call that has none has taken nothing."""
+    while True:
+        try:
+            return append()
+        except BufferFull:
+            writer.ready(timeout=10)
 
 
 class Reading:
@@ -135,9 +146,9 @@ def test_appends_to_streams_are_there_once_in_their_order(
             payload = b"%d" % at
             with interrupts.one():
                 if at % 5:
-                    pending[at] = writer.append(payload, key=b"k", timeout=10)
+                    pending[at] = patiently(writer, partial(writer.append_nowait, payload, key=b"k"))
                 else:
-                    pending[at] = writer.append_batch([payload, payload], timeout=10)
+                    pending[at] = patiently(writer, partial(writer.append_batch_nowait, [payload] * 2))
             if at % 7 == 0 and at in pending:
                 with interrupts.one():
                     pending[at].result(10)
@@ -261,6 +272,29 @@ def test_what_an_interrupted_call_opened_is_closed(rng: random.Random) -> None:
     wait_until(lambda: sorted(got + undone) == opened, "each has one owner")
     assert interrupts.count > 100
     thread.close(10.0)
+
+
+class SlowInner(Inner):
+    """A client whose end takes some turns of the loop."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        await super().close()
+
+
+def test_a_close_that_was_interrupted_goes_on_and_can_be_called_again(rng: random.Random) -> None:
+    """INV-C3"""
+    interrupts = Interrupts(rng, 150)
+    for _ in range(100):
+        inner = SlowInner()
+        thread = LoopThread(lambda inner=inner: inner)  # type: ignore[misc]
+        thread.call_plain(thread.client)
+        with interrupts.one():
+            thread.close(10.0)
+        thread.close(10.0)
+        assert inner.is_closed
+    assert interrupts.count > 20
 
 
 def test_an_iterator_goes_on_after_an_interrupt_and_says_an_error_again(

@@ -93,6 +93,26 @@ def test_a_thread_that_is_closed_ends_its_own_calls_and_tasks_only() -> None:
             calls[1].result(WAIT_S)
 
 
+def test_a_close_is_done_though_the_thread_ended_while_its_caller_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a whole second passes between the end of a wait and the look at the thread."""
+    thread = thread_of(inner := Inner())
+    assert thread.call_plain(thread.client) is inner
+    shared = thread._shared
+    assert shared is not None
+    wait = loop_thread._Call.wait
+
+    def wait_in_vain_first(call: loop_thread._Call[Any], timeout_s: float) -> bool:
+        if shared.thread.is_alive():
+            shared.thread.join(WAIT_S)
+            return False
+        return wait(call, timeout_s)
+
+    monkeypatch.setattr(loop_thread._Call, "wait", wait_in_vain_first)
+    thread.close(WAIT_S)
+    assert inner.is_closed
+    assert shared.has_ended
+
+
 def test_an_interrupted_call_is_cancelled() -> None:
     inner = Inner()
     thread = thread_of(inner)

@@ -260,6 +260,31 @@ async def test_a_tail_by_batches_hands_out_together_what_came_together() -> None
         assert seen == 501 and len(sizes) < 20, "no object an entry"
 
 
+@pytest.mark.parametrize("call", ["read", "read_batches", "tail", "tail_batches"])
+async def test_an_iterator_that_has_raised_or_was_cancelled_is_never_at_its_end(call: str) -> None:
+    """INV-C6: whoever asked again was told that nothing comes any more."""
+    async with fake_cluster() as (client, fakes, _):
+        writer = await filled(client, 20)
+        held = await client.open_ledger(writer.ledger_id, recovery=False)
+        tail = held.tail(20)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(tail), 0.01)
+        with pytest.raises(ClientClosed, match="was cancelled: begin another one"):
+            await anext(tail)
+        await writer.close()
+        for fake in fakes:
+            fake.faults.hide = lambda _, entry_id: entry_id == 10
+        reader = await client.open_ledger(writer.ledger_id)
+        entries, seen = getattr(reader, call)(0), 0
+        for _ in range(3):
+            with pytest.raises(NoSuchEntry):
+                while True:
+                    item = await anext(entries)
+                    seen += len(item) if call.endswith("batches") else 1
+        assert seen == 10
+        await entries.aclose()
+
+
 @pytest.mark.slow
 async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
     async with fake_cluster(poll_interval=0.05, read_timeout=0.4) as (client, fakes, _):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 
 import pytest
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from fastbk.auth.rights import ROLES, Right
 from fastbk.gateway.chain_rules import Change, change_of
@@ -33,6 +34,7 @@ def ended(chain: Chain, records: int) -> Chain:
     return chains.close_segment(chain, row.ledger_id, contents(chain, row.number, records))
 
 
+@cache
 def chain_with(closed: int, opened: int = 0) -> Chain:
     """Return a chain of so many closed segments, and open ones behind them; ledgers are numbered from 101."""
     chain = chains.open_for_append(Chain("a"), "w")
@@ -114,7 +116,7 @@ def readable(chain: Chain) -> set[tuple[object, ...]]:
 def mutated(rng: random.Random, chain: Chain) -> Chain:
     """Return a chain with one to three of its values changed to others of their kind."""
     for _ in range(rng.randint(1, 3)):
-        name = rng.choice([one.name for one in fields(Chain)])
+        name = rng.choice(Chain.__struct_fields__)
         value = getattr(chain, name)
         new: object = value
         if name == "rows" and chain.rows:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError, MetadataConflict
-from fastbk.meta.records import VALUE_BYTES_MAX, Change
+from fastbk.meta.records import VALUE_BYTES_MAX, Change, VersionedRecord, each_record
 from tests.fixtures.wait import wait_until
 from tests.unit.meta.test_metadata_store import Open, open_driver
 
@@ -74,6 +74,23 @@ def test_several_changes_happen_together_or_not_at_all(open_driver: Open) -> Non
     )
     assert changed[0] == 0
     assert records.children("n") == ["three", "two"]
+
+
+def test_some_of_many_are_read_as_their_bytes_allow(open_driver: Open) -> None:
+    """INV-M18: the first ones, in their order, also of those that are not there; one at least."""
+    records = open_driver().records
+    large = b"x" * VALUE_BYTES_MAX
+    for name in "abcdef":
+        records.change([Change(f"n/{name}", large if name != "c" else b"small")])
+    paths = [f"n/{name}" for name in ("a", "none", "b", "c", "d", "e", "other", "f")]
+    whole = records.read(paths)
+    found: list[VersionedRecord | None] = []
+    while len(found) < len(paths):
+        some = records.read_some(paths[len(found) :], 2 * VALUE_BYTES_MAX + 100)
+        assert 0 < sum(len(one.value) for one in some if one is not None) <= 2 * VALUE_BYTES_MAX + 100
+        found += some
+    assert found == whole == list(each_record(records, paths))
+    assert records.read_some(paths, 1) == whole[:1]
 
 
 def test_names_below_are_listed_however_deep_what_lies_there(open_driver: Open) -> None:

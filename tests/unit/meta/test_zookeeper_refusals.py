@@ -20,7 +20,7 @@ from fastbk.meta.zookeeper import ZooKeeperStore
 from fastbk.meta.zookeeper_refusals import server_zxid, why_refused
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
-from tests.fixtures.zookeeper import TICK_MS, ZooKeeperPlace
+from tests.fixtures.zookeeper import TICK_MS, ZooKeeperPlace, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -97,26 +97,26 @@ def test_only_every_server_s_refusal_is_one(zxids: dict[str, int | None], refuse
     assert bool(why_refused(10, zxids)) == refused
 
 
-def test_a_server_says_its_last_transaction(server: Restorable) -> None:
-    first = server_zxid(server.address)
+def test_a_server_says_its_last_transaction(zookeeper: ZooKeeperPlace) -> None:
+    first = server_zxid(zookeeper.address)
     assert first is not None
-    with closing(opened(ZooKeeperPlace(server).uri())) as store:
+    with closing(opened(zookeeper.uri())) as store:
         store.create_ledger(1, metadata())
-        now = server_zxid(server.address)
+        now = server_zxid(zookeeper.address)
         assert now is not None
         assert now > first
-    server.stop()
-    assert server_zxid(server.address) is None
+    (port,) = free_ports(1)
+    assert server_zxid(f"127.0.0.1:{port}") is None
 
 
 @pytest.mark.parametrize("zxid", [2**60, 0, None])
 def test_a_name_of_several_servers_says_the_highest_of_all(
-    server: Restorable,
+    zookeeper_server: ZooKeeperServer,
     monkeypatch: pytest.MonkeyPatch,
     zxid: int | None,
 ) -> None:
     """Before: only the first that took a connection was asked, so one that lags spoke for all."""
-    with socket.create_server(("127.0.0.2", server.port)) as other:
+    with socket.create_server(("127.0.0.2", zookeeper_server.port)) as other:
         threading.Thread(target=say_zxid, args=(other, zxid), daemon=True).start()
         real = socket.getaddrinfo
 
@@ -125,9 +125,9 @@ def test_a_name_of_several_servers_says_the_highest_of_all(
             return [one for each in hosts for one in real(each, *words, **more)]  # type: ignore[arg-type]
 
         monkeypatch.setattr(socket, "getaddrinfo", of_two)
-        own = server_zxid(server.address)
+        own = server_zxid(zookeeper_server.address)
         assert own is not None
-        found = server_zxid(f"zookeeper.test:{server.port}")
+        found = server_zxid(f"zookeeper.test:{zookeeper_server.port}")
         assert found == (None if zxid is None else max(own, zxid))
 
 

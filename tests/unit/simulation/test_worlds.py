@@ -16,8 +16,7 @@ from tests.style.tree import ROOT
 
 pytestmark = pytest.mark.slow
 
-FRESH_S = 18.0
-FRESH_SEEDS = 4000
+FRESH_SEEDS = 125
 # Seeds that once broke an invariant, by a bug of the product or of the simulator; what it was.
 PAST_FAILURES = {
     36: "each refusal of a deleted ledger's adds sent everything again",
@@ -42,10 +41,9 @@ PAST_FAILURES = {
 }
 
 
-@pytest.mark.parametrize("part", [0, 1])
-def test_fresh_seeds_break_nothing(part: int) -> None:
-    first = int(os.environ["SEED"]) * 1_000_000 + part * 100_000
-    *_, total = run_many(first, FRESH_SEEDS, 1, seconds_max=FRESH_S)
+def test_fresh_seeds_break_nothing() -> None:
+    """`./dev sim` runs thousands of them, on all processors."""
+    *_, total = run_many(int(os.environ["SEED"]) * 1_000_000, FRESH_SEEDS, 1)
     for seed, _, text in total.failed:
         print(f"./dev sim REPLAY={seed}\n{text}")
     assert not total.failed
@@ -76,7 +74,7 @@ def test_every_kind_of_fault_strikes() -> None:
 def test_a_seed_is_one_world_whatever_the_order_of_hashes() -> None:
     program = (
         "from tests.simulation.world import run_seed\n"
-        "print([run_seed(seed).digest for seed in range(700, 760)])"
+        "print([run_seed(seed).digest for seed in range(700, 720)])"
     )
     digests = {
         subprocess.run(

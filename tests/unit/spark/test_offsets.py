@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import string
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from fastbk.stream.positions import DLSN
 ROOT = Path(__file__).resolve().parents[3]
 numbers = st.integers(0, 2**61)
 positions = st.builds(DLSN, numbers, numbers, st.integers(0, 2**31 - 1))
-ids = st.from_regex("[0-9A-Za-z_-]{1,64}", fullmatch=True)
+ids = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=64)
 
 
 @st.composite
@@ -39,7 +40,12 @@ def places(draw: st.DrawFn) -> At:
 ats = places()
 
 
-names = st.from_regex("[a-z]{1,6}(/[\\wÄ ☃]{1,6}){1,3}", fullmatch=True)
+parts = st.text("abcxyz_09Ä ☃", min_size=1, max_size=6)
+names = st.builds(
+    "{}/{}".format,
+    st.text("abcxyz", min_size=1, max_size=6),
+    st.lists(parts, min_size=1, max_size=3).map("/".join),
+)
 
 
 @given(st.dictionaries(names, ats), st.dictionaries(numbers, numbers))

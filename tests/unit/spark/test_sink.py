@@ -214,17 +214,17 @@ def test_two_queries_write_to_one_stream(harness: SinkHarness) -> None:
 
 def test_an_open_writer_is_refused_unless_it_is_to_be_fenced(harness: SinkHarness) -> None:
     with harness.stream.writer() as writer:
-        writer.append(b"own").result()
+        writer.append(b"own")
         with pytest.raises(StreamBusy, match="onWriter"):
             harness.driver().prepare()
         told = [harness.write(place(0, 0), b"a")]
         with pytest.raises(StreamBusy, match="onWriter"):
             harness.driver().commit(told, 0)
-        writer.append(b"still its own").result()
+        writer.append(b"still its own")
         harness.driver(is_fencing=True).prepare()
         harness.driver(is_fencing=True).commit(told, 0)
         with pytest.raises(Error):
-            writer.append(b"fenced").result()
+            writer.append(b"fenced")
         writer.abort()
     harness.driver().prepare()
     assert harness.values() == [b"own", b"still its own", b"a"]

@@ -102,7 +102,7 @@ def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.M
     """Who waits is told, and nothing is sent behind what was not."""
     writer = blocking()
     writer.open()
-    kept = writer.append(b"kept").result(5.0)
+    kept = writer.append(b"kept", timeout=5.0)
 
     both_wait = threading.Event()
 
@@ -111,14 +111,14 @@ def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.M
         raise InvariantError("a bug")
 
     monkeypatch.setattr(StreamWriter, "_admit", broken)
-    pending = [writer.append(b"lost"), writer.append(b"lost, too")]
+    pending = [writer.append_nowait(b"lost"), writer.append_nowait(b"lost, too")]
     both_wait.set()
     for one in pending:
         with pytest.raises(Error, match="a bug"):
             one.result(5.0)
     monkeypatch.undo()
     with pytest.raises(Error, match="a bug"):
-        writer.append(b"behind it")
+        writer.append_nowait(b"behind it")
     with pytest.raises(Error, match="aborted"):
         writer.close()
     with blocking() as later:

@@ -95,11 +95,11 @@ async def test_sending(bug: BaseException, monkeypatch: pytest.MonkeyPatch) -> N
         raise bug
 
     monkeypatch.setattr(Rolling, "segment_for_next", broken)
-    future = writer.append(b"x")
+    future = writer.append_nowait(b"x")
     with pytest.raises(WriterFailed, match="a bug"):
         await asyncio.wait_for(future, PATIENCE_S)
     with pytest.raises(WriterFailed, match="a bug"):
-        writer.append(b"y")
+        writer.append_nowait(b"y")
     with pytest.raises(WriterFailed, match="a bug"):
         await asyncio.wait_for(writer.close(), PATIENCE_S)
     assert logged, "the bug itself is there to be seen, too"

@@ -19,6 +19,7 @@ from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STREAMS, pages_path, stream_path
 from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.writer import stream_writer
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_kills import run_and_kill
@@ -44,6 +45,8 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of four rows, so that a short stream has some."""
     monkeypatch.setattr(store, "ROWS_MAX", 5)
     monkeypatch.setattr(store, "PAGE_ROWS", 4)
+    # A killed process publishes nothing on its way out, so nobody waits for that.
+    monkeypatch.setattr(stream_writer, "PUBLISH_S", 0.01)
 
 
 async def paged_stream() -> Cluster:
@@ -71,10 +74,10 @@ def below(cluster: Cluster) -> set[str]:
 
 async def each_kill(make: Callable[[], Awaitable[Cluster]], work: Work, check: Work) -> int:
     """Kill `work` at each of its calls, before and after it took effect; `check(client)` is to hold each time."""
-    kills = 0
+    kills, made = 0, await make()
     for is_after in (False, True):
         for number in itertools.count():
-            cluster = await make()
+            cluster = made.copy()
             if not await run_and_kill(cluster, work, number, is_after=is_after):
                 break
             kills += 1

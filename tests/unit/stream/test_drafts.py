@@ -21,7 +21,6 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.stream.chain import drafts as drafts_module
 from fastbk.stream.chain.attach import attach_drafts
 from fastbk.stream.chain.chain import RAW_BYTES_MAX, Chain, put_chain
 from fastbk.stream.chain.changes import Contents
@@ -239,7 +238,6 @@ async def test_as_many_ledgers_as_can_be_attached_fit_into_one_change(
     cluster = Cluster()
     await new_stream(cluster)
     client = cluster.client()
-    monkeypatch.setattr(drafts_module, "READ_AT_ONCE", 3)
     some = [await attempt(client, 0, b"%04d" % at, label=f"{at}.0") for at in range(2048)]
     assert len(await drafts_of(as_client(client), "ab")) == len(some)
     with pytest.raises(ConfigError, match="2048"):

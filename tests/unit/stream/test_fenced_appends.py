@@ -66,9 +66,9 @@ async def test_appends_in_flight_are_fenced_with_an_unknown_outcome() -> None:
     await former.open()
     await former.append(b"kept")
     plan.go.clear()
-    sent = [former.append(b"sent"), former.append(b"sent")]
+    sent = [former.append_nowait(b"sent"), former.append_nowait(b"sent")]
     await asyncio.sleep(0)
-    unsent = former.append(b"unsent")
+    unsent = former.append_nowait(b"unsent")
     async with writer_of(cluster) as later:
         plan.go.set()
         for future in sent:
@@ -78,7 +78,7 @@ async def test_appends_in_flight_are_fenced_with_an_unknown_outcome() -> None:
             assert "may be kept" in str(error) and "look at last_txid" not in str(error)
         error = await error_of(unsent)
         assert type(error) is WriterFenced and error.outcome == "not_written"
-        for call in (lambda: former.append(b"x"), lambda: former.append_batch([b"x"])):
+        for call in (lambda: former.append_nowait(b"x"), lambda: former.append_batch_nowait([b"x"])):
             with pytest.raises(WriterFenced) as refused:
                 call()
             assert refused.value.outcome == "not_written"
@@ -109,12 +109,12 @@ async def test_only_another_writer_of_the_stream_fences(cause: Error) -> None:
     await former.open()
     await former.append(b"a")
     plan.error, plan.times = cause, 2
-    futures = [former.append(b"b"), former.append(b"c")]
+    futures = [former.append_nowait(b"b"), former.append_nowait(b"c")]
     positions = await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)
     assert positions == sorted(positions)
     await former.append(b"d")
     plan.go.clear()
-    last = former.append(b"e")
+    last = former.append_nowait(b"e")
     async with writer_of(cluster):
         plan.error, plan.times = cause, 2
         plan.go.set()
@@ -133,7 +133,7 @@ async def test_a_takeover_that_metadata_shows_first_fences_what_is_in_flight() -
     await former.open()
     await former.append(b"kept")
     plan.go.clear()
-    sent = former.append(b"sent")
+    sent = former.append_nowait(b"sent")
     await asyncio.sleep(0)
     assert former._engine is not None
     former._engine.fail(MetadataConflict("the stream has another epoch"))
@@ -154,7 +154,7 @@ async def test_other_failures_are_unknown_as_before_and_keep_their_cause() -> No
     error = await error_of(former.append(b"x"))
     assert type(error) is AppendUnknown and isinstance(error.__cause__, NotEnoughBookies)
     with pytest.raises(WriterFailed) as refused:
-        former.append(b"y")
+        former.append_nowait(b"y")
     assert refused.value.outcome == "not_written"
     assert isinstance(refused.value.__cause__, NotEnoughBookies)
     with pytest.raises(WriterFailed) as flushed:
@@ -210,9 +210,9 @@ def test_the_blocking_writer_says_the_same(is_settled: bool, monkeypatch: pytest
         loop.call(lambda: new_stream(cluster))
         writer = SyncStreamWriter(loop, lambda: former_of(cluster), WriterOptions())
         writer.open()
-        writer.append(b"kept").result(WAIT_S)
+        writer.append(b"kept", timeout=WAIT_S)
         loop.call_plain(plan.go.clear)
-        sent: PendingRecord = writer.append(b"sent")
+        sent: PendingRecord = writer.append_nowait(b"sent")
         wait_until(lambda: sent._future is not None, "the append was sent")
         loop.call(lambda: _take_over(cluster))
         loop.call_plain(plan.go.set)
@@ -221,7 +221,7 @@ def test_the_blocking_writer_says_the_same(is_settled: bool, monkeypatch: pytest
         assert fenced.value.outcome == "unknown"
         assert isinstance(fenced.value.__cause__, LedgerFenced)
         with pytest.raises(WriterFenced) as refused:
-            writer.append(b"x")
+            writer.append_nowait(b"x")
         assert refused.value.outcome == "not_written"
         assert isinstance(refused.value.__cause__, LedgerFenced)
         writer.abort()

@@ -53,7 +53,7 @@ def write_ids(store: MetadataStore, ids: list[str]) -> None:
 @pytest.mark.parametrize(
     ("open_driver", "count"),
     [
-        ("memory", IDS),
+        ("memory", IDS_IN_CI),
         ("sqlite", IDS),
         ("zookeeper", IDS_IN_CI),
         pytest.param("zookeeper", IDS, marks=pytest.mark.soak),

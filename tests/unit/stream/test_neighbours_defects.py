@@ -50,7 +50,7 @@ async def test_the_head_of_a_pipeline_fails_alone_and_leaves_no_hole() -> None:
     await writer.open()
     await writer.append(b"0", txid=0)
     plan.failing = {1}
-    futures = [writer.append(b"%d" % txid, txid=txid) for txid in range(1, 40)]
+    futures = [writer.append_nowait(b"%d" % txid, txid=txid) for txid in range(1, 40)]
     ends = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), PATIENCE_S)
     assert all(isinstance(one, AppendUnknown | WriterFailed) for one in ends), "none acknowledged"
     writer.abort()
@@ -77,7 +77,7 @@ async def test_a_resend_after_a_crash_is_judged_by_what_the_ledgers_hold() -> No
         for txid in range(5):
             await writer.append(b"%d" % txid, txid=txid)
         ledger = next(one for one in cluster.ledgers.values() if one.entries)
-        under_way = [writer.append(b"%d" % txid, txid=txid) for txid in range(5, 8)]
+        under_way = [writer.append_nowait(b"%d" % txid, txid=txid) for txid in range(5, 8)]
         await asyncio.sleep(0)
         writer.abort()
         assert ledger.acknowledged == 5
@@ -134,7 +134,7 @@ async def test_after_a_failure_the_stream_can_be_written_at_once() -> None:
         await writer.open()
         plan._appends = 3 * turn
         await asyncio.wait_for(writer.append(b"kept"), PATIENCE_S)
-        future = writer.append(b"fails")
+        future = writer.append_nowait(b"fails")
         await asyncio.wait_for(asyncio.wait([future]), PATIENCE_S)
         assert isinstance(future.exception(), AppendUnknown)
         writer.abort()

@@ -136,7 +136,7 @@ async def test_a_cancelled_read_has_taken_nothing() -> None:
     async with writer_of(cluster) as writer, StreamReader(context) as reader:
         found: list[Record] = []
         for at in range(300):
-            writer.append(b"%d" % at)
+            writer.append_nowait(b"%d" % at)
             task = asyncio.ensure_future(anext(reader) if rng.random() < 0.5 else reader.read(3))
             for _ in range(rng.randrange(12)):
                 await asyncio.sleep(0)

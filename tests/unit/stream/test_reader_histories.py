@@ -36,7 +36,7 @@ async def write_some(cluster: Cluster, rng: random.Random, policy: StreamPolicy)
     try:
         await writer.open()
         for _ in range(rng.randrange(30)):
-            writer.append(b"%d" % rng.randrange(10**9))
+            writer.append_nowait(b"%d" % rng.randrange(10**9))
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
         await writer.flush()

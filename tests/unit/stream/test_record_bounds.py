@@ -123,7 +123,8 @@ def test_a_packed_record_is_bounded_unpacked() -> None:
     "fields",
     [{"holder": "h" * 890_000}, {"used_at_us": 2**63}, {"expire_after_s": 1e300}, {"doomed": (1,) * 100_000},
      {"state": CursorState(mark=DLSN(2**63, 0, 0))}, {"state": CursorState(serial=2**64 - 1)},
-     {"state": CursorState(data={"by": "x" * 100_000})}],
+     {"state": CursorState(data={"by": "x" * 100_000})},
+     {"state": CursorState(data={f"k{number}": "x" * 1000 for number in range(40)})}],
     ids=lambda one: "-".join(one),
 )  # fmt: skip
 def test_a_cursor_beyond_its_bounds_is_not_decoded(fields: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> No
     async with AsyncExitStack() as turns_of_others:
         for _ in range(SLOTS_MAX):
             await turns_of_others.enter_async_context(works)
-        future = writer.append(b"in its turn")
+        future = writer.append_nowait(b"in its turn")
         await asyncio.wait({future}, timeout=0.1)
         assert not future.done()
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)

@@ -97,8 +97,8 @@ def harness() -> Iterator[Harness]:
 
 def test_records_are_kept_in_the_order_of_the_calls(harness: Harness) -> None:
     with harness.writer() as writer:
-        pending = [writer.append(b"%d" % at, key=b"k", headers=[("n", b"v")]) for at in range(999)]
-        batch = writer.append_batch([b"a", b"b"], txids=[2000, 2001], keys=[b"x", None])
+        pending = [writer.append_nowait(b"%d" % at, key=b"k", headers=[("n", b"v")]) for at in range(999)]
+        batch = writer.append_batch_nowait([b"a", b"b"], txids=[2000, 2001], keys=[b"x", None])
         first, last = writer.append_many([b"c", b"d"], txids=[3000, 3000])
         assert [one.result() for one in pending] == sorted(one.result() for one in pending)
         assert pending[998].result() < batch.result() < first < last == writer.last_dlsn
@@ -118,7 +118,7 @@ def test_many_threads_append_and_nothing_is_lost(harness: Harness) -> None:
 
         def some(number: int) -> None:
             for at in range(200):
-                writer.append(b"%d %d" % (number, at))
+                writer.append_nowait(b"%d %d" % (number, at))
 
         threads = [threading.Thread(target=some, args=(number,)) for number in range(5)]
         for thread in threads:
@@ -135,49 +135,58 @@ def test_many_threads_append_and_nothing_is_lost(harness: Harness) -> None:
 
 def test_a_wrong_record_is_refused_at_once_and_nothing_is_taken(harness: Harness) -> None:
     with harness.writer(WriterOptions(entry_bytes_max=1000)) as writer:
-        writer.append(b"a", txid=7)
+        writer.append_nowait(b"a", txid=7)
         with pytest.raises(TxidOutOfOrder):
-            writer.append(b"b", txid=6)
+            writer.append_nowait(b"b", txid=6)
         with pytest.raises(RecordTooLarge):
-            writer.append(bytes(1000))
+            writer.append_nowait(bytes(1000))
         with pytest.raises(ConfigError, match="at least one record"):
-            writer.append_batch([])
+            writer.append_batch_nowait([])
         with pytest.raises(ConfigError, match="at least one record"):
             writer.append_many([])
-        writer.append(b"c").result()
+        writer.append(b"c")
         assert writer.last_txid == 8
     assert [(one.txid, bytes(one.payload)) for one in harness.records()] == [(7, b"a"), (8, b"c")]
 
 
 def test_an_append_waits_for_room_and_gives_up(harness: Harness) -> None:
     with harness.writer(WriterOptions(unacked_bytes_max=1000)) as writer:
-        writer.append(b"first").result()
+        writer.append(b"first")
         harness.plan.is_stuck = True
-        pending = writer.append(bytes(1000))
+        pending = writer.append_nowait(bytes(1000))
         with pytest.raises(BufferFull):
-            writer.append(b"no", timeout=0.05)
+            writer.append_nowait(b"no")
+        for call in (lambda: writer.append(b"no", timeout=0.05), lambda: writer.append_batch([b"no"], timeout=0.05)):
+            with pytest.raises(QuorumTimeout, match="not acknowledged after") as late:
+                call()
+            assert late.value.outcome == "not_written"
         with pytest.raises(BufferFull):
             writer.ready(timeout=0.05)
         with pytest.raises(QuorumTimeout):
             pending.result(0.05)
         assert not pending.done()
         threading.Timer(0.05, lambda: setattr(harness.plan, "is_stuck", False)).start()
-        writer.append(b"waits, and there is room")
-        assert pending.result() < (writer.flush() or DLSN(0, 0, 0))
-    assert [len(one.payload) for one in harness.records()] == [5, 1000, 24]
+        last = writer.append(b"waits, and there is room")
+        assert pending.result() < last == writer.last_dlsn, "it is acknowledged when it returns"
+        harness.plan.is_stuck = True
+        with pytest.raises(QuorumTimeout) as late:
+            writer.append(b"kept late", timeout=0.05)
+        assert late.value.outcome == "unknown"
+        harness.plan.is_stuck = False
+    assert [len(one.payload) for one in harness.records()] == [5, 1000, 24, 9]
 
 
 def test_who_is_fenced_is_told_and_takes_no_more(harness: Harness) -> None:
     old, new = harness.writer(), harness.writer()
     old.open()
-    old.append(b"old").result()
+    old.append(b"old")
     new.open()
-    new.append(b"new").result()
-    lost = old.append(b"too late")
+    new.append(b"new")
+    lost = old.append_nowait(b"too late")
     with pytest.raises(Error):
         lost.result()
     with pytest.raises(WriterFenced):
-        old.append(b"never")
+        old.append_nowait(b"never")
     with pytest.raises(WriterFenced):
         old.flush()
     old.abort()
@@ -190,18 +199,18 @@ def test_leaving_by_an_exception_aborts(harness: Harness) -> None:
     with pytest.raises(ZeroDivisionError), writer:
         raise ZeroDivisionError
     with pytest.raises(Error):
-        writer.append(b"x")
+        writer.append_nowait(b"x")
 
 
 def test_sealed_and_closed_take_no_more(harness: Harness) -> None:
     with harness.writer() as writer:
-        writer.append(b"a")
+        writer.append_nowait(b"a")
         writer.roll()
-        writer.append(b"b")
+        writer.append_nowait(b"b")
         assert writer.publish() == DLSN(2, 0, 0)
         assert writer.seal() == DLSN(2, 0, 0)
         with pytest.raises(ClientClosed):
-            writer.append(b"c")
+            writer.append_nowait(b"c")
     with pytest.raises(Error, match="has ended"):
         harness.writer().open()
 
@@ -210,16 +219,16 @@ def test_sealed_and_closed_take_no_more(harness: Harness) -> None:
 def test_a_closed_loop_ends_waits_and_refuses(harness: Harness) -> None:
     writer = harness.writer()
     with pytest.raises(ClientClosed, match="not open"):
-        writer.append(b"x")
+        writer.append_nowait(b"x")
     writer.open()
-    writer.append(b"first").result()
+    writer.append(b"first")
     harness.plan.is_stuck = True
-    pending = writer.append(b"x")
+    pending = writer.append_nowait(b"x")
     threading.Timer(0.1, lambda: harness.loop.close(1.0)).start()
     with pytest.raises(ClientClosed):
         pending.result(30)
     with pytest.raises(ClientClosed):
-        writer.append(b"x")
+        writer.append_nowait(b"x")
     with pytest.raises(ClientClosed):
         harness.loop.call_plain(lambda: None)
     harness.loop.close(1.0)
@@ -233,7 +242,7 @@ def test_what_is_acknowledged_while_the_client_closes_ends_its_wait_at_once(
     writer = harness.writer()
     writer.open()
     harness.plan.is_stuck = True
-    pending = writer.append(b"under way")
+    pending = writer.append_nowait(b"under way")
     woken: list[bool] = []
     told = writer._changed.notify
 
@@ -253,7 +262,7 @@ def test_what_is_acknowledged_while_the_client_closes_ends_its_wait_at_once(
 def test_a_forked_child_is_refused(harness: Harness) -> None:
     with harness.writer() as writer:
         harness.plan.is_stuck = True
-        pending = writer.append(b"x")
+        pending = writer.append_nowait(b"x")
         held, done = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -268,9 +277,9 @@ def test_a_forked_child_is_refused(harness: Harness) -> None:
 
         def child() -> int:
             signal.alarm(10)
-            batch = lambda: writer.append_batch([b"y"])  # noqa: E731
+            batch = lambda: writer.append_batch_nowait([b"y"])  # noqa: E731
             for call in (
-                lambda: writer.append(b"y"), batch, pending.result, writer.ready, writer.flush
+                lambda: writer.append_nowait(b"y"), batch, pending.result, writer.ready, writer.flush
             ):  # fmt: skip
                 try:
                     call()

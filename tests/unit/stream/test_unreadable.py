@@ -10,7 +10,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from fastbk.errors import Error, ProtocolError, StorageError
+from fastbk.arrow import stream_batches, stream_schema
+from fastbk.errors import DataLost, Error, ProtocolError, StorageError
 from fastbk.native.stream_codec import encode
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Gap, Record, put_headers
@@ -127,3 +128,46 @@ async def test_an_asyncio_cursor_does_so_too(harness: Harness) -> None:
         items = [item async for item in telling]
         assert seqs(items) == NUMBERS and len(gaps(items)) == 1
         assert telling.gap_records == 1
+
+
+@pytest.mark.parametrize("harness", ["entry"], indirect=True)
+async def test_chunks_of_asyncio_say_it_again_and_pass_nothing_by(harness: Harness) -> None:
+    """INV-C6: the error ended the iterator, as the end of the stream does."""
+    stream = harness._stream()
+    async with stream.reader(tail=False) as reader, stream.cursor("billing", tail=False) as cursor:
+        for source in (reader, cursor):
+            chunks, got = source.chunks(max_records=2), []
+            for _ in range(3):
+                with pytest.raises((StorageError, DataLost), match=re.escape(str(PLACE))):
+                    while True:
+                        got += [record.seq for record in await anext(chunks)]
+            assert got == list(range(BAD))
+        await reader.seek(BEHIND)
+        found = [one.seq async for chunk in reader.chunks() for one in chunk]
+        assert found == list(range(BAD + 1, RECORDS))
+
+
+async def test_iteration_that_opened_its_reader_says_it_again(harness: Harness) -> None:
+    """INV-C6"""
+    items, got = aiter(harness._stream().reader(tail=False)), 0
+    for _ in range(3):
+        with pytest.raises((ProtocolError, StorageError), match=named()):
+            while await anext(items):
+                got += 1
+    assert got == BAD
+
+
+def test_batches_name_it_or_make_it_a_gap(harness: Harness) -> None:
+    """The error named a number and no position, and the records before it in the same batch were lost."""
+    got: list[int] = []
+    with pytest.raises((ProtocolError, DataLost), match=f"{re.escape(str(PLACE))}.*{re.escape(str(BEHIND))}"):
+        for batch in stream_batches(harness.stream, "earliest", schema=stream_schema(headers=True)):
+            got += batch["seq"].to_pylist()
+    assert got == list(range(BAD))
+    told: list[Gap] = []
+    batches = stream_batches(
+        harness.stream, "earliest", schema=stream_schema(headers=True), skip_gaps=True, on_gap=told.append
+    )
+    assert [seq for batch in batches for seq in batch["seq"].to_pylist()] == NUMBERS
+    (gap,) = told
+    assert (gap.kind, gap.first, gap.next) == ("lost", PLACE, BEHIND)

@@ -75,9 +75,9 @@ async def _history(steps: list[tuple[str, int]]) -> None:
                     plan.is_away = step == "away"
                     futures: list[asyncio.Future[DLSN]] = []
                     if step == "batch":
-                        futures.append(writer.append_batch([bytes(50)] * count))
+                        futures.append(writer.append_batch_nowait([bytes(50)] * count))
                     else:
-                        futures += [writer.append(bytes(100)) for _ in range(count)]
+                        futures += [writer.append_nowait(bytes(100)) for _ in range(count)]
                     txid += count
                     await asyncio.wait_for(asyncio.gather(*futures), PATIENCE_S)
                     plan.is_away = False

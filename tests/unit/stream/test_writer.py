@@ -65,7 +65,7 @@ async def write_some(
         for _ in range(rng.randrange(40)):
             txid = writer.last_txid + rng.randint(1, 3)
             payload = b"%s %d" % (client.name.encode(), txid)
-            futures.append((txid, payload, writer.append(payload, txid=txid)))  # type: ignore[arg-type]
+            futures.append((txid, payload, writer.append_nowait(payload, txid=txid)))  # type: ignore[arg-type]
             for _ in range(rng.randrange(3)):
                 await asyncio.sleep(0)
             note()

@@ -112,9 +112,9 @@ async def test_a_cancelled_append_is_waited_for_by_flush_and_close() -> None:
     writer = await harness.writer(entries_in_flight=1)
     await writer.append(b"first")
     harness.plan.holds.add("append")
-    futures = [writer.append(b"%d" % at) for at in range(3)]
+    futures = [writer.append_nowait(b"%d" % at) for at in range(3)]
     await turns()
-    futures += [writer.append(b"unsent"), writer.append(b"cancelled")]
+    futures += [writer.append_nowait(b"unsent"), writer.append_nowait(b"cancelled")]
     futures[-1].cancel()
     closing = asyncio.ensure_future(writer.close())
     await turns()
@@ -138,7 +138,7 @@ async def test_a_segment_that_was_added_without_an_answer_is_the_one_that_is_wri
         return None
 
     harness.plan.fails = fails
-    future = writer.append(b"kept")
+    future = writer.append_nowait(b"kept")
     await until(lambda: writer._opened().lifecycle.trouble is not None)
     harness.plan.fails = lambda what, is_after: None
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
@@ -164,18 +164,18 @@ async def test_what_is_no_bytes_and_no_number_is_refused_and_changes_nothing() -
     writer = await harness.writer()
     for wrong in (5, "text", None):
         with pytest.raises(TypeError):
-            writer.append(wrong)  # type: ignore[arg-type]
+            writer.append_nowait(wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            writer.append_batch([b"x", wrong])  # type: ignore[list-item]
+            writer.append_batch_nowait([b"x", wrong])  # type: ignore[list-item]
     with pytest.raises(TypeError):
-        writer.append(b"x", txid=1.5)  # type: ignore[arg-type]
+        writer.append_nowait(b"x", txid=1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        writer.append(b"x", key="key")  # type: ignore[arg-type]
+        writer.append_nowait(b"x", key="key")  # type: ignore[arg-type]
     with pytest.raises(TxidOutOfOrder):
-        writer.append(b"x", txid=2**62 + 1)
+        writer.append_nowait(b"x", txid=2**62 + 1)
     await writer.append(bytearray(b"good"), txid=2**62)
     with pytest.raises(TxidOutOfOrder):
-        writer.append(b"nothing is behind it")
+        writer.append_nowait(b"nothing is behind it")
     await writer.close()
     assert await harness.payloads() == [b"good"]
 
@@ -184,7 +184,7 @@ async def test_a_cancelled_close_leaves_no_append_without_an_answer() -> None:
     harness = Harness()
     writer = await harness.writer()
     harness.plan.holds.add("create")
-    future = writer.append(b"never sent")
+    future = writer.append_nowait(b"never sent")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await writer.close()
@@ -198,9 +198,9 @@ async def test_abort_answers_everything_at_once() -> None:
     writer = await harness.writer(entries_in_flight=1)
     await writer.append(b"kept")
     harness.plan.holds.add("append")
-    sent = writer.append(b"sent")
+    sent = writer.append_nowait(b"sent")
     await turns()
-    unsent = writer.append(b"unsent")
+    unsent = writer.append_nowait(b"unsent")
     order: list[str] = []
     sent.add_done_callback(lambda _: order.append("sent"))
     unsent.add_done_callback(lambda _: order.append("unsent"))
@@ -223,7 +223,7 @@ async def test_a_roll_beside_appends_rolls() -> None:
     rolling = asyncio.ensure_future(writer.roll())
     futures = []
     while not rolling.done():
-        futures.append(writer.append(b"more"))
+        futures.append(writer.append_nowait(b"more"))
         await asyncio.sleep(0)
     await rolling
     assert (await writer.append(b"behind")).segment == 2
@@ -258,7 +258,7 @@ async def test_a_segment_that_another_opener_drops_meanwhile_is_no_error() -> No
     harness = Harness()
     former = await harness.writer()
     harness.plan.holds.add("append")
-    future = former.append(b"in flight")
+    future = former.append_nowait(b"in flight")
     await until(lambda: bool(harness.cluster.ledgers))
     await turns()
     harness.plan.holds, raced = set(), False
@@ -286,7 +286,7 @@ async def test_opening_makes_room_where_too_many_ledgers_are_doomed() -> None:
     harness = Harness()
     former = await harness.writer()
     harness.plan.holds.add("append")
-    former.append(b"in flight")
+    former.append_nowait(b"in flight")
     await until(lambda: bool(harness.cluster.ledgers))
     store = harness.context().store
     doomed = tuple(range(1000, 1000 + DOOMED_MAX))
@@ -322,10 +322,10 @@ async def test_a_bug_behind_the_writer_ends_it_and_is_said(bug: BaseException) -
 async def test_flush_does_not_linger() -> None:
     harness = Harness()
     writer = await harness.writer(linger=60.0)
-    future = writer.append(b"x")
+    future = writer.append_nowait(b"x")
     await asyncio.wait_for(writer.flush(), PATIENCE_S)
     assert future.done()
-    batch = writer.append_batch([b"a", b"b"])
+    batch = writer.append_batch_nowait([b"a", b"b"])
     await asyncio.wait_for(batch, PATIENCE_S)  # nothing can be put to a batch
     await writer.close()
 
@@ -367,7 +367,7 @@ async def test_a_first_append_waits_for_its_turn_and_fails_by_trouble_alone() ->
     harness = Harness()
     writer = await harness.writer(first_segment_timeout=0.01)
     harness.plan.holds.add("create")
-    future = writer.append(b"in its turn")
+    future = writer.append_nowait(b"in its turn")
     await asyncio.wait({future}, timeout=0.1)
     assert not future.done()
     harness.plan.go.set()

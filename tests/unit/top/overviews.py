@@ -25,7 +25,7 @@ LEDGERS = DiskRow("ledger", 0, "/data/ledgers", "ok", "", "all", 50 << 30, 0.6, 
 HEALTHY = BookieRow(
     "bookie-1", "writable", "http://10.0.0.1:8000", (), 12_300.0, 13e6, 50.0,
     Latency(0.0004, 0.0036, 5000), Latency(0.0002, 0.002, 900), 12, 0, (JOURNAL, LEDGERS), 9 * 86_400.0,
-    last_event=LastEvent(AT_S - 7200, "bookie.started: serving", "start"), version="fastbk 0.2.0",
+    last_event=LastEvent(AT_S - 7200, "bookie.started: serving", "start"), version="fastbk 0.3.0",
 )  # fmt: skip
 SLOW = replace(
     HEALTHY,

@@ -91,7 +91,7 @@ def test_details_have_every_figure() -> None:
         "slow journal",
         "/data/journal",
         "50.0 GiB",
-        "fastbk 0.2.0",
+        "fastbk 0.3.0",
         "9.0d",
     ):
         assert part in text, part
