@@ -104,7 +104,7 @@ class PatternRecords(Generic[GapT]):
                             found = self._unreadable(chunk, at, error)
                         except ProtocolError:
                             self._chunk = None
-                            self._opened().give_back(chunk[at:])
+                            self._give_back(chunk[at:])
                             raise
                     self._at = at + 1
                     return cast("Record | GapT", found)
@@ -116,6 +116,10 @@ class PatternRecords(Generic[GapT]):
             if isinstance(item, Gap):
                 return cast("GapT", item)
             self._chunk, self._at = item, 0
+
+    def _give_back(self, chunk: Chunk) -> None:
+        """These records, the last that were handed out, come again in their stream's next turn; for `fastbk.sync`."""
+        self._opened().give_back(chunk)
 
     def _is_done(self, chunk: Chunk, at: int) -> bool:
         """Whether a record that was taken needs no delivery any more."""
