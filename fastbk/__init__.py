@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastbk.auth.credentials import Credentials
     from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.entries import Batch, Entry, LedgerInfo
-    from fastbk.client.ledger_reader import LedgerReader
+    from fastbk.client.ledger_reader import LedgerReader, LedgerReaderStats
     from fastbk.client.ledger_writer import LedgerWriter
     from fastbk.client.writer_stats import WriterStats
     from fastbk.errors import (
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from fastbk.meta.api import BookieRegistration
     from fastbk.model.ledger import LedgerMetadata
+    from fastbk.observe.latency import Latency
     from fastbk.observe.tracing import Tracing, links_of
     from fastbk.placement.values import PlacementConfig
     from fastbk.stream.client import Client, connect
@@ -74,8 +75,9 @@ if TYPE_CHECKING:
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
     from fastbk.stream.reader.search import Position, SegmentInfo
-    from fastbk.stream.reader.stream_reader import Lag, StreamReader
+    from fastbk.stream.reader.stream_reader import StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
+    from fastbk.stream.stats import CursorStats, Lag, StreamReaderStats, StreamWriterStats
     from fastbk.stream.stream import Stream
     from fastbk.stream.writer.options import StreamWriterOptions, WriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
@@ -103,6 +105,7 @@ __all__ = [
     "CursorFenced",
     "CursorInfo",
     "CursorOptions",
+    "CursorStats",
     "DataLost",
     "DigestMismatch",
     "DraftGone",
@@ -112,11 +115,13 @@ __all__ = [
     "Gap",
     "IdentityChanged",
     "Lag",
+    "Latency",
     "LedgerClosed",
     "LedgerFenced",
     "LedgerInfo",
     "LedgerMetadata",
     "LedgerReader",
+    "LedgerReaderStats",
     "LedgerWriter",
     "MetadataConflict",
     "MetadataOnHold",
@@ -152,9 +157,11 @@ __all__ = [
     "StreamNotFound",
     "StreamPolicy",
     "StreamReader",
+    "StreamReaderStats",
     "StreamSealed",
     "StreamWriter",
     "StreamWriterOptions",
+    "StreamWriterStats",
     "TlsOptions",
     "Tracing",
     "TxidOutOfOrder",
@@ -172,7 +179,7 @@ __all__ = [
 _HOMES = {
     "client.config": "ClientConfig ClientOptions",
     "client.entries": "Batch Entry LedgerInfo",
-    "client.ledger_reader": "LedgerReader",
+    "client.ledger_reader": "LedgerReader LedgerReaderStats",
     "client.ledger_writer": "LedgerWriter",
     "client.writer_stats": "WriterStats",
     "meta.api": "BookieRegistration",
@@ -192,12 +199,14 @@ _HOMES = {
     "stream.positions": "AtSeq AtTime AtTxid DLSN Start",
     "stream.reader.options": "CursorOptions ReaderOptions",
     "stream.reader.search": "Position SegmentInfo",
-    "stream.reader.stream_reader": "Lag StreamReader",
+    "stream.reader.stream_reader": "StreamReader",
     "stream.records": "Chunk Gap Record",
+    "stream.stats": "CursorStats Lag StreamReaderStats StreamWriterStats",
     "stream.stream": "Stream",
     "stream.writer.options": "StreamWriterOptions WriterOptions",
     "stream.writer.stream_writer": "StreamWriter",
     "auth.credentials": "Credentials",
+    "observe.latency": "Latency",
     "observe.tracing": "Tracing links_of",
     "tls.options": "TlsOptions",
 }

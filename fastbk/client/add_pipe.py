@@ -7,6 +7,7 @@ comes while nothing is in flight leaves at once. Answers resolve futures in a lo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
 from typing import Any, Protocol, TypeVar
@@ -21,6 +22,7 @@ from fastbk.client.runner import LedgerIo, Runner
 from fastbk.errors import Error, LedgerFenced, NoSuchLedger
 from fastbk.model.ids import ID_MAX, BookieId, EntryId
 from fastbk.native import client_codec as codec
+from fastbk.observe.latency import AppendClock
 from fastbk.replication.batch import split
 from fastbk.replication.writer_machine import WriterMachine
 from fastbk.retry import Retry
@@ -50,6 +52,7 @@ class AddPipe:
         bytes_in_flight: data admitted and not acknowledged.
         carried_lac: the LAC that the last entry which was sent has in it; -1 before the first.
         data_bytes_max: largest entry that all bookies take, as far as is known.
+        clock: how long entries took, from being sent to their acknowledgement.
         publishes_at_once: whether the LAC is sent as soon as nothing is in flight (INV-C5), and not after a while.
     """
 
@@ -88,6 +91,7 @@ class AddPipe:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0  # uvloop's handle of a moment that has come does not say when it was
         self._released, self._has_failed = self.adds.head, False
+        self.clock = AppendClock(self.adds.head)
         self._laggards: asyncio.Future[None] | None = None
         self._version = machine.ensemble_version
         self._runner = Runner(machine, io, self._follow_machine)
@@ -188,6 +192,7 @@ class AddPipe:
                 )
                 adds.add(frames, sizes, now_s)
                 self.carried_lac = adds.last_add_confirmed
+            self.clock.begin(adds.next_entry_id, time.monotonic())
         except Exception as error:  # noqa: BLE001
             # Their ids are given out: the next entry must not get one of them, and with it another's ack.
             self.end(
@@ -334,6 +339,7 @@ class AddPipe:
     def _release(self) -> None:
         """Resolve everything below the head, in order (INV-C1)."""
         head = self._released = self.adds.head
+        self.clock.finish(head)
         waiters = self._waiters
         while waiters and waiters[0][0] < head:
             _, size, waiter, result = waiters.popleft()

@@ -56,6 +56,7 @@ from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
+from fastbk.observe.meter import meter_of
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.accepted_loss import AcceptedLoss, CloseAcceptingLoss
@@ -237,6 +238,9 @@ class Client:
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         writer.publish_at_once(is_wanted=publish == "immediate")
         self._writers.add(writer)
+        meter = meter_of(self.config.tracing)
+        if meter is not None and STREAM_KEY not in value.custom:
+            writer.measure(meter)
         return writer
 
     async def check_bookies(
@@ -302,7 +306,11 @@ class Client:
         if recovery and not known.metadata.is_closed:
             known = await self._recovered(known, io)
             self.repairs.check_recovered(ledger_id, known.metadata)
-        return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
+        reader = LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
+        meter = meter_of(self.config.tracing)
+        if meter is not None and STREAM_KEY not in known.metadata.custom:
+            reader.measure(meter)
+        return reader
 
     async def _recovered(self, known: VersionedLedger, io: LedgerIo) -> VersionedLedger:
         options = RecoveryOptions(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -20,8 +22,11 @@ from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuch
 from fastbk.meta.api import Watch
 from fastbk.model.ids import ID_MAX, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.latency import Latency, LatencyHistogram
+from fastbk.observe.meter import CONSUMED, Figures, Meter, Source, duration_figures, receiving
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.replication.actions import Found
+from fastbk.replication.entry_table import size_bytes_of
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.reading import ReadRange
@@ -30,6 +35,34 @@ POLL_SPREAD = 1.5
 """A poll is longer than it has to be by up to this factor."""
 POLL_S_MAX = 60.0
 """No bookie lets a request wait longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReaderStats:
+    """Figures of one reader at one moment."""
+
+    last_known: EntryId
+    """The highest entry that it knows to be acknowledged, -1 if there is none."""
+    entries: int
+    """That bookies gave."""
+    bytes: int
+    """Of their data."""
+    copies_skipped: int
+    """Copies that were missing, damaged or not to be had, so that another bookie was asked."""
+    read_latency: Latency
+    """From asking bookies for a range of entries until the first of them came."""
+
+
+class ReadFigures:
+    """What readers count: one of a ledger, or all those of a stream's reader together."""
+
+    __slots__ = ("bytes", "copies_skipped", "entries", "histogram")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.bytes = 0
+        self.copies_skipped = 0
+        self.histogram = LatencyHistogram()
 
 
 class ReadingTurns(Protocol):
@@ -68,8 +101,9 @@ class LedgerReader:
             random.randrange(1 << 16),
             is_striped=metadata.ensemble_size != metadata.write_quorum,
         )
-        self._replicas_skipped = 0
+        self.figures = ReadFigures()
         self._closed = False
+        self._source: Source | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
@@ -167,6 +201,7 @@ class LedgerReader:
         reading = ReadRange(self.ledger_id, self.metadata, first, last, options, order)
         moved = asyncio.Event()
         runner = Runner(reading, self._io, moved.set)
+        figures, began_s = self.figures, time.monotonic()
         runner.start()
         try:
             while True:
@@ -174,6 +209,12 @@ class LedgerReader:
                 runner.step()
                 moved.clear()
                 if runs:
+                    if began_s:
+                        now_s = time.monotonic()
+                        figures.histogram.record(now_s - began_s, 1, now_s)
+                        began_s = 0.0
+                    figures.entries += sum(map(len, runs))
+                    figures.bytes += sum(map(size_bytes_of, runs))
                     # Each entry carries the LAC of its time.
                     self._lac = max(self._lac, runs[-1][-1].lac)
                     yield runs
@@ -184,7 +225,7 @@ class LedgerReader:
                     await moved.wait()
         finally:
             runner.stop()
-            self._replicas_skipped += reading.skipped
+            figures.copies_skipped += reading.skipped
             self._prefer.were_slow(reading.slow)
             if not self.metadata.is_closed:
                 self._see(reading.metadata)
@@ -293,6 +334,8 @@ class LedgerReader:
                 if turns is not None:
                     await turns.begin()
                 entry = heard.entry._replace(data=memoryview(heard.entry.data))
+                self.figures.entries += 1
+                self.figures.bytes += len(entry.data)
                 position += 1
                 yield [Batch(self.ledger_id, [entry])]
 
@@ -343,9 +386,23 @@ class LedgerReader:
 
     # --- the rest ----------------------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, int]:
-        """Return this reader's figures: `replicas_skipped` copies were missing, damaged or not to be had."""
-        return {"last_known": self._lac, "replicas_skipped": self._replicas_skipped}
+    def stats(self) -> LedgerReaderStats:
+        """Return this reader's figures now."""
+        one = self.figures
+        return LedgerReaderStats(
+            self._lac, one.entries, one.bytes, one.copies_skipped, one.histogram.latency()
+        )
+
+    def measure(self, meter: Meter) -> None:
+        """Have this reader's figures observed until it is closed."""
+        self._source = meter.add(receiving(), self._figures)
+
+    def _figures(self) -> Figures:
+        return {
+            CONSUMED: self.figures.entries,
+            "fastbk.client.receive.size": self.figures.bytes,
+            **duration_figures("receive", self.figures.histogram.latency()),
+        }
 
     def _check(self) -> None:
         if self._closed or self._io.pool.is_closed:
@@ -356,6 +413,8 @@ class LedgerReader:
     def end(self) -> None:
         """Take no more calls; for `fastbk.sync`."""
         self._closed = True
+        if self._source is not None:
+            self._source.close()
 
     async def close(self) -> None:
         """Take no more calls."""

@@ -30,6 +30,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.meter import SENT, Figures, Meter, Source, duration_figures, sending
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.refusals import too_large
@@ -97,6 +98,7 @@ class LedgerWriter:
         self._machine = machine
         self._adds = machine.adds
         self._pipe = pipe_of(machine, io, config, self._progressed)
+        self._source: Source | None = None
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -459,6 +461,7 @@ class LedgerWriter:
     def _finish(self) -> None:
         self._done = True
         self._pipe.stop()
+        self._end_measuring()
 
     async def _settle(self, timeout_s: float) -> None:
         """Wait until nothing is in flight; what is still in flight at the deadline fails."""
@@ -481,6 +484,7 @@ class LedgerWriter:
         self._pipe.lac_sender.send_last()
         self._pipe.end(error)
         self._pipe.stop()
+        self._end_measuring()
 
     @property
     def ended(self) -> Error | None:
@@ -540,7 +544,37 @@ class LedgerWriter:
 
     def stats(self) -> WriterStats:
         """Return this writer's figures now."""
-        return WriterStats.of(self._machine, self.pending, self._pipe.bytes_in_flight)
+        latency = self._pipe.clock.histogram.latency()
+        return WriterStats.of(self._machine, self.pending, self._pipe.bytes_in_flight, latency)
+
+    @property
+    def entries_resent(self) -> int:
+        """Copies that were sent again after a lost connection or a refusal."""
+        return self._adds.entries_resent
+
+    @property
+    def ensemble_changes(self) -> int:
+        """How often it took other bookies in place of some."""
+        return self._machine.changes
+
+    def measure(self, meter: Meter) -> None:
+        """Have this writer's figures observed until it ends."""
+        self._source = meter.add(sending(), self._figures)
+
+    def _figures(self) -> Figures:
+        return {
+            SENT: self._adds.head,
+            "fastbk.client.send.size": self._adds.length_confirmed,
+            "fastbk.client.send.pending": self.pending,
+            "fastbk.client.send.buffered": self._pipe.bytes_in_flight,
+            "fastbk.client.send.resent": self._adds.entries_resent,
+            "fastbk.client.send.ensemble_changes": self._machine.changes,
+            **duration_figures("send", self._pipe.clock.histogram.latency()),
+        }
+
+    def _end_measuring(self) -> None:
+        if self._source is not None:
+            self._source.close()
 
     def bookies_changed(self, read_only: Collection[BookieId]) -> None:
         """Tell the writer that other bookies may be had, and which take no adds; the client does."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastbk.client.entries import Batch, Entry
 from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
+from fastbk.client.ledger_reader import LedgerReaderStats
 from fastbk.client.loop_thread import (
     ElementFetcher,
     ElementIterator,
@@ -85,8 +86,8 @@ class LedgerReader:
         fetcher: ListFetcher[Batch] = ListFetcher(lambda: self._inner.tailed_batches(first))
         return LoopIterator(self._thread, fetcher)
 
-    def stats(self) -> dict[str, int]:
-        """Return this reader's figures; `replicas_skipped`: copies missing, damaged or away."""
+    def stats(self) -> LedgerReaderStats:
+        """Return this reader's figures now."""
         return self._inner.stats()
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout, owned_bytes, owned_list
 from fastbk.replication.batch import split
 from fastbk.replication.refusals import too_large
@@ -59,7 +60,7 @@ class LedgerWriter:
         self._adds = inner.adds
         self._config = config
         self._has_explicit_ids = explicit_ids
-        self._pending_type = Pending if config.tracing is None else TracedPending
+        self._pending_type = Pending if tracer_of(config.tracing) is None else TracedPending
         # Held by whoever puts something into the queue; nobody waits while holding it.
         self._lock = threading.Lock()
         self._queue: deque[tuple[list[bytes], Pending]] = deque()

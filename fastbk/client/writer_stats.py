@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
+from fastbk.observe.latency import Latency
 from fastbk.replication.writer_machine import WriterMachine
 
 
@@ -32,6 +33,8 @@ class WriterStats:
     """The bookies that are written to now."""
     ensemble_changes: int
     """How often this writer took others in place of some."""
+    append_latency: Latency
+    """Of an entry, from the turn of the event loop that sent it to its acknowledgement by the ack quorum."""
 
     @property
     def is_under_replicated(self) -> bool:
@@ -39,7 +42,9 @@ class WriterStats:
         return any(self.under_replicated.values()) or any(self.lagging.values())
 
     @classmethod
-    def of(cls, writer: WriterMachine, in_flight: int, bytes_in_flight: int) -> WriterStats:
+    def of(
+        cls, writer: WriterMachine, in_flight: int, bytes_in_flight: int, latency: Latency
+    ) -> WriterStats:
         """Return the figures of a writer with this machine."""
         machine = writer.adds
         return cls(
@@ -56,4 +61,5 @@ class WriterStats:
             trouble=machine.trouble(),
             ensemble=writer.ensemble,
             ensemble_changes=writer.changes,
+            append_latency=latency,
         )

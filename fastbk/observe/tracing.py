@@ -31,12 +31,19 @@ _UNTRACED = "fastbk.untraced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """Which appends are traced, for `connect(tracing=...)`. Needs the extra `tracing`, else ConfigError."""
+    """Which appends are traced, and that metrics are told (`fastbk.observe.meter`), for `connect(tracing=...)`.
+
+    Needs the extra `tracing`, else ConfigError.
+    """
 
     ratio: float = 0.01
     """Of appends outside of any span, this share begins a trace. Inside of a span it decides: sampled or not."""
+    spans: bool = True
+    """False: metrics alone, and appends cost what they do without tracing."""
     tracer_provider: object | None = None
     """OpenTelemetry's, where the application has not set one for all of the process."""
+    meter_provider: object | None = None
+    """The same for metrics; OpenTelemetry's NoOpMeterProvider: none are told."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -182,7 +189,7 @@ class Span:
 @cache
 def tracer_of(options: Tracing | None) -> Tracer | None:
     """Return what begins spans; None: nothing is to."""
-    return None if options is None else Tracer(options)
+    return None if options is None or not options.spans else Tracer(options)
 
 
 def links_of(headers: Iterable[tuple[str, bytes]]) -> list[Link]:

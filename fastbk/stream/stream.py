@@ -14,6 +14,7 @@ from fastbk.stream.chain.attach import attach, attach_drafts
 from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
+from fastbk.stream.cursor.opening import checked_expiry, create_cursor, move_cursor, place_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
 from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
@@ -21,7 +22,7 @@ from fastbk.stream.namespace.listing import StreamInfo, infos_of
 from fastbk.stream.namespace.tree_changes import patches, stream_policy_set
 from fastbk.stream.namespace.tree_records import StreamRecord
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, checked_patch, effective
-from fastbk.stream.positions import DLSN, AtSeq, Start
+from fastbk.stream.positions import DLSN, AtSeq, Start, check_start
 from fastbk.stream.reader import search
 from fastbk.stream.reader.options import (
     AnyCursorOptions,
@@ -253,6 +254,34 @@ class Stream:
                 if one.reads(record.name):
                     found.append(one.of_stream(stream_id))
         return found
+
+    async def create_cursor(
+        self,
+        name: str,
+        start: Start = "earliest",
+        *,
+        hold: bool = True,
+        expire_after: float | None = None,
+    ) -> CursorInfo:
+        """Make a cursor that nobody holds yet; `cursor(name)` opens it. Options: those of `Cursor`.
+
+        Raises StreamExists where there is one, PositionTruncated, QuotaExceeded; ConfigError for a position behind the
+        stream's end.
+        """
+        check_start(start)
+        expire_s = checked_expiry(expire_after)
+        context = await self.context()
+        return await create_cursor(context, name, start, holds=hold, expire_after_s=expire_s)
+
+    async def move_cursor(self, name: str, where: Start) -> CursorInfo:
+        """Have a cursor go on at the first record at or behind `where`; all from there on is delivered (again).
+
+        Whoever holds it is fenced, and finds out when it next stores something. A place that was truncated becomes the
+        stream's first one. Raises StreamNotFound if there is no such cursor, ConfigError for a position behind the end.
+        """
+        check_start(where)
+        context = await self.context()
+        return await move_cursor(context, name, *await place_of(context, where))
 
     async def delete_cursor(self, name: str) -> bool:
         """Delete a cursor; whoever holds it finds itself fenced. Returns whether there was one."""

@@ -127,6 +127,8 @@ class SyncStream:
     give_up_drafts = blocking(Stream.give_up_drafts)
     cursors = blocking(Stream.cursors)
     backlogs = blocking(Stream.backlogs)
+    create_cursor = blocking(Stream.create_cursor)
+    move_cursor = blocking(Stream.move_cursor)
     pattern_cursors = blocking(Stream.pattern_cursors)
     delete_cursor = blocking(Stream.delete_cursor)
     truncate = blocking(Stream.truncate)

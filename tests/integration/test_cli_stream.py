@@ -298,6 +298,60 @@ def test_cursors_are_listed_and_deleted(cli: Cli, cluster: LocalCluster) -> None
     assert "has no cursor mail" in cli.fails("stream", "cursors", "held/a", "--delete", "mail", "-y")
 
 
+def test_a_cursor_is_rewound_after_a_bad_deployment(cli: Cli, cluster: LocalCluster) -> None:
+    cli("namespace", "create", "rewind")
+    cli("stream", "append", "rewind/a", "--create", stdin=b"".join(b"%d\n" % at for at in range(10)))
+    cursors = ("stream", "cursors", "rewind/a")
+    assert cli(*cursors, "--create", "bill", "--to", "seq:2", "--no-hold", "--expire-after", "7d") == "1.0.2\n"
+    (found,) = cli.json(*cursors)["cursors"]  # type: ignore[misc]
+    assert (found["mark_seq"], found["holds"], found["expires_at_us"] > 0) == (2, False, True)
+    assert "has a cursor bill already" in cli.fails(*cursors, "--create", "bill")
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        stream = client.namespace("rewind").stream("a")
+        with stream.cursor("bill", tail=False) as bad:
+            done = list(bad)
+            assert [one.value for one in done] == [b"%d" % at for at in range(2, 10)]
+            bad.ack(done[5]).result()
+            code, would, _ = cli.answer(*cursors, "--move", "bill", "--back", "3", "--dry-run")
+            assert code == 0 and would["mark_seq"] == 5
+            assert "(3 records delivered again); its holder is fenced" in would["action"]
+            assert "--yes" in cli.fails(*cursors, "--move", "bill", "--back", "3", code=2), "nobody can be asked"
+            moved = cli.json(*cursors, "--move", "bill", "--back", "3", "--yes")
+            assert (moved["moved"], moved["from_seq"], moved["mark_seq"]) == ("bill", 8, 5)
+            bad.ack(done[6])
+            with pytest.raises(fastbk.CursorFenced):
+                bad.flush()
+            bad.abort()
+        with stream.cursor("bill", tail=False) as good:
+            assert [one.seq for one in good] == [5, 6, 7, 8, 9]
+            good.abort()
+        time = stream.get(AtSeq(0)).time.isoformat()
+    for word, seq in (("earliest", 0), ("latest", 10), (f"time:{time}", 0), ("seq:4", 4), ("1.0.7", 7), ("seq:99", 10)):
+        assert cli.json(*cursors, "--move", "bill", "--to", word, "-y")["mark_seq"] == seq, word
+    assert cli.json(*cursors, "--move", "bill", "--back", "99", "-y")["mark_seq"] == 0
+    assert "never delivered" in cli(*cursors, "--move", "bill", "--to", "latest", "--dry-run")
+    assert "behind the end" in cli.fails(*cursors, "--move", "bill", "--to", "5.0.0", "-y", code=2)
+    assert "no cursor x" in cli.fails(*cursors, "--move", "x", "--to", "latest", "-y")
+    for wrong in (
+        ("--move", "bill"), ("--move", "bill", "--to", "latest", "--back", "1"), ("--back", "1"), ("--to", "latest"),
+        ("--move", "bill", "--back", "0"), ("--no-hold",),
+        ("--create", "b", "--expire-after", "soon"),
+    ):  # fmt: skip
+        cli.fails(*cursors, *wrong, "-y", code=2)
+    (found,) = cli.json(*cursors)["cursors"]  # type: ignore[misc]
+    assert (found["cursor"], found["mark_seq"]) == ("bill", 0), "what was refused has changed nothing"
+
+
+def test_the_mark_of_a_query_of_spark_is_not_moved(cli: Cli, cluster: LocalCluster) -> None:
+    cli("namespace", "create", "query")
+    cli("stream", "append", "query/a", "--create", stdin=b"one\ntwo\n")
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        second = client.namespace("query").stream("a").get(AtSeq(1)).dlsn
+        assert client.namespace("").marks("q", {"by": "spark"}).move({"query/a": (second, 1)}) == {}
+    said = cli.fails("stream", "cursors", "query/a", "--move", "q", "--to", "earliest", "-y", code=2)
+    assert "in its checkpoint" in said
+
+
 def test_a_stream_is_truncated_at_a_position(cli: Cli) -> None:
     cli("namespace", "create", "cut", "--exist-ok")
     cli("stream", "append", "cut/a", "--create", stdin=b"1\n2\n3\n")

@@ -53,7 +53,7 @@ HOMES = {
     "fastbk.wire.generated": ["fastbk/wire/"],
     "uvloop": ["fastbk/server/network/"],
     "sqlite3": ["fastbk/meta/"],
-    "opentelemetry": ["fastbk/observe/tracing.py"],
+    "opentelemetry": ["fastbk/observe/meter.py", "fastbk/observe/tracing.py"],
     "rocksdict": ["fastbk/apache/importer/rocksdb.py"],
     "kazoo": [
         "fastbk/meta/zookeeper_session.py",

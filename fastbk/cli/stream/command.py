@@ -45,13 +45,14 @@ from fastbk.cli.stream.output import cursor_facts, cursor_lines
 from fastbk.errors import ConfigError, Error, StreamNotFound
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.stream.paths import split_stream_path
-from fastbk.units import format_count, format_size
+from fastbk.units import format_age_s, format_count, format_size, parse_duration_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.admin.unlisted_segments import PutBack, UnlistedSegments
     from fastbk.stream.client import Client
+    from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.namespace.listing import StreamInfo
     from fastbk.stream.stream import Stream
 
@@ -93,8 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     truncate.add_argument("--before", required=True, metavar="POSITION", help=START_HELP)
     text = "give a stream another name in its namespace"
     add_verb_of_one(verbs, "rename", _rename, text).add_argument("name", metavar="NAME")
-    cursors = add_verb_of_one(verbs, "cursors", _cursors, "print a stream's durable cursors")
-    cursors.add_argument("--delete", metavar="CURSOR", help="delete this one instead")
+    text = "print a stream's durable cursors; create, move or delete one"
+    cursors = add_verb_of_one(verbs, "cursors", _cursors, text)
+    _add_cursor_actions(cursors)
     add_watch(cursors)
     text = "put closed ledgers with records of this stream behind all that it has; again: changes nothing"
     attach = add_verb_of_one(verbs, "attach", _attach, text)
@@ -277,11 +279,35 @@ def _put_back_lines(one: PutBack) -> list[str]:
     ]
 
 
+def _add_cursor_actions(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--create", metavar="CURSOR", help="make this one, which nobody holds yet")
+    what.add_argument(
+        "--move", metavar="CURSOR",
+        help="have this one go on elsewhere, by --to or --back, and fence whoever holds it; all records from there on"
+        " are delivered (again)",
+    )  # fmt: skip
+    what.add_argument("--delete", metavar="CURSOR", help="delete this one")
+    parser.add_argument(
+        "--to", metavar="POSITION", help=f"where the cursor begins (--create: earliest), or goes on: {START_HELP}"
+    )
+    parser.add_argument("--back", type=int, metavar="N", help="with --move: N records before its mark")
+    parser.add_argument(
+        "--no-hold", action="store_true", help="with --create: retention does not keep what it has not acknowledged"
+    )
+    parser.add_argument(
+        "--expire-after", metavar="DURATION", help="with --create: delete it after so long without a holder (7d)"
+    )
+
+
 async def _cursors(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
+    _check_cursor_options(options)
+    if options.create is not None:
+        return await _create_cursor(stream, options)
+    if options.move is not None:
+        return await _move_cursor(stream, options)
     if options.delete is not None:
-        if options.watch is not None:
-            raise ConfigError("--watch repeats what it shows: leave it out with --delete")
         action = f"delete cursor {options.delete} of stream {options.stream}"
         if (code := exit_without_consent(options, action)) is not None:
             return code
@@ -293,6 +319,75 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
         note(f"{options.stream} has no cursors")
         return 0
     return print_answer(options, {"stream": options.stream, "cursors": found}, *cursor_lines(found))
+
+
+def _check_cursor_options(options: argparse.Namespace) -> None:
+    """Raise ConfigError for options that say nothing together, before anything is changed."""
+    is_change = any(one is not None for one in (options.create, options.move, options.delete))
+    if is_change and options.watch is not None:
+        raise ConfigError("--watch repeats what it shows: leave it out with --create, --move and --delete")
+    if options.move is not None and (options.to is None) == (options.back is None):
+        raise ConfigError("--move takes the place: --to POSITION, or --back N records before the cursor's mark")
+    if options.back is not None and (options.move is None or options.back < 1):
+        raise ConfigError("--back takes a number of records above 0, with --move CURSOR")
+    if options.to is not None and options.create is None and options.move is None:
+        raise ConfigError("--to needs --create CURSOR or --move CURSOR")
+    if options.create is None and (options.no_hold or options.expire_after is not None):
+        raise ConfigError("--no-hold and --expire-after are said when a cursor is made: give --create CURSOR")
+
+
+async def _create_cursor(stream: Stream, options: argparse.Namespace) -> int:
+    name, start = options.create, start_of(options.to or "earliest")
+    expire_s = None
+    if options.expire_after is not None:
+        try:
+            expire_s = parse_duration_us(options.expire_after) / 1e6
+        except ValueError as error:
+            raise ConfigError(f"--expire-after {options.expire_after}: write it like 90s, 2h or 7d") from error
+    if options.dry_run:
+        code = exit_without_consent(options, f"create cursor {name} of stream {options.stream}")
+        return DONE if code is None else code
+    made = await stream.create_cursor(name, start, hold=not options.no_hold, expire_after=expire_s)
+    found = {"stream": options.stream, "created": name, "mark": str(made.mark)}
+    return print_answer(options, found, str(made.mark))
+
+
+async def _move_cursor(stream: Stream, options: argparse.Namespace) -> int:
+    from fastbk.stream.cursor.opening import move_cursor, place_before, place_of
+
+    name, context = options.move, await stream.context()
+    info = next((one for one in await stream.cursors() if one.name == name), None)
+    if info is None:
+        raise StreamNotFound(f"{options.stream} has no cursor {name}")
+    if info.data.get("by") == "spark":
+        raise ConfigError(
+            f"cursor {name} shows how far a query of Spark's has come: its place is in its checkpoint, and it would"
+            " move the cursor back. Begin the query anew, with another checkpoint and `startingOffsets`"
+        )
+    if options.to is not None:
+        mark, seq = await place_of(context, start_of(options.to))
+    else:
+        mark, seq = await place_before(context, info, options.back)
+    facts: dict[str, object] = {
+        "stream": options.stream, "moved": name, "from": str(info.mark), "from_seq": info.mark_seq,
+        "mark": str(mark), "mark_seq": seq,
+    }  # fmt: skip
+    if (code := exit_without_consent(options, _moving(options.stream, info, str(mark), seq), facts)) is not None:
+        return code
+    await move_cursor(context, name, mark, seq)
+    return print_answer(options, facts, str(mark))
+
+
+def _moving(stream: str, info: CursorInfo, mark: str, seq: int) -> str:
+    """Return what a move does, for who is to agree: how far, and whom it fences."""
+    how_far = ""
+    if info.mark_seq >= 0:
+        count = abs(seq - info.mark_seq)
+        what = "delivered again" if seq < info.mark_seq else "never delivered"
+        how_far = f" ({format_count(count, 'record')} {what})" if count else " (where it is)"
+    used = format_age_s(max(0.0, time.time() - info.used_at_us / 1e6))
+    holder = f"; its holder is fenced (last opened by {info.holder}, used {used} ago)" if info.holder else ""
+    return f"move cursor {info.name} of stream {stream} from {info.mark} to {mark}{how_far}{holder}"
 
 
 async def _cursors_of(stream: Stream) -> list[dict[str, object]]:

@@ -16,15 +16,16 @@ from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.flusher import CursorFlusher, Kept
-from fastbk.stream.cursor.opening import CursorRequest, clamped_start, take_over
+from fastbk.stream.cursor.opening import CursorRequest, checked_expiry, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
 from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import CursorStats, Lag
 
 Done: TypeAlias = Record | Chunk | DLSN
 
@@ -72,14 +73,12 @@ class Cursor(Generic[GapT]):
         if not 0.001 <= flush_interval <= 3600:
             raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
         checked_integer("flush_acks", flush_acks, 1, ID_MAX)
-        if expire_after is not None and not 1 <= expire_after <= 1e9:
-            raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
         if on_gap not in ("raise", "yield"):
             raise ConfigError('on_gap must be "raise" or "yield"')
         path_of("0", name)
         self.name = name
         self._given = context
-        self._wish = CursorRequest(start, on_gap == "raise", hold, expire_after or 0.0)
+        self._wish = CursorRequest(start, on_gap == "raise", hold, checked_expiry(expire_after))
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._tail = tail
@@ -109,6 +108,7 @@ class Cursor(Generic[GapT]):
             prefetch_bytes=self._prefetch_bytes,
             on_gap="yield",
         )
+        reader.consumer = self
         await reader.__aenter__()
         keeper = StateStorage(context, self.name, store, acks)
         flusher = CursorFlusher(
@@ -243,7 +243,7 @@ class Cursor(Generic[GapT]):
         """
         parts = self._alive()
         seq, dlsn = self._place(parts, up_to)
-        if parts.acks.ack(seq, dlsn, data):
+        if not self._is_stale(parts, seq) and parts.acks.ack(seq, dlsn, data):
             parts.flusher.touch()
             self._room.set()
         return Kept(parts.flusher, parts.acks.changes)
@@ -273,7 +273,7 @@ class Cursor(Generic[GapT]):
             parts.flusher.check()
 
     def _take_one(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
-        if parts.acks.ack_one(seq, dlsn):
+        if not self._is_stale(parts, seq) and parts.acks.ack_one(seq, dlsn):
             parts.flusher.touch()
             self._room.set()
 
@@ -283,6 +283,12 @@ class Cursor(Generic[GapT]):
         seq, dlsn = self._place(parts, done)
         await self._until_room(parts, seq)
         self._take_one(parts, seq, dlsn)
+
+    def _is_stale(self, parts: _Parts, seq: int) -> bool:
+        """Whether this record was handed out before a `reset`, and not again since."""
+        chunk = self._chunk
+        is_ahead = chunk is not None and seq >= chunk.first_seq + self._handed_out
+        return parts.delivery.is_stale(seq, is_ahead=is_ahead)
 
     @staticmethod
     def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
@@ -306,7 +312,8 @@ class Cursor(Generic[GapT]):
     async def reset(self, where: Start, *, seq: int | None = None) -> None:
         """Begin anew elsewhere, also backwards, but not before what the stream still has; kept when this returns.
 
-        Everything behind it is not done, and is delivered (again). Await your own work on records before. `seq`: the
+        Everything behind it is not done, and is delivered (again). An acknowledgement of a record that was handed out
+        before, and not again since, changes nothing: what works on such records need not be waited for. `seq`: the
         number of the record at that position, from whoever knows it: what lists cursors then tells their backlog.
         """
         parts = self._alive()
@@ -339,6 +346,23 @@ class Cursor(Generic[GapT]):
             return parts.reader._lag_from(parts.acks.not_done)
         not_done = parts.acks.not_done(ahead.first_seq, parts.reader._end_seq)
         return parts.reader._lag_of(sum(high - low for low, high in not_done), ahead.first.time_us)
+
+    def stats(self) -> CursorStats:
+        """Return this cursor's figures now; no I/O."""
+        parts = self._opened()
+        return CursorStats(
+            reader=parts.reader.stats(),
+            mark_seq=parts.acks.mark_seq,
+            ranges=len(parts.acks.ranges),
+            changes_unstored=parts.flusher.unkept,
+            gap_records=parts.acks.gap_records,
+        )
+
+    @property
+    def records_at_hand(self) -> int:
+        """Records that were read for it, and that it has not handed out; those that are done are among them."""
+        parts, chunk = self._opened(), self._chunk
+        return parts.delivery.held_records + (0 if chunk is None else len(chunk) - self._handed_out)
 
     def _at_hand(self) -> Chunk | None:
         """Return what was read and not handed out yet, its beginning; None if nothing is."""

@@ -48,6 +48,7 @@ class CursorDelivery:
         self._gap: Gap | None = None
         self._is_told = False
         self._expected = acks.mark_seq
+        self._bound: int | None = None
         self._name = name
         self._is_polled = is_polled
         self._window: deque[Chunk] = deque()
@@ -96,6 +97,11 @@ class CursorDelivery:
         """What was read and not handed out yet, the first of it; None if nothing is."""
         return self._parts[0] if self._parts else None
 
+    @property
+    def held_records(self) -> int:
+        """How many records were read and not handed out yet."""
+        return sum(map(len, list(self._parts)))
+
     def _part(self, max_records: int) -> Chunk | None:
         while self._parts:
             chunk = self._parts.popleft()
@@ -109,6 +115,8 @@ class CursorDelivery:
                 self._parts.appendleft(chunk[high - first :])
             part = chunk[low - first : high - first]
             self._remember(part)
+            if self._bound is not None:
+                self._bound = max(self._bound, high)
             return part
         return None
 
@@ -186,9 +194,17 @@ class CursorDelivery:
                     return part.first_seq + at
         raise ConfigError(f"{dlsn} was not handed out lately: give the record, or the chunk")
 
+    def is_stale(self, seq: int, *, is_ahead: bool) -> bool:
+        """Whether this record was handed out before the last `seek` only: it will be handed out again, or was left.
+
+        `is_ahead`: iteration has it at hand, and has not handed it out.
+        """
+        return self._bound is not None and (is_ahead or seq >= self._bound)
+
     async def seek(self, mark: DLSN) -> None:
         """Go on at the mark, whose number is not known."""
         await self._source.seek(mark)
+        self._bound = 0
         self._gap, self._failure, self._is_told = None, None, False
         self._parts.clear()
         self._window.clear()

@@ -93,6 +93,11 @@ class CursorFlusher:
         """Whether something changed that is not kept yet."""
         return self._kept < self._acks.changes
 
+    @property
+    def unkept(self) -> int:
+        """How many changes are not kept yet."""
+        return max(0, self._acks.changes - self._kept)
+
     def check(self) -> None:
         """Raise what ended the holder."""
         if self.failure is not None:

@@ -7,16 +7,20 @@ first. A ledger that cannot be read now makes this fail, and not go back to the 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from fastbk.errors import (
+    ConfigError,
+    CursorFenced,
     Error,
     MetadataConflict,
     MetadataUnavailable,
     NoSuchLedger,
     NotEnoughBookies,
+    StreamExists,
     StreamNotFound,
 )
 from fastbk.meta.records import Change, VersionedRecord
@@ -26,12 +30,21 @@ from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, put_record
 from fastbk.stream.cursor.state_storage import last_state
-from fastbk.stream.cursor.store import CursorStore, check_count, delete_cursor, path_of
+from fastbk.stream.cursor.store import (
+    CursorInfo,
+    CursorStore,
+    check_count,
+    delete_cursor,
+    info_of,
+    of_cursor,
+    path_of,
+)
 from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
 from fastbk.stream.reader.gaps import has_no_records_before, truncated
 from fastbk.stream.reader.search import (
     find_key,
+    first_from,
     is_truncated,
     key_of,
     position_behind,
@@ -46,6 +59,13 @@ AGAIN_S = 0.01
 AGAIN_S_MAX = 0.5
 
 
+def checked_expiry(expire_after: float | None) -> float:
+    """Return the seconds without a holder after which a cursor is deleted, 0: never. Raises ConfigError."""
+    if expire_after is not None and not 1 <= expire_after <= 1e9:
+        raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
+    return expire_after or 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class CursorRequest:
     """What an opening says about its cursor."""
@@ -56,14 +76,19 @@ class CursorRequest:
     """Whether a new cursor whose start was truncated is an error, or begins there, so that its holder gets a Gap."""
     holds: bool = True
     expire_after_s: float = 0.0
+    is_new: bool = False
+    """Whether a cursor that is there already is an error."""
+    mark: tuple[DLSN, int] | None = None
+    """Where a cursor that is there goes on, with the number of that record, in place of its own mark; what it was
+    opened with stays. None: it goes on at its mark."""
 
 
 async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore[CursorRecord]:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
-    PositionTruncated, QuotaExceeded, MetadataOnHold, what the ledger's recovery raises, and the last trouble with
-    metadata.
+    StreamExists, PositionTruncated, QuotaExceeded, MetadataOnHold, what the ledger's recovery raises, and the last
+    trouble with metadata.
     """
     path, holder = path_of(context.stream_id, name), new_owner()
     retry = Retry(AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S)
@@ -78,6 +103,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
             if found is not None and get_record(found.value).is_deleting:
                 await delete_cursor(context.client, context.stream_id, name)
                 found = None
+            _check_is_wanted(context, name, wish, is_there=found is not None)
             if found is None:
                 check_count(context.name, len(await records.children(cursors_path(context.stream_id))))
             record = replace(await _record(context, path, name, found, wish), holder=holder)
@@ -89,6 +115,15 @@ async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> C
         except (MetadataConflict, MetadataUnavailable) as error:
             failed: Error = error
         await asyncio.sleep(retry.pause_s(failed))
+
+
+def _check_is_wanted(
+    context: StreamContext, name: str, wish: CursorRequest, *, is_there: bool
+) -> None:
+    if is_there and wish.is_new:
+        raise StreamExists(f"{context.name} has a cursor {name} already")
+    if not is_there and wish.mark is not None:
+        raise StreamNotFound(f"{context.name} has no cursor {name}")
 
 
 def _store(context: StreamContext, name: str, record: CursorRecord, version: int) -> CursorStore[CursorRecord]:
@@ -127,7 +162,22 @@ async def _record(
             reserved=NONE,
             doomed=former.ledgers,
         )
+        if wish.mark is not None:
+            return replace(record, state=_moved(record.state, *wish.mark), used_at_us=now_us)
     return replace(record, holds=wish.holds, expire_after_s=wish.expire_after_s, used_at_us=now_us)
+
+
+def _moved(state: CursorState, mark: DLSN, mark_seq: int) -> CursorState:
+    """Return a state of a higher serial that begins there: nothing behind the mark is done."""
+    return replace(
+        state,
+        serial=state.serial + 1,
+        mark=mark,
+        mark_seq=mark_seq,
+        firsts=(),
+        ends=(),
+        behinds=(),
+    )
 
 
 async def _state_of(context: StreamContext, former: CursorRecord) -> CursorState:
@@ -181,3 +231,67 @@ async def _check_stream(context: StreamContext, path: str, version: int) -> None
     except StreamNotFound:
         await context.client.records.change(Change(path, None, version))
         raise
+
+
+# --- made and moved by somebody who does not read ----------------------------------------------------------------
+
+
+async def create_cursor(
+    context: StreamContext, name: str, start: Start, *, holds: bool, expire_after_s: float
+) -> CursorInfo:
+    """Make a cursor that nobody holds. Raises StreamExists, PositionTruncated, QuotaExceeded, StreamNotFound.
+
+    ConfigError: the position lies behind the stream's end.
+    """
+    if isinstance(start, DLSN):
+        await _check_not_beyond(context, start)
+    wish = CursorRequest(start, True, holds, expire_after_s, is_new=True)
+    store = await take_over(context, name, wish)
+    return info_of(name, store.record, store.version)
+
+
+async def place_of(context: StreamContext, where: Start) -> tuple[DLSN, int]:
+    """Return the position of the first record at or behind `where` that is still there, and its number.
+
+    Behind the last record it is that of the next one. Raises ConfigError for a position that lies behind the end.
+    """
+    if isinstance(where, DLSN):
+        await _check_not_beyond(context, where)
+    mark = await clamped_start(context, where)
+    tail = await tail_position(context)
+    record = await first_from(context, (await context.store.read()).chain, mark)
+    if record is not None and tail is not None and record.seq <= tail.seq:
+        return record.dlsn, record.seq
+    return await position_behind(context, tail), 0 if tail is None else tail.seq + 1
+
+
+async def place_before(context: StreamContext, info: CursorInfo, count: int) -> tuple[DLSN, int]:
+    """Return the place so many records before a cursor's mark, or the stream's first one."""
+    seq = info.mark_seq if info.mark_seq != NONE else (await place_of(context, info.mark))[1]
+    return await place_of(context, AtSeq(max(seq - count, 0)))
+
+
+async def _check_not_beyond(context: StreamContext, where: DLSN) -> None:
+    """Raise ConfigError where no record can be before the stream has grown: whoever waits there waits in silence."""
+    tail = await tail_position(context)
+    end = await position_behind(context, tail)
+    last = end if tail is None else max(end, DLSN(tail.dlsn.segment + 1, 0, 0))
+    is_in_last = tail is not None and where.segment == tail.dlsn.segment
+    if where > last or (tail is not None and is_in_last and where.entry > tail.dlsn.entry + 1):
+        there = "has no records" if tail is None else f"ends with {tail.dlsn}"
+        raise ConfigError(f"{where} lies behind the end: {context.name} {there}. `latest` is behind its last record")
+
+
+async def move_cursor(context: StreamContext, name: str, mark: DLSN, seq: int) -> CursorInfo:
+    """Have a cursor go on at that record, by one change of its record; whoever holds it is fenced (INV-S10).
+
+    Its options and its map stay. Raises StreamNotFound, and what opening a cursor raises.
+    """
+    store = await take_over(context, name, CursorRequest(mark=(mark, seq)))
+    moved = info_of(name, store.record, store.version)
+    for ledger_id in store.record.doomed:  # where the former holder kept its states
+        await context.client.records.retire_ledger_id(ledger_id, context.stream_id, of_cursor(name))
+    if store.record.doomed:
+        with suppress(CursorFenced):  # a holder has it already, who forgets them
+            await store.write(replace(store.record, doomed=()))
+    return moved

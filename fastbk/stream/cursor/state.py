@@ -143,7 +143,9 @@ def put_state(state: CursorState) -> bytes:
 
 def get_state(raw: bytes | memoryview) -> CursorState:
     """Return what `put_state` wrote. Raises StorageError."""
-    return _checked(decoded(_STATE_MARK, _states, raw))
+    state = decoded(_STATE_MARK, _states, raw)
+    check_kept_data(state.data)
+    return state
 
 
 def put_record(record: CursorRecord) -> bytes:
@@ -154,17 +156,12 @@ def put_record(record: CursorRecord) -> bytes:
 def get_record(raw: bytes | memoryview) -> CursorRecord:
     """Return what `put_record` wrote. Raises StorageError."""
     record = decoded(_RECORD_MARK, _records, raw)
-    check_size(record.state.data)
+    check_kept_data(record.state.data)
     return record
 
 
-def _checked(state: CursorState) -> CursorState:
-    check_size(state.data)
-    return state
-
-
-def check_size(data: Data) -> None:
-    """Raise StorageError for a map that is larger, as a whole, than `check_data` takes (INV-S14)."""
+def check_kept_data(data: Mapping[str, int | str]) -> None:
+    """Raise StorageError for a map in a record that is larger as a whole than `check_data` takes (INV-S14)."""
     size = sum(len(key) + (len(one) if isinstance(one, str) else 1) for key, one in data.items())
     if size > DATA_BYTES_MAX:
         raise StorageError(f"a cursor's map has {size} characters, and at most {DATA_BYTES_MAX}")

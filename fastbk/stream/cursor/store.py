@@ -256,6 +256,11 @@ class CursorStore(Generic[Held]):
         self._put = put
         self._get = get
 
+    @property
+    def version(self) -> int:
+        """Of the record, as it was last written."""
+        return self._version
+
     async def write(self, record: Held) -> None:
         """Replace the record (INV-S10: of this holder only).
 

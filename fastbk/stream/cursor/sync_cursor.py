@@ -15,9 +15,10 @@ from fastbk.stream.cursor.cursor import Cursor, check_done
 from fastbk.stream.cursor.state import Data, check_data
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS
 from fastbk.stream.reader.sync_reader import SyncChunks, SyncOfOneStream, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import CursorStats, Lag
 
 if TYPE_CHECKING:
     from fastbk.stream.pattern.cursor import PatternCursor
@@ -171,6 +172,16 @@ class SyncCursor(SyncHolder[Cursor[Gap], GapT], SyncOfOneStream[Cursor[Gap], Gap
             return inner.lag
 
         return self._loop.call_plain(read_lag)
+
+    def stats(self) -> CursorStats:
+        """Return this cursor's figures now; what was fetched counts as handed out."""
+        inner = self._opened()
+
+        def told() -> CursorStats:
+            self._take_acks()
+            return inner.stats()
+
+        return self._loop.call_plain(told)
 
     @property
     def mark(self) -> DLSN:

@@ -19,8 +19,9 @@ from fastbk.stream.positions import DLSN, AtTime, Start, check_dlsn
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.read_ahead import ReadTurns
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
 from fastbk.stream.records import Chunk, Gap, Origin, Record
+from fastbk.stream.stats import Lag, StreamReaderStats
 
 PatternStart: TypeAlias = Literal["earliest", "latest"] | AtTime | Mapping[str, DLSN]
 """Where streams begin that are there already; a mapping says it by their paths, and others begin at the earliest."""
@@ -189,6 +190,11 @@ class PatternRecords(Generic[GapT]):
         """How far what was handed out of each stream is behind what is known of it, by path; no I/O."""
         parts = self._opened().parts().values()
         return {one.origin.path: one.reader.lag for one in parts if one.reader is not None}
+
+    def stats(self) -> dict[str, StreamReaderStats]:
+        """Return the figures of each stream's reader now, by path; no I/O."""
+        parts = self._opened().parts().values()
+        return {one.origin.path: one.reader.stats() for one in parts if one.reader is not None}
 
 
 class PatternReader(PatternRecords[GapT]):

@@ -22,7 +22,7 @@ from fastbk.stream.cursor.state import (
     HOLDER_CHARACTERS_MAX,
     NONE,
     CheckedData,
-    check_size,
+    check_kept_data,
     decoded,
     encoded,
 )
@@ -113,8 +113,8 @@ def get_pattern(raw: bytes | memoryview) -> PatternRecord:
 
 
 def _check(record: PatternRecord) -> None:
-    """Raise StorageError for ranges that are none, or too many."""
-    check_size(record.data)
+    """Raise StorageError for ranges that are none, or too many, and for a map that is too large."""
+    check_kept_data(record.data)
     ranges = 0
     for stream_id, one in record.positions.items():
         ranges += len(one.firsts)

@@ -11,9 +11,10 @@ from fastbk.stream.pattern.cursor import PatternCursor, check_done
 from fastbk.stream.pattern.reader import PatternReader
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS
 from fastbk.stream.reader.sync_reader import SyncChunks, SyncRecords
 from fastbk.stream.records import Chunk, Gap
+from fastbk.stream.stats import Lag, StreamReaderStats
 
 Inner = TypeVar("Inner", bound="PatternReader[Gap] | PatternCursor[Gap]")
 
@@ -38,6 +39,11 @@ class SyncOfPattern(SyncRecords[Inner, GapT]):
         """How far each stream is behind, by path; what was fetched counts as handed out."""
         inner = self._opened()
         return self._loop.call_plain(lambda: inner.lags)
+
+    def stats(self) -> dict[str, StreamReaderStats]:
+        """Return the figures of each stream's reader now, by path; what was fetched counts as handed out."""
+        inner = self._opened()
+        return self._loop.call_plain(inner.stats)
 
 
     def _passed(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:

@@ -29,6 +29,7 @@ class ReadBuffer:
         is_over: nothing comes any more.
         last_time_us: of the last record that was handed out, 0 before.
         record_bytes: a record's part of the chunk that was decoded last, 0 before.
+        taken: records that were handed out of chunks that are done with, and about how many bytes.
     """
 
     def __init__(
@@ -39,16 +40,19 @@ class ReadBuffer:
         self.is_over = False
         self.last_time_us = 0
         self.record_bytes = 0.0
+        self.taken = (0, 0)
+        self._chunk: Chunk | None = None
+        self._at = 0
         self._name = name
         self._ends = ends
         self.move_to(position, from_key)
 
     def move_to(self, position: DLSN, from_key: Key | None = None) -> None:
         """Forget what is at hand; go on there."""
+        self.taken = self.taken_in_all()
         self._behind = position
         self._from_key = from_key
-        self._chunk: Chunk | None = None
-        self._at = 0
+        self._chunk, self._at = None, 0
         self._seen: Chain | None = None
         self._behind_seq = NONE
         self._ends_behind = False
@@ -105,6 +109,13 @@ class ReadBuffer:
         """Its number, NONE where it is not known."""
         chunk = self._chunk
         return self._behind_seq if chunk is None else chunk.first_seq + self._at
+
+    def taken_in_all(self) -> tuple[int, int]:
+        """Return how many records were handed out, and about how many bytes."""
+        (records, size_bytes), chunk, at = self.taken, self._chunk, self._at
+        if chunk is None or at == 0:
+            return records, size_bytes
+        return records + at, size_bytes + round(chunk.entries_bytes * at / len(chunk))
 
     @property
     def has_items(self) -> bool:
@@ -241,6 +252,7 @@ class ReadBuffer:
         self._at += count
         self.last_time_us = last_time_us
         if self._at == len(chunk):
+            self.taken = self.taken_in_all()
             self._chunk, self._at = None, 0
             self.is_over = self.is_over or self._ends_behind or self._is_past_end()
 

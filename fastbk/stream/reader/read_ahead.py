@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from fastbk.client.entries import Batch, Entry
-from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_reader import LedgerReader, ReadFigures
 from fastbk.errors import (
     DigestMismatch,
     Error,
@@ -133,11 +133,13 @@ class ReadAhead:
         size_bytes_max: int,
         told: asyncio.Event,
         end: DLSN | None = None,
+        figures: ReadFigures | None = None,
         turns: ReadTurns | None = None,
     ) -> None:
         """`told` is set whenever there is something new. `size_bytes_max`: of what is in the queue, but one batch.
 
         `end`: nothing at or behind it is needed; what was read together with what is before it comes all the same.
+        `figures`: where it is counted what was read.
         `turns`: of many readers, each of which has entries only while it has a place in them.
         """
         self.error: Error | None = None
@@ -160,6 +162,8 @@ class ReadAhead:
         self._has_turn = self._is_fetching = False
         self._turn_bytes = 0
         self._early: dict[int, asyncio.Task[LedgerReader]] = {}
+        self._begin: DLSN | None = position
+        self._figures = figures or ReadFigures()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     # --- for the reader -----------------------------------------------------------------------------------------
@@ -272,6 +276,7 @@ class ReadAhead:
         elif what is Next.TRIMMED:
             self.is_trimmed = True
         elif what is Next.WAIT:
+            self._check_begin(DLSN(chain.next_number, 0, 0))
             self._is_waiting = True
             self._told.set()
             await self._follower.other_than(chain)
@@ -312,6 +317,7 @@ class ReadAhead:
                 self._note_lost(error)
                 plan.lost_all(row)
             return
+        ledger.figures = self._figures
         try:
             self._open_early(row)
             await self._read_ledger(row, ledger)
@@ -373,6 +379,7 @@ class ReadAhead:
                 with contextlib.suppress(NotEnoughBookies):
                     await ledger.last_add_confirmed()
                 self._was_asked = True
+                self._check_begin(DLSN(row.number, ledger.last_known + 1, 0))
             self._tailing = ledger
             self._told.set()
             batches = ledger.tail_batches(plan.entry, *([] if self._turns is None else [self]))
@@ -438,6 +445,20 @@ class ReadAhead:
         self._put(Entries(row.number, first, count, runs, plan.base_seq, row.base_txid, size_bytes))
         self._open_early(row)
         return index_records
+
+    def _check_begin(self, end: DLSN) -> None:
+        """Log, once, that the place where this began lies behind the end, where it waits in silence: a position of
+        another stream, or of this one before it was restored.
+        """
+        begin, self._begin = self._begin, None
+        if begin is not None and begin > end:
+            _log.warning(
+                "stream.reader_beyond_end",
+                stream=self._context.name,
+                position=str(begin),
+                end=str(end),
+                reason="nothing is handed out before the stream has grown to there: is it a position of this stream?",
+            )
 
     def _head(self, row: Segment, entry_id: int, data: bytes | memoryview) -> Head:
         return head_of(Entry(row.ledger_id, entry_id, memoryview(data)))

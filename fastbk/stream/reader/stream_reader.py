@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Generic, Literal, Self, cast
+from typing import Generic, Literal, Protocol, Self, cast
 
 from fastbk.client.iteration import Repeated, raised_again
+from fastbk.client.ledger_reader import ReadFigures
 from fastbk.errors import ClientClosed, ConfigError, ProtocolError, StorageError
 from fastbk.model.ids import ID_MAX
+from fastbk.observe.meter import CONSUMED, Figures, Source, duration_figures, meter_of, receiving
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.context import ContextLike, context_of, one_at_a_time
@@ -32,9 +33,24 @@ from fastbk.stream.reader.search import (
 from fastbk.stream.reader.segment_search import Key
 from fastbk.stream.reader.traced_buffer import buffer_of
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import Lag, StreamReaderStats
 
 CHUNK_RECORDS = 1000
 CHUNK_BYTES = 1 << 20
+
+
+class Consumer(Protocol):
+    """A cursor that a reader reads for."""
+
+    name: str
+
+    @property
+    def lag(self) -> Lag:
+        """How far the cursor is behind."""
+
+    @property
+    def records_at_hand(self) -> int:
+        """Records that it was given, and has not handed out."""
 
 
 class StreamReader(Generic[GapT]):
@@ -85,6 +101,9 @@ class StreamReader(Generic[GapT]):
         self._buffer: ReadBuffer | None = None
         self._retired: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._figures = ReadFigures()
+        self._source: Source | None = None
+        self.consumer: Consumer | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +126,10 @@ class StreamReader(Generic[GapT]):
         )
         self._buffer = buffer_of(context, position, from_key, ends)
         self._read_ahead()
+        meter = meter_of(context.client.config.tracing)
+        if meter is not None:
+            cursor = "" if self.consumer is None else self.consumer.name
+            self._source = meter.add(receiving(context.name, cursor), self._observed)
 
     async def _begin_of(self, start: Start) -> tuple[DLSN, Key | None]:
         """Return where to begin; with the key, where nothing that reaches it is there yet."""
@@ -123,12 +146,21 @@ class StreamReader(Generic[GapT]):
     def _read_ahead(self) -> None:
         buffer, follower = self._opened()
         self._ahead = ReadAhead(
-            self._context, follower, buffer.position, self._prefetch_bytes, self._told, buffer.end, self._turns
+            self._context,
+            follower,
+            buffer.position,
+            self._prefetch_bytes,
+            self._told,
+            buffer.end,
+            self._figures,
+            self._turns,
         )
         buffer.ahead = self._ahead
 
     async def close(self) -> None:
         """Read no more. A second call does nothing."""
+        if self._source is not None:
+            self._source.close()
         self._is_closed = True
         self._told.set()
         self._moved.set()
@@ -364,6 +396,33 @@ class StreamReader(Generic[GapT]):
         buffer, follower = self._opened()
         return lag_of(follower.chain, records, since_us, buffer.record_bytes)
 
+    def stats(self) -> StreamReaderStats:
+        """Return this reader's figures now; no I/O."""
+        buffer, _ = self._opened()
+        records, size_bytes = buffer.taken_in_all()
+        ahead, read, consumer = self._ahead, self._figures, self.consumer
+        return StreamReaderStats(
+            records=records - (0 if consumer is None else consumer.records_at_hand),
+            bytes=size_bytes,
+            buffered_bytes=0 if ahead is None else ahead.queued_bytes,
+            entries_read=read.entries,
+            bytes_read=read.bytes,
+            copies_skipped=read.copies_skipped,
+            read_latency=read.histogram.latency(),
+            lag=self.lag if consumer is None else consumer.lag,
+        )
+
+    def _observed(self) -> Figures:
+        found = self.stats()
+        return {
+            CONSUMED: found.records,
+            "fastbk.client.receive.size": found.bytes,
+            "fastbk.client.receive.buffered": found.buffered_bytes,
+            "fastbk.client.receive.lag": found.lag.records,
+            "fastbk.client.receive.lag.duration": found.lag.seconds,
+            **duration_figures("receive", found.read_latency),
+        }
+
     @property
     def _end_seq(self) -> int:
         """The number behind the last record that this reader knows to be there; no I/O."""
@@ -401,17 +460,6 @@ class StreamReader(Generic[GapT]):
         self._retire()
         buffer.move_to(position, from_key)
         self._moved.set()
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far it is behind what it knows to be visible; exact where it has caught up."""
-
-    records: int
-    seconds: float
-    """Since the last record that it handed out was appended, by this machine's clock; 0 where it has caught up."""
-    size_bytes: int = 0
-    """About: from the average of the segments that are closed, else of what was handed out last."""
 
 
 def lag_of(chain: Chain, records: int, since_us: int, record_bytes: float) -> Lag:

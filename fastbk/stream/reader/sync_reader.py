@@ -12,8 +12,9 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.options import GapT
-from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Lag, StreamReader
+from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.stats import Lag, StreamReaderStats
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
@@ -254,6 +255,11 @@ class SyncStreamReader(SyncOfOneStream[StreamReader[Gap], GapT]):
     def lag(self) -> Lag:
         """How far behind the end it is, as the asyncio reader's; what was fetched counts as delivered."""
         return self._loop.call_plain(lambda: self._opened().lag)
+
+    def stats(self) -> StreamReaderStats:
+        """Return this reader's figures now; what was fetched counts as handed out."""
+        inner = self._opened()
+        return self._loop.call_plain(inner.stats)
 
     def read_chunks(
         self, max_records: int, max_bytes: int, timeout: float | None = None

@@ -59,7 +59,7 @@ class Backpressure:
         """
         if self.waiting >= WAITING_MAX:
             raise BufferFull(f"{WAITING_MAX} appends wait for room already: await them")
-        taken = take() if self.may_pass else None
+        taken = self._taken_now(take)
         try:
             async with asyncio.timeout(timeout_s):
                 if taken is None:
@@ -71,14 +71,35 @@ class Backpressure:
                 outcome="not_written" if taken is None else "unknown",
             ) from None
 
+    async def taken(self, take: Callable[[], asyncio.Future[DLSN]]) -> asyncio.Future[DLSN]:
+        """Call `take`, now or when its turn has come and there is room; return what it returns."""
+        return self._taken_now(take) or await self._taken_in_turn(take)
+
+    def _taken_now(
+        self, take: Callable[[], asyncio.Future[DLSN]]
+    ) -> asyncio.Future[DLSN] | None:
+        """Call `take`; None where it has to wait: for others, for room, or since it is larger than what is left."""
+        if not self.may_pass:
+            return None
+        try:
+            return take()
+        except BufferFull:
+            return None
+
     async def _taken_in_turn(
         self, take: Callable[[], asyncio.Future[DLSN]]
     ) -> asyncio.Future[DLSN]:
         self.waiting += 1
         try:
             async with self._gate:
-                await self._until_room()
-                return take()
+                while True:
+                    await self._until_room()
+                    try:
+                        return take()
+                    except BufferFull:
+                        # Larger than what is left: each acknowledgement leaves more. Alone it is always taken.
+                        self._room.clear()
+                        await self._room.wait()
         finally:
             self.waiting -= 1
 

@@ -6,6 +6,7 @@ Acknowledgements come in the order of the entries, and so futures resolve in the
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -25,6 +26,9 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
+from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
+from fastbk.observe.latency import AppendClock
+from fastbk.observe.meter import SENT, Figures, duration_figures, meter_of, sending
 from fastbk.observe.tracing import tracer_of
 from fastbk.stream.chain.chain import Segment
 from fastbk.stream.chain.changes import Contents, close_segment
@@ -33,6 +37,7 @@ from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext, as_error
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
+from fastbk.stream.stats import StreamWriterStats
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.queue import Group, WriterQueue
 from fastbk.stream.writer.rolling import Rolling
@@ -57,6 +62,8 @@ class AppendEngine:
         last_dlsn: of the last record that was acknowledged, also by earlier writers.
         is_waiting: somebody took the current segment's ledger over, and who did is being found out (INV-S16).
         intake: what takes records: the queue, or with tracing what makes their spans before.
+        clock: how long appends took.
+        segments: that were written to.
     """
 
     def __init__(
@@ -81,6 +88,13 @@ class AppendEngine:
         self.lifecycle = SegmentLifecycle(
             context, known, self._make, self.send_soon, self.fail, self._lost_was_found
         )
+        self.clock = AppendClock()
+        self.segments = 0
+        self._turn_s: float | None = None
+        self._begun = 0
+        self._records = self._record_bytes = 0
+        self._ledgers: list[LedgerWriter] = []
+        self._resent = self._ensemble_changes = 0
         self._lost: list[tuple[Group, DLSN]] = []
         self._loss: Error | None = None
         self._loss_timer: asyncio.TimerHandle | None = None
@@ -95,10 +109,50 @@ class AppendEngine:
         self._linger_timer: asyncio.TimerHandle | None = None
         self._flushing: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.rolling = Rolling(self, context, policy, chain.last_time_us)
+        meter = meter_of(context.client.config.tracing)
+        self._source = None if meter is None else meter.add(sending(context.name), self._figures)
 
     def _make(self, row: Segment, ledger: LedgerWriter, policy: StreamPolicy) -> SegmentWriter:
+        self._count_ledger(ledger)
         tracer = self.intake.tracer if isinstance(self.intake, TracedAppends) else None
         return SegmentWriter(row, ledger, policy, self._acknowledged, self._entry_failed, tracer)
+
+    # --- figures --------------------------------------------------------------------------------------------------
+
+    def _count_ledger(self, ledger: LedgerWriter) -> None:
+        """Have a ledger's figures in those of the stream; of one that has ended they are kept without it."""
+        ended = [one for one in self._ledgers if one.is_done]
+        self._ledgers = [one for one in self._ledgers if not one.is_done] + [ledger]
+        self.segments += 1
+        self._resent += sum(one.entries_resent for one in ended)
+        self._ensemble_changes += sum(one.ensemble_changes for one in ended)
+
+    def stats(self, appends_waiting: int) -> StreamWriterStats:
+        """Return the writer's figures now. `appends_waiting`: for room."""
+        ledgers = list(self._ledgers)
+        return StreamWriterStats(
+            records=self._records,
+            bytes=self._record_bytes,
+            appends_in_flight=self.queue.taken - self.queue.settled,
+            bytes_in_flight=self.queue.unacked_bytes,
+            appends_waiting=appends_waiting,
+            segments=self.segments,
+            entries_resent=self._resent + sum(one.entries_resent for one in ledgers),
+            ensemble_changes=self._ensemble_changes + sum(one.ensemble_changes for one in ledgers),
+            append_latency=self.clock.histogram.latency(),
+        )
+
+    def _figures(self) -> Figures:
+        found = self.stats(0)
+        return {
+            SENT: found.records,
+            "fastbk.client.send.size": found.bytes,
+            "fastbk.client.send.pending": found.appends_in_flight,
+            "fastbk.client.send.buffered": found.bytes_in_flight,
+            "fastbk.client.send.resent": found.entries_resent,
+            "fastbk.client.send.ensemble_changes": found.ensemble_changes,
+            **duration_figures("send", found.append_latency),
+        }
 
     @property
     def segment(self) -> SegmentWriter | None:
@@ -120,12 +174,15 @@ class AppendEngine:
         if not self.options.linger or len(self.queue.groups) > 1 or self.queue.groups[0].is_atomic:
             self.send_soon()
         elif self._linger_timer is None:
+            self._turn_s = time.monotonic()
             self._linger_timer = self._loop.call_later(self.options.linger, self._send)
 
     def send_soon(self) -> None:
         """Send in the next turn of the loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
+            if self._turn_s is None:
+                self._turn_s = time.monotonic()
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
@@ -139,6 +196,10 @@ class AppendEngine:
     def _send_queued(self) -> None:
         self._is_scheduled = False
         self._cancel_linger()
+        if self._begun < self.queue.taken:
+            self._begun = self.queue.taken
+            self.clock.begin(self._begun, self._turn_s or time.monotonic())
+        self._turn_s = None
         if self._loss is not None:
             return
         queue, most = self.queue, self.options.entries_in_flight
@@ -178,6 +239,10 @@ class AppendEngine:
             return
         current = self.segment
         self.queue.acknowledged(group)
+        self.clock.finish(self.queue.settled)
+        count = len(group.payloads)
+        self._records += count
+        self._record_bytes += group.size_bytes - HEAD_BYTES - count * RECORD_OVERHEAD_BYTES_MAX
         segment, entry, _ = first
         self.last_dlsn = DLSN(segment, entry, len(group.payloads) - 1)
         for slot, waiter in enumerate(group.waiters):
@@ -378,6 +443,8 @@ class AppendEngine:
     def stop(self) -> None:
         """Create and end no more segments."""
         self._unsettled.discard(self)
+        if self._source is not None:
+            self._source.close()
         self._cancel_linger()
         self.rolling.stop()
         self.lifecycle.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.errors import BufferFull, ConfigError, RecordTooLarge, TxidOutOfOrder, WrongType
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fastbk.observe.tracing import Span
 
 T = TypeVar("T")
+K = TypeVar("K")
+H = TypeVar("H")
 
 
 class Group:
@@ -151,14 +153,25 @@ class WriterQueue:
 
 def check_size(size: int, unacked_bytes: int, entry_bytes_max: int, unacked_bytes_max: int) -> None:
     """Raise RecordTooLarge or BufferFull if so many bytes, of one record or batch, cannot be taken."""
+    check_entry(size, entry_bytes_max)
+    if unacked_bytes and unacked_bytes + size > 2 * unacked_bytes_max:
+        raise BufferFull(
+            f"{unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
+        )
+
+
+def has_room_for(size: int, unacked_bytes: int, unacked_bytes_max: int) -> bool:
+    """Whether so many bytes may be taken by who waits for that: within the bound, or up to twice of it, or alone."""
+    is_within = unacked_bytes <= unacked_bytes_max
+    return is_within and (not unacked_bytes or unacked_bytes + size <= 2 * unacked_bytes_max)
+
+
+def check_entry(size: int, entry_bytes_max: int) -> None:
+    """Raise RecordTooLarge if so many bytes, of one record or batch, are too many for an entry."""
     if size + HEAD_BYTES > entry_bytes_max:
         raise RecordTooLarge(
             f"{size} bytes do not fit into one entry: at most {entry_bytes_max - HEAD_BYTES}, with about"
             f" {RECORD_OVERHEAD_BYTES_MAX} around each record"
-        )
-    if unacked_bytes and unacked_bytes + size > 2 * unacked_bytes_max:
-        raise BufferFull(
-            f"{unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
         )
 
 
@@ -175,16 +188,35 @@ def next_txid(txid: int | None, last: int) -> int:
     return txid
 
 
-def with_txids(
-    payloads: Iterable[T], txids: Iterable[int] | None
-) -> Iterable[tuple[T, int | None]]:
-    """Pair payloads with their transaction ids. Raises ConfigError at once where they are not as many."""
+def rows_of(
+    payloads: Iterable[T],
+    txids: Iterable[int] | None,
+    keys: Iterable[K] | None,
+    headers: Iterable[H] | None,
+) -> Iterable[tuple[T, int | None, K | None, H | tuple[()]]]:
+    """Put payloads beside their ids, keys and headers. Raises ConfigError at once where they are not as many.
+
+    Payloads with nothing beside them may come from a generator without an end.
+    """
     is_one = isinstance(payloads, bytes | bytearray | memoryview | str)
     if is_one or not isinstance(payloads, Iterable):
         raise WrongType(f"payloads must be a list of buffers, not {type(payloads).__name__}")
-    if txids is None:
-        return ((payload, None) for payload in payloads)
-    datas, ids = list(payloads), list(txids)
-    if len(datas) != len(ids):
-        raise ConfigError(f"{len(ids)} transaction ids were given for {len(datas)} records")
-    return zip(datas, ids, strict=True)
+    if txids is None and keys is None and headers is None:
+        return ((payload, None, None, ()) for payload in payloads)
+    datas = list(payloads)
+    ids: list[int | None] = _beside(datas, txids, "transaction ids", None)
+    named: list[K | None] = _beside(datas, keys, "keys", None)
+    headed: list[H | tuple[()]] = _beside(datas, headers, "headers", ())
+    return zip(datas, ids, named, headed, strict=True)
+
+
+def _beside(datas: list[T], given: Iterable[H] | None, what: str, missing: K) -> list[H | K]:
+    """Return what stands beside the records. Raises ConfigError where it is not as many, or no list."""
+    if given is None:
+        return [missing] * len(datas)
+    if isinstance(given, bytes | bytearray | memoryview | str | Mapping):
+        raise WrongType(f"{what} must be a list, one for each record, not {type(given).__name__}")
+    found: list[H | K] = list(given)
+    if len(found) != len(datas):
+        raise ConfigError(f"{len(found)} {what} were given for {len(datas)} records")
+    return found

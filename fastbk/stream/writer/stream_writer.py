@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from fastbk.client.coalescer import SharedEnd
 from fastbk.client.ledger_writer import called_by
 from fastbk.errors import (
+    BufferFull,
     ClientClosed,
     ConfigError,
     Error,
@@ -30,10 +31,11 @@ from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike, put_headers
+from fastbk.stream.stats import StreamWriterStats
 from fastbk.stream.writer.backpressure import Backpressure
 from fastbk.stream.writer.engine import AppendEngine, end_segments, ended_too_late
 from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import with_txids
+from fastbk.stream.writer.queue import rows_of
 
 Data: TypeAlias = bytes | bytearray | memoryview
 PUBLISH_S = 1.0
@@ -79,6 +81,10 @@ class StreamWriter:
     def failure(self) -> Error | None:
         """What ended the writer; None while it goes on."""
         return self._opened().failure
+
+    def stats(self) -> StreamWriterStats:
+        """Return this writer's figures now."""
+        return self._opened().stats(self._backpressure.waiting)
 
     def __repr__(self) -> str:
         engine = self._engine
@@ -174,7 +180,12 @@ class StreamWriter:
     ) -> DLSN:
         engine = self._check()
         if timeout_s is None and self._backpressure.may_pass:
-            return await take(engine)
+            try:
+                taken = take(engine)
+            except BufferFull:
+                pass  # larger than what is left: it waits
+            else:
+                return await taken
         return await self._backpressure.append(lambda: take(engine), timeout_s)
 
     def append_nowait(
@@ -218,7 +229,9 @@ class StreamWriter:
     ) -> Coroutine[Any, Any, DLSN]:
         """Append records that are all kept or none: they become one entry. Returns the first one's position.
 
-        The others follow it, slot by slot. Waits and raises as `append`, and ConfigError for an empty batch.
+        The others follow it, slot by slot. Waits and raises as `append`, and ConfigError for an empty batch. What has
+        more than `entry_bytes_max` bytes is RecordTooLarge. What is larger than the room that `unacked_bytes_max`
+        leaves waits until it fits into twice of that, or is alone.
         """
         limit_s = checked_timeout(timeout)
         owned = owned_batch(payloads, txids, keys, headers)
@@ -265,23 +278,31 @@ class StreamWriter:
         return future
 
     def append_many(
-        self, payloads: Iterable[Data], *, txids: Iterable[int] | None = None
+        self,
+        payloads: Iterable[Data],
+        *,
+        txids: Iterable[int] | None = None,
+        keys: Iterable[Data | None] | None = None,
+        headers: Iterable[HeadersLike] | None = None,
     ) -> Coroutine[Any, Any, tuple[DLSN, DLSN]]:
         """Append records one behind the other (not atomic); return the first and the last one's position.
 
         Waits for room, and for the last acknowledgement. Raises ConfigError, and nothing was sent, for no record, and
-        for another number of `txids` than of payloads; otherwise what `append` raises.
+        for another number of `txids`, `keys` or `headers` than of payloads; otherwise what `append` raises.
         """
-        return called_by(self._append_many(payloads, txids), "StreamWriter.append_many")
+        rows = rows_of(payloads, txids, keys, headers)
+        return called_by(self._append_many(rows), "StreamWriter.append_many")
 
     async def _append_many(
-        self, payloads: Iterable[Data], txids: Iterable[int] | None
+        self, rows: Iterable[tuple[Data, int | None, Data | None, HeadersLike]]
     ) -> tuple[DLSN, DLSN]:
         first = last = None
-        for payload, txid in with_txids(payloads, txids):
+        for payload, txid, key, headers in rows:
             await self.ready()
-            data = owned_bytes(payload, "payload")
-            last = self._take(self._check(), data, txid, None, b"")
+            data, raw_key, raw = owned_record(payload, key, headers)
+            last = await self._backpressure.taken(
+                lambda: self._take(self._check(), data, txid, raw_key, raw)  # noqa: B023
+            )
             first = first or last
         if first is None or last is None:
             raise ConfigError("append_many needs at least one record")

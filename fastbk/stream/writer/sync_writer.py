@@ -21,13 +21,21 @@ from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.client.sync_pending import Notices, Wakeup
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
+from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.context import as_error
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import HeadersLike
+from fastbk.stream.stats import StreamWriterStats
 from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import check_size, next_txid, record_bytes, with_txids
+from fastbk.stream.writer.queue import (
+    check_entry,
+    has_room_for,
+    next_txid,
+    record_bytes,
+    rows_of,
+)
 from fastbk.stream.writer.stream_writer import Data, StreamWriter, owned_batch, owned_record
 
 _log = LibraryLog("fastbk.stream")
@@ -148,6 +156,16 @@ class SyncStreamWriter:
         self._opened()
         return self._last()[1] - self._settled_bytes
 
+    def stats(self) -> StreamWriterStats:
+        """Return this writer's figures now, what is on its way to the loop included."""
+        writer = self._opened()
+
+        def told() -> StreamWriterStats:
+            self._send()
+            return writer.stats()
+
+        return self._loop.call_plain(told)
+
     def _last(self) -> tuple[int, int]:
         """Return the last append's transaction id, and the bytes of all up to it."""
         try:
@@ -162,7 +180,7 @@ class SyncStreamWriter:
         async def opened() -> StreamWriter:
             writer = self._make()
             await writer.open()
-            if writer._context.client.config.tracing is not None:
+            if tracer_of(writer._context.client.config.tracing) is not None:
                 self._pending_type = TracedPendingRecord
             self._sent = (writer.last_txid, 0)
             return writer
@@ -198,7 +216,7 @@ class SyncStreamWriter:
         return pending.result(max(0.0, end_s - time.monotonic()))
 
     def _sending(
-        self, payload: Data, txid: int | None, key: bytes | None, headers: HeadersLike
+        self, payload: Data, txid: int | None, key: Data | None, headers: HeadersLike
     ) -> _Sending:
         data, owned_key, raw = owned_record(payload, key, headers)
 
@@ -283,18 +301,20 @@ class SyncStreamWriter:
         payloads: Iterable[Data],
         *,
         txids: Iterable[int] | None = None,
+        keys: Iterable[Data | None] | None = None,
+        headers: Iterable[HeadersLike] | None = None,
         timeout: float | None = None,
     ) -> tuple[DLSN, DLSN]:
         """Append records one behind the other (not atomic), wait, and return the first and the last one's position.
 
         `timeout` is of each wait: for room, and at the end for the last acknowledgement. Raises ConfigError, and
-        nothing was sent, for no record, and for another number of `txids` than of payloads.
+        nothing was sent, for no record, and for another number of `txids`, `keys` or `headers` than of payloads.
         """
         limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
         first: PendingRecord | None = None
         last: PendingRecord | None = None
-        for payload, txid in with_txids(payloads, txids):
-            last = self._put(self._sending(payload, txid, None, ()), limit_s)
+        for payload, txid, key, given in rows_of(payloads, txids, keys, headers):
+            last = self._put(self._sending(payload, txid, key, given), limit_s)
             first = first or last
         if first is None or last is None:
             raise ConfigError("append_many needs at least one record")
@@ -305,21 +325,18 @@ class SyncStreamWriter:
         """Wait for room, and put what is appended into the queue. Raises BufferFull, what ended the writer."""
         options, pending = self._options, self._pending_type(self)
         size, numbered, made = sending
+        check_entry(size, options.entry_bytes_max)
         end_s = time.monotonic() + limit_s
         while True:
             self._check_taking()  # also: in a forked child the lock may be held for ever
             with self._lock:
-                if self._has_room():
+                if self._has_room(size):
                     last_txid, given_bytes = self._last()
-                    unacked_bytes = given_bytes - self._settled_bytes
-                    check_size(
-                        size, unacked_bytes, options.entry_bytes_max, options.unacked_bytes_max
-                    )
                     number = numbered(last_txid)
                     self._queue.append(_Taken(pending, made(number), number, given_bytes + size))
                     self._wakeup.wake()
                     return pending
-            self._wait_for_room(end_s, limit_s)
+            self._wait_for_room(size, end_s, limit_s)
 
     def _check_taking(self) -> None:
         """Raise what ended the writer: of an append that was not sent."""
@@ -332,10 +349,10 @@ class SyncStreamWriter:
         if self._is_closed:
             raise ClientClosed("this writer is closed")
 
-    def _has_room(self) -> bool:
-        return self.unacked_bytes <= self._options.unacked_bytes_max
+    def _has_room(self, size: int) -> bool:
+        return has_room_for(size, self.unacked_bytes, self._options.unacked_bytes_max)
 
-    def _wait_for_room(self, end_s: float, limit_s: float) -> None:
+    def _wait_for_room(self, size: int, end_s: float, limit_s: float) -> None:
         """Return when there may be room, or the writer has ended. Raises BufferFull."""
         left_s = end_s - time.monotonic()
         if left_s <= 0:
@@ -343,7 +360,7 @@ class SyncStreamWriter:
                 f"{self.unacked_bytes} bytes are not acknowledged after {limit_s:g} s: call ready() and try again"
             )
         self._changed.wait(
-            lambda: self._has_room() or self._failure is not None, min(left_s, _LOOK_S)
+            lambda: self._has_room(size) or self._failure is not None, min(left_s, _LOOK_S)
         )
 
     def _wait(self, is_done: Callable[[], bool], limit_s: float) -> None:
@@ -400,8 +417,8 @@ class SyncStreamWriter:
         limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
         end_s = time.monotonic() + limit_s
         self._check_taking()
-        while not self._has_room():
-            self._wait_for_room(end_s, limit_s)
+        while not self._has_room(0):
+            self._wait_for_room(0, end_s, limit_s)
             self._check_taking()
 
     flush = blocking(StreamWriter.flush)

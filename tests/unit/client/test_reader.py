@@ -125,7 +125,7 @@ async def test_what_every_bookie_said_is_in_the_error() -> None:
         with pytest.raises(NotEnoughBookies) as unknown:
             _ = [entry async for entry in reader.read()]
         assert set(unknown.value.replicas.values()) == {"CANNOT_TELL"}
-        assert reader.stats()["replicas_skipped"] > 0
+        assert reader.stats().copies_skipped > 0
 
 
 @pytest.mark.parametrize(("prefetch_batches", "under_way"), [(1, 1), (4, 4)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +11,14 @@ from typing import Any
 import pytest
 
 from fastbk.client.loop_thread import LoopThread
-from fastbk.errors import ConfigError, Error, TxidOutOfOrder
+from fastbk.errors import (
+    BufferFull,
+    ConfigError,
+    Error,
+    RecordTooLarge,
+    TxidOutOfOrder,
+    WrongType,
+)
 from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, put_chain
@@ -50,6 +59,50 @@ async def test_another_number_of_ids_sends_nothing(
         with pytest.raises(ConfigError):
             await writer.append_many(payloads, txids=txids)
         assert writer.last_txid == -1
+
+
+KEYS = [b"k", None, bytearray(b"l")]
+HEADERS = [[("a", b"1")], (), {"b": b"2"}]
+EXPECTED = [(b"x", b"k", (("a", b"1"),)), (b"y", None, ()), (b"z", b"l", (("b", b"2"),))]
+WRONG_BESIDE: list[tuple[dict[str, Any], type[Exception]]] = [
+    ({"keys": [b"k"]}, ConfigError), ({"headers": [(), ()]}, ConfigError), ({"keys": b"abc"}, WrongType),
+    ({"headers": {"a": b"1", "b": b"2", "c": b"3"}}, WrongType),
+]  # fmt: skip
+
+
+async def parts_of(cluster: Cluster) -> list[tuple[bytes, bytes | None, Any]]:
+    return [(one.value, one.key, one.headers) for one in await records_of(cluster)]
+
+
+async def test_many_have_keys_and_headers() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    async with writer_of(cluster) as writer:
+        for wrong, error in WRONG_BESIDE:
+            with pytest.raises(error):
+                await writer.append_many([b"x", b"y", b"z"], **wrong)
+        assert writer.last_txid == -1
+        await writer.append_many([b"x", b"y", b"z"], keys=iter(KEYS), headers=HEADERS)
+    assert await parts_of(cluster) == EXPECTED
+
+
+async def test_a_batch_larger_than_the_room_that_is_left_waits_until_it_fits() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    async with writer_of(cluster, unacked_bytes_max=1000, entry_bytes_max=10_000) as writer:
+        small = [writer.append_nowait(b"x" * 100) for _ in range(5)]
+        with pytest.raises(BufferFull):
+            writer.append_batch_nowait([b"y" * 2000] * 2)
+        waiting = [asyncio.ensure_future(writer.append_batch([b"%d" % at * 2000] * 2)) for at in range(3)]
+        first = await waiting[0]
+        assert all(one.done() for one in small), "it waited until it was alone"
+        assert [(await one).slot for one in waiting] == [0, 0, 0] and first < await waiting[2]
+        assert await writer.append(b"z" * 5000) > await waiting[2]
+        await writer.append_many([b"a", b"b" * 5000, b"c"])
+        with pytest.raises(RecordTooLarge):
+            await writer.append_batch([b"y" * 5000] * 2)
+    found = [one.value[:1] for one in await records_of(cluster)]
+    assert found == [b"x"] * 5 + [b"0", b"0", b"1", b"1", b"2", b"2", b"z", b"a", b"b", b"c"]
 
 
 Make = Callable[[], SyncStreamWriter]
@@ -96,6 +149,28 @@ def test_another_number_of_ids_sends_nothing_without_await(
             writer.append_many(payloads, txids=txids)
         assert writer.last_txid == -1
         assert writer.append_many(iter([b"a", b"b"]), txids=iter([5, 6]))[0] == DLSN(1, 0, 0)
+
+
+def test_many_have_keys_and_headers_without_await(blocking: Make, cluster: Cluster) -> None:
+    with blocking() as writer:
+        for wrong, error in WRONG_BESIDE:
+            with pytest.raises(error):
+                writer.append_many([b"x", b"y", b"z"], **wrong)
+        assert writer.last_txid == -1
+        writer.append_many([b"x", b"y", b"z"], keys=KEYS, headers=iter(HEADERS))
+    assert asyncio.run(parts_of(cluster)) == EXPECTED
+
+
+def test_a_large_batch_waits_without_await(cluster: Cluster, loop: LoopThread[Any]) -> None:
+    options = WriterOptions(unacked_bytes_max=1000, entry_bytes_max=10_000)
+    make = functools.partial(StreamWriter, context_of(cluster.client()), options)
+    with SyncStreamWriter(loop, make, options) as writer:
+        for at in range(20):
+            writer.append_nowait(b"x" * 100) if at % 5 else writer.append(b"x" * 100)
+            writer.append_batch([b"y" * 2000] * 2)
+        with pytest.raises(RecordTooLarge):
+            writer.append_batch([b"y" * 5000] * 2)
+        assert writer.last_txid == 59
 
 
 def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.MonkeyPatch) -> None:

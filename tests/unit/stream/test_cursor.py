@@ -8,17 +8,27 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from fastbk.errors import ClientClosed, ConfigError, CursorFenced, PositionTruncated
+from fastbk.errors import (
+    ClientClosed,
+    ConfigError,
+    CursorFenced,
+    PositionTruncated,
+    StreamExists,
+    StreamNotFound,
+)
 from fastbk.stream.chain.changes import truncate
 from fastbk.stream.cursor import acks
 from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.opening import create_cursor, move_cursor, place_before, place_of
+from fastbk.stream.cursor.store import cursors_of
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.cursor_holder import make_stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
-from tests.fixtures.streams import context_of
+from tests.fixtures.fake_streams import as_client
+from tests.fixtures.streams import STREAM, context_of
 
 
 @pytest.fixture
@@ -171,6 +181,77 @@ async def test_it_can_be_reset_both_ways(cluster: Cluster) -> None:
         await cursor.abort()
     async with opened(cluster, tail=False) as cursor:
         assert await rest(cursor) == list(range(8))
+
+
+@pytest.mark.parametrize("how", ["ack", "ack_one", "position"])
+async def test_acknowledgements_of_what_was_handed_out_before_a_reset_do_not_undo_it(
+    cluster: Cluster, how: str
+) -> None:
+    await write(cluster.client(), [4, 4])
+    async with opened(cluster) as cursor:
+        before = await take(cursor, 8)
+        await cursor.reset(AtSeq(2))
+        act = cursor.ack_one if how == "ack_one" else cursor.ack
+        late = before[6].dlsn if how == "position" else before[6]
+        if how == "position":
+            with pytest.raises(ConfigError):
+                act(late)
+        else:
+            await act(late)  # a task that worked on it while the cursor was moved
+        assert cursor.mark == before[2].dlsn and cursor.ranges == 0
+        again = await take(cursor, 3)
+        assert [one.seq for one in again] == [2, 3, 4]
+        await cursor.ack(before[5])
+        assert cursor.mark_seq == 2, "iteration has it at hand, and has not handed it out"
+        await cursor.ack(again[1])
+        assert cursor.mark_seq == 4, "what was handed out again counts"
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [4, 5, 6, 7]
+
+
+async def test_it_is_made_and_moved_by_somebody_who_does_not_read(cluster: Cluster) -> None:
+    await write(cluster.client(), [4, 4])
+    context = context_of(cluster.client())
+    made = await create_cursor(context, "c", AtSeq(6), holds=False, expire_after_s=60.0)
+    assert (made.mark_seq, made.holds, made.epoch) == (6, False, 1) and made.expires_at_us > 0
+    with pytest.raises(StreamExists):
+        await create_cursor(context, "c", "earliest", holds=True, expire_after_s=0.0)
+    holder = Cursor(context_of(cluster.client()), "c", hold=False)
+    await holder.open()
+    records = await take(holder, 2)
+    await holder.ack(records[0], data={"n": 7})
+    mark, seq = await place_of(context, AtSeq(1))
+    moved = await move_cursor(context, "c", mark, seq)
+    assert (moved.mark_seq, moved.mark, moved.holds) == (1, mark, False)
+    assert moved.data == {"n": 7} and moved.epoch == 3 and moved.ranges == 0
+    with pytest.raises(CursorFenced):
+        await holder.ack(records[1])
+    await holder.abort()
+    (info,) = await cursors_of(as_client(cluster.client()).records, STREAM)
+    assert (info.mark_seq, await place_before(context, info, 1)) == (1, await place_of(context, "earliest"))
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == list(range(1, 8))
+    with pytest.raises(StreamNotFound):
+        await move_cursor(context, "other", mark, seq)
+
+
+async def test_a_place_behind_the_end_is_refused_where_a_cursor_would_wait_in_silence(
+    cluster: Cluster,
+) -> None:
+    context = context_of(cluster.client())
+    for wrong in (DLSN(1, 1, 0), DLSN(3, 0, 0)):
+        with pytest.raises(ConfigError, match="has no records"):
+            await place_of(context, wrong)
+    assert await place_of(context, "latest") == (DLSN(1, 0, 0), 0)
+    places = await write(cluster.client(), [4])
+    for right in (places[-1]._replace(slot=places[-1].slot + 1), DLSN(2, 0, 0), "latest"):
+        assert (await place_of(context, right))[1] == 4
+    for wrong in (DLSN(1, 9, 0), DLSN(2, 0, 1), DLSN(7, 0, 0)):
+        with pytest.raises(ConfigError, match="behind the end"):
+            await place_of(context, wrong)
+        with pytest.raises(ConfigError, match="behind the end"):
+            await create_cursor(context, "c", wrong, holds=True, expire_after_s=0.0)
+    assert await cursors_of(as_client(cluster.client()).records, STREAM) == []
 
 
 async def test_whoever_knows_the_number_of_a_mark_may_say_it(cluster: Cluster) -> None:

@@ -32,6 +32,7 @@ from tests.fixtures.streams import (
     truncated_to,
     writer_of,
 )
+from tests.fixtures.wait import wait_until_async
 
 
 async def all_of(reader: StreamReader) -> list[Record]:
@@ -166,6 +167,33 @@ async def test_seek_goes_back_and_forward() -> None:
 
 
 # --- truncated --------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_that_stands_beyond_the_end_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+
+    def told() -> list[str]:
+        events = [getattr(one, "event", "") for one in caplog.records]
+        return [one for one in events if one == "stream.reader_beyond_end"]
+
+    async with writer_of(cluster) as writer:
+        for payload in (b"a", b"b"):
+            await writer.append(payload)
+        last = writer.last_dlsn
+        assert last is not None
+        ordinary = [last, last._replace(slot=1), last._replace(entry=last.entry + 1), DLSN(1, 0, 0)]
+        for position, count in [(one, 0) for one in ordinary] + [(DLSN(1, 7, 0), 1), (DLSN(4, 0, 0), 1)]:
+            caplog.clear()
+            async with StreamReader(context_of(cluster.client()), position) as reader:
+                while await reader.read(timeout=0.05) is not None:
+                    pass
+                if count:
+                    await wait_until_async(lambda: len(told()) == 1, "the line")
+                    assert await reader.read(timeout=0.05) is None
+            assert len(told()) == count, position
 
 
 async def test_what_was_truncated_is_said() -> None:

@@ -15,8 +15,9 @@ from fastbk.stream.chain.changes import truncate
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.reader.stream_reader import Lag, StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
+from fastbk.stream.stats import Lag
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
