@@ -36,7 +36,6 @@ from fastbk.stream.records import Gap, Record
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor.cursor import Cursor
-    from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.writer.options import StreamWriterOptions
     from fastbk.stream.writer.stream_writer import StreamWriter
 
@@ -245,14 +244,16 @@ class Stream:
 
     async def pattern_cursors(self) -> list[CursorInfo]:
         """Return what cursors of patterns say of this stream, by name; their `pattern` says which streams they read."""
-        from fastbk.stream.pattern.store import pattern_cursors_of
+        from fastbk.stream.pattern.store import each_pattern_cursor
 
         stream_id = (await self.context()).stream_id
         record = (await self._catalog.stream_record(stream_id, self.path)).value
-        found: list[PatternCursorInfo] = []
+        found: list[CursorInfo] = []
         with suppress(Unauthorized):  # a gateway of a version before 0.3 lets few clients read them
-            found = await pattern_cursors_of(self._catalog.records, record.namespace)
-        return [one.of_stream(stream_id) for one in found if one.reads(record.name)]
+            async for one in each_pattern_cursor(self._catalog.records, record.namespace):
+                if one.reads(record.name):
+                    found.append(one.of_stream(stream_id))
+        return found
 
     async def create_cursor(
         self,

@@ -33,10 +33,11 @@ class CursorDelivery:
         *,
         raises: bool,
         name: str = "",
+        is_polled: bool = False,
     ) -> None:
         """`changed()` is called when records were passed by that are gone. `raises`: then `next` raises, for good.
 
-        `name`: for messages.
+        `name`: for messages. `is_polled`: it is asked without a wait, again and again: no answer yet is no end.
         """
         self._source = source
         self._acks = acks
@@ -49,6 +50,7 @@ class CursorDelivery:
         self._expected = acks.mark_seq
         self._bound: int | None = None
         self._name = name
+        self._is_polled = is_polled
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
 
@@ -76,7 +78,7 @@ class CursorDelivery:
                 continue
             if item is None:
                 # While more is on its way, the number of what comes tells how many are gone.
-                is_end = self._gap is None or self._source.caught_up()
+                is_end = not self._is_polled or self._gap is None or self._source.caught_up()
                 return self._track_end() if is_end else None
             gap = self._track(item)
             self._parts.append(item)

@@ -384,7 +384,7 @@ class PatternCursor(PatternRecords[GapT]):
         )
         await reader.open()
         name = f"{origin.path} {self.name}"
-        return reader, CursorDelivery(reader, acks, self._changed, raises=self._raises, name=name)
+        return reader, CursorDelivery(reader, acks, self._changed, raises=self._raises, name=name, is_polled=True)
 
     def _changed(self) -> None:
         parts = self._parts

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import Generic, Literal, Self, TypeAlias, cast
 
+from fastbk.client.iteration import Repeated, raised_again
 from fastbk.errors import ClientClosed, ConfigError, ProtocolError, WrongType
 from fastbk.model.ids import ID_MAX
 from fastbk.option_checks import checked_integer, checked_timeout
@@ -84,6 +85,7 @@ class PatternRecords(Generic[GapT]):
         """Iterate. What is not open is opened, and closed at the end or when the loop is left."""
         return self if self._is_closed or self._source is not None else self._opened_for_it()
 
+    @raised_again
     async def _opened_for_it(self) -> AsyncGenerator[Record | GapT, None]:
         async with self:
             with suppress(StopAsyncIteration):
@@ -103,7 +105,7 @@ class PatternRecords(Generic[GapT]):
                             found = self._unreadable(chunk, at, error)
                         except ProtocolError:
                             self._chunk = None
-                            self._opened().give_back(chunk[at:])
+                            self._give_back(chunk[at:])
                             raise
                     self._at = at + 1
                     return cast("Record | GapT", found)
@@ -116,6 +118,10 @@ class PatternRecords(Generic[GapT]):
                 return cast("GapT", item)
             self._chunk, self._at = item, 0
 
+    def _give_back(self, chunk: Chunk) -> None:
+        """These records, the last that were handed out, come again in their stream's next turn; for `fastbk.sync`."""
+        self._opened().give_back(chunk)
+
     def _is_done(self, chunk: Chunk, at: int) -> bool:
         """Whether a record that was taken needs no delivery any more."""
         del chunk, at
@@ -125,15 +131,24 @@ class PatternRecords(Generic[GapT]):
         """Return what is handed out in place of a record that cannot be read. Raises `error`, if that is asked for."""
         raise NotImplementedError
 
-    async def chunks(
+    def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
     ) -> AsyncGenerator[Chunk | GapT, None]:
         """Yield chunks of one stream's records each, and of Gaps with `on_gap="yield"`. Ends as iteration does."""
-        async with AsyncExitStack() as stack:
-            if self._source is None and not self._is_closed:
-                await stack.enter_async_context(self)
-            while (item := await self._next(max_records, max_bytes, None)) is not None:
-                yield item
+
+        async def following() -> Chunk | GapT | None:
+            return await self._next(max_records, max_bytes, None)
+
+        is_open = self._is_closed or self._source is not None
+        return Repeated(following) if is_open else self._opened_for_chunks(Repeated(following))
+
+    @raised_again
+    async def _opened_for_chunks(
+        self, chunks: AsyncGenerator[Chunk | GapT, None]
+    ) -> AsyncGenerator[Chunk | GapT, None]:
+        async with self:
+            async for chunk in chunks:
+                yield chunk
 
     async def read(
         self,

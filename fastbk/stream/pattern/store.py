@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 CURSORS_MAX = 100
 """Of one namespace. Each may have 512 KiB, and a janitor reads them all where they hold data."""
-LIST_AT_ONCE = 20
 TRIES_MAX = 8
-POSITIONS_KEPT_MAX = 200_000
+POSITIONS_KEPT_MAX = 50_000
 """What a janitor's pass keeps of cursors that it has read, some 300 bytes each; beyond that it begins anew."""
 _UNREADABLE = PatternRecord("*")
 
@@ -132,21 +131,25 @@ def check_count(namespace: str, count: int) -> None:
 
 async def pattern_cursors_of(records: RecordCalls, namespace_id: str) -> list[PatternCursorInfo]:
     """Return a namespace's cursors of patterns, by name. Raises MetadataUnavailable."""
+    return [one async for one in each_pattern_cursor(records, namespace_id)]
+
+
+async def each_pattern_cursor(
+    records: RecordCalls, namespace_id: str
+) -> AsyncGenerator[PatternCursorInfo, None]:
+    """Yield a namespace's cursors of patterns, by name: one may be large (INV-M18). Raises MetadataUnavailable."""
     folder = pattern_cursors_path(namespace_id)
     names = await records.children(folder)
-    infos: list[PatternCursorInfo] = []
-    for at in range(0, len(names), LIST_AT_ONCE):
-        some = names[at : at + LIST_AT_ONCE]
-        found = await records.read_all([f"{folder}/{name}" for name in some])
-        for name, one in zip(some, found, strict=True):
-            if one is None:
-                continue
-            record = read_or_bad(f"{folder}/{name}", lambda: get_pattern(one.value))  # noqa: B023
-            if isinstance(record, BadRecord):
-                infos.append(PatternCursorInfo(unquote(name), _UNREADABLE, one.version, record.reason))
-            else:
-                infos.append(PatternCursorInfo(unquote(name), record, one.version))
-    return infos
+    found = records.each([f"{folder}/{name}" for name in names])
+    for name in names:
+        one = await anext(found)
+        if one is None:
+            continue
+        record = read_or_bad(f"{folder}/{name}", lambda: get_pattern(one.value))  # noqa: B023
+        if isinstance(record, BadRecord):
+            yield PatternCursorInfo(unquote(name), _UNREADABLE, one.version, record.reason)
+        else:
+            yield PatternCursorInfo(unquote(name), record, one.version)
 
 
 async def delete_pattern_cursor(
@@ -280,23 +283,39 @@ class PatternHolds:
             raw = await self._records.read(where)
             if raw is not None:
                 names.add(get_or(StreamRecord, raw.value, where, record).name)
-        found = await self._infos(space, is_fresh=is_fresh)
-        marks = (one.mark_that_holds(stream_id, name) for one in found for name in names)
+        marks = [
+            one.mark_that_holds(stream_id, name)
+            async for one in self._infos(space, is_fresh=is_fresh)
+            for name in names
+        ]
         return [mark for mark in marks if mark is not None]
 
     async def of_stream(self, record: StreamRecord, stream_id: str) -> list[CursorInfo]:
         """Return the cursors that read a stream, as the pass knows them."""
-        found = await self._infos(record.namespace, is_fresh=False)
-        return [one.of_stream(stream_id) for one in found if one.reads(record.name)]
+        found = self._infos(record.namespace, is_fresh=False)
+        return [one.of_stream(stream_id) async for one in found if one.reads(record.name)]
 
-    async def _infos(self, space: str, *, is_fresh: bool) -> list[PatternCursorInfo]:
-        if is_fresh or space not in self._known:
-            if self._positions > POSITIONS_KEPT_MAX:
-                self.begin()
-            found = await pattern_cursors_of(self._records, space)
-            self._known[space] = found
-            self._positions += sum(len(one.record.positions) for one in found)
-        return self._known[space]
+    async def _infos(self, space: str, *, is_fresh: bool) -> AsyncGenerator[PatternCursorInfo, None]:
+        """Yield a namespace's cursors; they are remembered where they are not too large together (INV-M18)."""
+        if not is_fresh and space in self._known:
+            for one in self._known[space]:
+                yield one
+            return
+        self._positions -= sum(len(one.record.positions) for one in self._known.pop(space, ()))
+        if self._positions > POSITIONS_KEPT_MAX // 2:
+            self.begin()
+        kept: list[PatternCursorInfo] = []
+        positions = 0
+        async for one in each_pattern_cursor(self._records, space):
+            positions += len(one.record.positions)
+            if positions <= POSITIONS_KEPT_MAX // 2:
+                kept.append(one)
+            else:
+                kept.clear()
+            yield one
+        if positions <= POSITIONS_KEPT_MAX // 2:
+            self._positions += positions
+            self._known[space] = kept
 
 
 async def gone_cursors(
@@ -307,11 +326,10 @@ async def gone_cursors(
     """Yield the cursors that nobody has used for as long as they said, or whose namespace is gone."""
     async for namespace_ids in ids_below(records, CURSORS):
         for namespace_id in namespace_ids:
-            infos = await pattern_cursors_of(records, namespace_id)
-            if not infos:
-                continue
-            space = await records.read(namespace_path(namespace_id))
-            is_gone = namespace_id != ROOT_ID and space is None
-            for one in infos:
+            is_gone: bool | None = None
+            async for one in each_pattern_cursor(records, namespace_id):
+                if is_gone is None:
+                    space = await records.read(namespace_path(namespace_id))
+                    is_gone = namespace_id != ROOT_ID and space is None
                 if is_gone or one.is_expired(now_us):
                     yield namespace_id, one

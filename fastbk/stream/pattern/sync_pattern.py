@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from fastbk.client.loop_thread import Hand
+from fastbk.errors import ProtocolError
 from fastbk.stream.cursor.sync_cursor import SyncHolder
 from fastbk.stream.pattern.cursor import PatternCursor, check_done
 from fastbk.stream.pattern.reader import PatternReader
@@ -43,6 +44,19 @@ class SyncOfPattern(SyncRecords[Inner, GapT]):
         """Return the figures of each stream's reader now, by path; what was fetched counts as handed out."""
         inner = self._opened()
         return self._loop.call_plain(inner.stats)
+
+
+    def _passed(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
+        """As other readers; but what raises comes again in its stream's turn, and holds up no other stream."""
+        try:
+            return super()._passed(chunk, at, error)
+        except ProtocolError:
+            inner = self._opened()
+            # First there, then away from here: whoever is interrupted between gets it twice, and skips nothing.
+            self._loop.call_plain(lambda: inner._give_back(chunk[at:]))
+            following = self._hand.behind()
+            self._hand = following
+            raise
 
 
 class SyncPatternReader(SyncOfPattern[PatternReader[Gap], GapT]):

@@ -212,6 +212,21 @@ async def test_a_cursor_made_or_moved_back_in_a_pass_is_honoured() -> None:
     assert min(await holds.marks(record, "ab", is_fresh=True)) == DLSN(2, 0, 0)
 
 
+async def test_a_pass_remembers_few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-M18: what is too large is read again for each stream, one record after the other."""
+    monkeypatch.setattr("fastbk.stream.pattern.store.POSITIONS_KEPT_MAX", 10)
+    cluster = Cluster()
+    await filled(cluster, "ab")
+    for name in ("c", "d"):
+        await put_cursor(cluster, name, "*", {f"{at:x}": DLSN(5, 0, 0) for at in range(4)} | {"ab": DLSN(6, 0, 0)})
+    holds, record = PatternHolds(as_client(cluster.client()).records), StreamRecord("ns", "ab")
+    for _ in range(3):
+        assert await holds.marks(record, "ab", is_fresh=False) == [DLSN(6, 0, 0)] * 2
+        assert not holds._known and holds._positions == 0
+    await janitor_of(cluster).pass_once()
+    assert await heads(cluster, "ab") == [6]
+
+
 async def test_a_stream_that_was_renamed_into_a_pattern_is_held() -> None:
     cluster = Cluster()
     await filled(cluster, "ab")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import (
     ClientClosed,
     ConfigError,
@@ -27,6 +28,7 @@ from fastbk.stream.paths import chain_path
 from fastbk.stream.pattern import record, source
 from fastbk.stream.pattern.cursor import PatternCursor
 from fastbk.stream.pattern.reader import PatternReader
+from fastbk.stream.pattern.sync_pattern import SyncPatternReader
 from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.records import Chunk, Gap, Record
@@ -498,6 +500,43 @@ async def test_a_record_that_makes_no_sense_holds_nobody_up(world: World, monkey
     items = [one async for one in world.space().reader("*", tail=False, on_gap="yield")]
     gap = next(one for one in items if isinstance(one, Gap))
     assert (gap.stream, gap.records) == ("shop/bad", 1) and len(items) == 9
+
+
+def test_a_record_that_makes_no_sense_holds_nobody_up_without_await(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = world.cluster.client()
+
+    async def closed(timeout: float | None = None) -> None:
+        return None
+
+    client.close = closed  # type: ignore[attr-defined]
+    loop = LoopThread(lambda: client)  # type: ignore[arg-type, return-value]
+
+    async def filled() -> None:
+        await world.fill(zz=3)
+        async with world.space().stream("aa").writer(create=True) as writer:
+            await writer.append(b"1", headers={"bad": b"x"})
+
+    def broken(raw: bytes | memoryview) -> records.Headers:
+        raise ProtocolError("a record's headers make no sense")
+
+    loop.call(filled)
+    monkeypatch.setattr(records, "get_headers", broken)
+    catalog = loop.call_plain(lambda: Catalog(as_client(client)))
+    try:
+        with SyncPatternReader(loop, lambda: PatternReader(catalog, ("shop",), "*", tail=False)) as reader:
+            found, errors = list[Record](), 0
+            for _ in range(1000):
+                try:
+                    found.append(next(reader))
+                except ProtocolError:
+                    errors += 1
+                if len(found) == 3 and errors > 2:
+                    break
+        assert values(found, "shop/zz") == wanted("zz", 3) and errors > 2
+    finally:
+        loop.close(5.0)
 
 
 async def test_gaps_are_counted_and_say_their_stream(world: World) -> None:
