@@ -15,12 +15,13 @@ MUTATIONS = (
         "delay_is_ignored",
         "H3: a lost bookie is due at once",
         (_JUDGE, "if left_s <= 0 or found.is_marked", "if True"),
-        seed=1,
+        seed=9,
     ),
     fault(
         "delay_begins_anew",
         "H3: each auditor counts from its own first look",
         (_JUDGE, "found = before.lost.get(one)", "found = before.lost.get(one) if now_ms % 7 else None"),
+        seed=29,
     ),
     fault(
         "away_counts_as_gone",
@@ -37,13 +38,14 @@ MUTATIONS = (
             "for one in (lost if judged.due else ()) if not lost",
         ),
         (_AUDITOR + "._publish", "due=tuple(sorted(judged.due))", "due=tuple(sorted(lost if judged.due else ()))"),
-        seed=1,
+        seed=7,
     ),
     fault(
         "lock_is_not_needed",
         "H2: a worker repairs a ledger that another one has locked",
         (_WORKER + "._repair", "if lock is None:", "if False:"),
         (_WORKER + "._repair", "self._client.locks.run(lock, self._repair", "(self._repair"),
+        seed=6,
     ),
     fault(
         "lock_is_kept",
@@ -63,6 +65,7 @@ MUTATIONS = (
         "H5: a lease is granted beside others that add up to the limit already",
         ("fastbk.autorecovery.rate_leases:RateLeases.grant", "limit - others", "limit"),
         ("fastbk.autorecovery.rate_leases:RateLeases.grant", "fair = limit * weight", "fair = limit * 2 * weight"),
+        seed=22,
     ),
     fault(
         "lease_never_ends",

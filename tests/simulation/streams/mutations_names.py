@@ -25,7 +25,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "renamed-so-it-was-us",
         "a renaming takes another name, which somebody else gave, for its own work",
         (f"{NAMESPACE}.rename_stream", "if tries.may_have_done_it:", "if True:"),
-        seed=9,
+        seed=10,
     ),
     fault(
         "all-or-nothing",
@@ -35,7 +35,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "unname(catalog, path, some, missing_ok=True)",
             "unname(catalog, path, some)",
         ),
-        seed=13,
+        seed=14,
     ),
     fault(
         "not-counted-above",
@@ -45,6 +45,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "for level in place.levels[:-1]] if streams else []",
             "for level in place.levels[:-1]] if streams > 0 else []",
         ),
+        seed=2,
     ),
     fault(
         "full-and-one-more",
@@ -54,18 +55,19 @@ MUTATIONS: tuple[Mutation, ...] = (
             "for at, level in enumerate(place.levels):",
             "for at, level in enumerate(place.levels[:-1]):",
         ),
+        seed=0,
     ),
     fault(
         "policy-in-silence",
         "a new policy is not counted as a change, and who watches is not told",
         (f"{CHANGES}:stream_policy_set", "*touched(place),", ""),
-        seed=13,
+        seed=3,
     ),
     fault(
         "watched-too-late",
         "what changes while a watcher looks is passed by",
         (
-            f"{EVENTS}:watch_namespace",
+            f"{EVENTS}:watched_changes",
             "if not watched.is_gone:\n                await changed.wait()",
             "if not watched.is_gone:\n                changed.clear()\n                await changed.wait()",
         ),

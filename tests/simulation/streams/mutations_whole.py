@@ -19,6 +19,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "self.segment, self.entry, self._slot = number + 1, 0, 0",
             "self.segment, self.entry, self._slot = number + (2 if self.entry > 2 else 1), 0, 0",
         ),
+        seed=4,
     ),
     fault(
         "entry-again",
@@ -28,6 +29,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ledger.read_batches(plan.entry, self._last_wanted(row))",
             "ledger.read_batches(max(plan.entry - 1, 0), self._last_wanted(row))",
         ),
+        seed=4,
     ),
     fault(
         "trimmed-in-silence",
@@ -37,6 +39,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if records != 0:",
             "if records is not None and records != 0:",
         ),
+        seed=5,
     ),
     fault(
         "told-beyond-the-trim-point",
@@ -46,6 +49,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             'return Gap("trimmed", position, chain.trim, records)',
             'return Gap("trimmed", position, chain.trim._replace(entry=chain.trim.entry + 1), records)',
         ),
+        seed=23,
     ),
     fault(
         "latest-is-old",
@@ -55,6 +59,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "for row in reversed(chain.open_rows):",
             "for row in ():",
         ),
+        seed=6,
     ),
     fault(
         "at-hand-and-passed-by",
@@ -64,13 +69,13 @@ MUTATIONS: tuple[Mutation, ...] = (
             "delivery.give_back(chunk[at:])",
             "pass",
         ),
-        seed=7,
+        seed=18,
     ),
     fault(
         "told-twice",
         "a cursor tells a truncation again, with the first record behind it",
         ("fastbk.stream.cursor.delivery:CursorDelivery._track", "if is_told:", "if False:"),
-        seed=2,
+        seed=11,
     ),
     fault(
         "mark-ahead",
@@ -80,6 +85,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "self._move(seq + 1, behind(dlsn))",
             "self._move(seq + 2, behind(behind(dlsn)))",
         ),
+        seed=18,
     ),
     fault(
         "mark-back",
@@ -97,7 +103,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         (f"{ACKS}.state", "tuple(self.ranges.firsts)", "()"),
         (f"{ACKS}.state", "tuple(self.ranges.ends)", "()"),
         (f"{ACKS}.state", "tuple(self.ranges.behinds)", "()"),
-        seed=7,
+        seed=16,
     ),
     fault(
         "former-holder-writes",
@@ -107,7 +113,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if there.holder != record.holder:",
             "if there.is_deleting:",
         ),
-        seed=13,
+        seed=10,
     ),
     fault(
         "kept-too-early",
@@ -117,7 +123,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "self._resolve_waiters(self._taken, error)",
             "self._resolve_waiters(self._taken, None)",
         ),
-        seed=24,
+        seed=1,
     ),
     fault(
         "ledger-of-a-cursor-unnamed",
@@ -127,7 +133,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "await self._write(self._state())\n        policy",
             "policy",
         ),
-        seed=11,
+        seed=0,
     ),
     fault(
         "deletes-at-t",
@@ -137,12 +143,13 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return target.segment + 1 if is_behind else target.segment",
             "return target.segment + 1",
         ),
+        seed=8,
     ),
     fault(
         "deletes-what-cursors-hold",
         "retention asks no cursors",
         (f"{JANITOR}:Janitor._retain", "if policy.hold_for_cursors:", "if False:"),
-        seed=1,
+        seed=17,
     ),
     fault(
         "deletes-before-marking",
@@ -154,13 +161,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "    await deleter.ledgers_of(store.stream_id, early, reason)\n"
             "    known = await store.change(lambda chain: mark_deleting(chain, below), known)",
         ),
+        seed=4,
     ),
     fault(
         "newest-goes-too",
         "the newest closed segment is deleted like others",
         (f"{CHANGES}:mark_deleting", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
         (f"{JANITOR}:_below", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
-        seed=5,
+        seed=6,
     ),
     fault(
         "half-deleted-stays",
@@ -170,7 +178,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             'known = await finish_deleting(self._deleter, store, known, "was marked before")',
             "pass",
         ),
-        seed=13,
+        seed=10,
     ),
     fault(
         "doomed-stays",
@@ -180,6 +188,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "known = await delete_pending(self._deleter, store, known)",
             "pass",
         ),
+        seed=4,
     ),
     fault(
         "idle-stays-open",
@@ -189,7 +198,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if due_us > now_us:",
             "if True:",
         ),
-        seed=3,
+        seed=6,
     ),
     fault(
         "truncation-forgotten",
@@ -209,7 +218,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "point = min(wanted, await end_of(context, known.chain))",
             "point = wanted",
         ),
-        seed=11,
+        seed=14,
     ),
     fault(
         "page-after-the-chain",
