@@ -130,8 +130,8 @@ async def test_keys_are_rotated_and_one_is_revoked_while_others_append(
     uri = cluster.metadata_uri
     kept, lost = token_of(tmp_path / "kept", audience), token_of(tmp_path / "lost", audience, "mallory")
     ends = asyncio.Event()
-    good = asyncio.create_task(append_until(ends, uri, tls=tls, credentials=kept))
-    bad = asyncio.create_task(append_until(ends, uri, tls=tls, credentials=lost))
+    good = asyncio.create_task(append_until(asyncio.Event(), ends, uri, tls=tls, credentials=kept))
+    bad = asyncio.create_task(append_until(asyncio.Event(), ends, uri, tls=tls, credentials=lost))
     try:
         new = TokenKey.generate("k2")
         write_text(folder / "keys.json", new.public_text([KEY._entry(KEY.private_key.public_key()) | {"kid": "k1"}]))

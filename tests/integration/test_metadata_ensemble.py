@@ -205,6 +205,8 @@ def test_three_servers_that_are_restored_put_metadata_on_hold(
     try:
         early = world.write(2)
         live.goes_on()
+        log = janitor.directory / "janitor.log"
+        wait_until(lambda: "janitor.started" in log.read_text(), "the janitor is connected")
         processes = [dict(bookie.pids) for bookie in world.cluster.bookies]
         ensemble.copy("older")
         # What follows has a later epoch than the leader that is elected on the copy: it refuses those who saw it.
@@ -245,8 +247,7 @@ def test_three_servers_that_are_restored_put_metadata_on_hold(
         world.delete(early[0])
         live.goes_on()
         assert [dict(bookie.pids) for bookie in world.cluster.bookies] == processes
-        log = (janitor.directory / "janitor.log").read_text()
-        assert janitor.is_running, log[-2000:]
+        assert janitor.is_running, log.read_text()[-2000:]
     finally:
         janitor.stop()
         live.end()
