@@ -113,12 +113,12 @@ def test_ledgers_are_read_by_id_and_the_open_one_goes_on(
     for count in (30, 0):
         with client.create_ledger() as writer:
             for at in range(count):
-                writer.append_nowait(b"%d" % at * 50)
+                writer.append(b"%d" % at * 50)
         ids.append(writer.ledger_id)
     with client.create_ledger() as writer:
         for at in range(5):
-            writer.append_nowait(b"open %d" % at)
-        writer.append_nowait(b"last")
+            writer.append(b"open %d" % at)
+        writer.append(b"last")
         ids.append(writer.ledger_id)
         named = ",".join(map(str, ids))
         reader = batch_reader(cluster, ledgers=named, targetPartitionBytes="500")
@@ -131,7 +131,7 @@ def test_ledgers_are_read_by_id_and_the_open_one_goes_on(
         ]
         assert entries == list(range(30)) and len(parts) > 4
         assert found.num_rows >= 35
-        writer.append_nowait(b"still mine")
+        writer.append(b"still mine")
     start = json.dumps({str(ids[0]): 25, str(ids[2]): "latest"})
     assert rows(cluster, ledgers=named, startingOffsets=start).num_rows == 5
     for fails, said in (("true", Error), ("false", None)):
@@ -323,8 +323,8 @@ def test_a_stream_that_is_deleted_or_made_anew_is_told(
 def test_ledgers_are_followed(cluster: LocalCluster, client: fastbk.sync.Client) -> None:
     with client.create_ledger() as writer:
         for at in range(10):
-            writer.append_nowait(b"%d" % at)
-        writer.append_nowait(b"x")
+            writer.append(b"%d" % at)
+        writer.append(b"x")
         ledger = str(writer.ledger_id)
         reader = stream_reader(
             cluster, ledgers=ledger, startingOffsets="earliest", maxEntriesPerTrigger="4"

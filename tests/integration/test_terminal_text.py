@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,7 +30,7 @@ from fastbk.meta.sqlite import SqliteStore
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.pages import page
-from tests.fixtures.wait import wait_until
+from tests.fixtures.wait import DEADLINE_S, wait_until
 
 PIECES = (
     "\x1b]0;owned\x07",
@@ -117,7 +118,10 @@ class Terminal:
             assert self.read(), self.received
         at = len(self.received)
         os.write(self._ours, keys.encode())
+        end_s = time.monotonic() + DEADLINE_S
         while until.encode() not in self.received[at:]:
+            left_s = max(0.0, end_s - time.monotonic())
+            assert select.select([self._ours], [], [], left_s)[0], (until, self.received[at:])
             assert self.read(), (until, self.received)
 
     def rest(self, *codes: int) -> str:

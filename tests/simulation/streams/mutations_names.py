@@ -71,7 +71,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if not watched.is_gone:\n                await changed.wait()",
             "if not watched.is_gone:\n                changed.clear()\n                await changed.wait()",
         ),
-        seed=8,
+        seed=145,
     ),
     fault(
         "half-a-renaming",

@@ -1,7 +1,7 @@
 import json
+import resource
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -132,12 +132,13 @@ def test_the_status_of_a_cluster_without_bookies_has_what_metadata_says(
 
 
 def test_help_is_quick() -> None:
-    """Under 150 ms; the best of five, since other tests run beside this one."""
+    """Under 150 ms of processor time, since other tests run beside this one; the best of five."""
     spent = []
     for _ in range(5):
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert run("--help").returncode == 0
-        spent.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(spent) < 0.150
 
 

@@ -337,6 +337,6 @@ def test_a_process_that_signals_interrupt_reads_and_appends_all(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(rng.uniform(0.001, 0.01))
             process.send_signal(number)
-        reads, appends = map(int, process.stdout.readline().split())
+        count = int(process.stdout.readline())
     assert process.returncode == 0
-    assert reads + appends > 5
+    assert count > 5
