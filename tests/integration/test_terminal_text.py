@@ -47,6 +47,8 @@ PIECES = (
 """A window's title, erase, colours, an old-fashioned one, marks of direction, questions, the clipboard, a reset."""
 QUIET_S = 0.2
 """A screen that gets nothing for so long is whole: `top` draws one twice a second here."""
+AGAIN_S = 5.0
+"""A key without an answer is typed again, as people do: on a busy machine an Enter had none."""
 HOSTILE = "".join(PIECES) + "\r"
 COLOURS = re.compile(r"\x1b\[(?:0|31|32|33)m")
 
@@ -80,6 +82,19 @@ async def fill(uri: str) -> None:
         )
 
 
+_started: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def _end_what_a_failed_test_left() -> Iterator[None]:
+    yield
+    for process in _started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    _started.clear()
+
+
 class Terminal:
     """A command on a terminal of its own.
 
@@ -97,6 +112,7 @@ class Terminal:
             [sys.executable, *program, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
         )
         os.close(theirs)
+        _started.append(self._process)
         self.received = b""
 
     def read(self) -> bool:
@@ -118,11 +134,15 @@ class Terminal:
             assert self.read(), self.received
         at = len(self.received)
         os.write(self._ours, keys.encode())
-        end_s = time.monotonic() + DEADLINE_S
+        typed_s = began_s = time.monotonic()
         while until.encode() not in self.received[at:]:
-            left_s = max(0.0, end_s - time.monotonic())
-            assert select.select([self._ours], [], [], left_s)[0], (until, self.received[at:])
-            assert self.read(), (until, self.received)
+            now_s = time.monotonic()
+            assert now_s < began_s + DEADLINE_S, (until, self.received[at:])
+            if now_s > typed_s + AGAIN_S:
+                os.write(self._ours, keys.encode())
+                typed_s = now_s
+            if select.select([self._ours], [], [], AGAIN_S)[0]:
+                assert self.read(), (until, self.received)
 
     def rest(self, *codes: int) -> str:
         """Read to the end, and return all text. The command has to end with one of these exit codes."""
