@@ -455,7 +455,7 @@ def _attack(plan: Plan, cluster: LocalCluster, target: Target) -> None:
             ends.set()
             for thread in threads:
                 thread.join(PATIENCE_S)
-        began_s, cut = time.monotonic(), _hello_timeouts(bookie)
+        began_s = time.monotonic()
         try:
             with fastbk.sync.connect(cluster.metadata_uri, tls=tls, credentials=credentials) as client:
                 with client.create_ledger(1, 1, 1) as writer:
@@ -463,12 +463,8 @@ def _attack(plan: Plan, cluster: LocalCluster, target: Target) -> None:
                 assert [bytes(one.data) for one in client.open_ledger(writer.ledger_id).read(0, 0)] == [b"honest"]
             report.counts["honest"] += 1
         except (Error, OSError) as error:
-            # Two seconds for a hello are short, and the client shares its processors with all strangers.
-            if _hello_timeouts(bookie) > cut and not (is_last and not report.counts["honest"]):
-                report.counts["late"] += 1
-            else:
-                why = getattr(error, "replicas", {})
-                report.lose([f"an honest client is not served: {error!r} {why}"], f"input {report.cases}")
+            why = getattr(error, "replicas", {})
+            report.lose([f"an honest client is not served: {error!r} {why}"], f"input {report.cases}")
         report.counts["slowest_ms"] = max(report.counts["slowest_ms"], int((time.monotonic() - began_s) * 1e3))
         bookie.refresh()
         if (bookie.pids, bookie.boots) != before or not all(map(is_alive, bookie.pids.values())):
@@ -482,10 +478,6 @@ def _attack(plan: Plan, cluster: LocalCluster, target: Target) -> None:
     ends.set()
     if not report.is_good:
         report.notes.append(bookie.log_path.read_text("utf-8", "replace")[-6000:])
-
-
-def _hello_timeouts(bookie: Bookie) -> float:
-    return metrics(bookie).get("fastbk_worker_hello_timeouts_total", 0.0)
 
 
 def _send(target: Target, plan: Plan, number: int, ends: threading.Event) -> None:
