@@ -47,8 +47,6 @@ PIECES = (
 """A window's title, erase, colours, an old-fashioned one, marks of direction, questions, the clipboard, a reset."""
 QUIET_S = 0.2
 """A screen that gets nothing for so long is whole: `top` draws one twice a second here."""
-AGAIN_S = 5.0
-"""A key without an answer is typed again, as people do: on a busy machine an Enter had none."""
 HOSTILE = "".join(PIECES) + "\r"
 COLOURS = re.compile(r"\x1b\[(?:0|31|32|33)m")
 
@@ -134,15 +132,11 @@ class Terminal:
             assert self.read(), self.received
         at = len(self.received)
         os.write(self._ours, keys.encode())
-        typed_s = began_s = time.monotonic()
+        end_s = time.monotonic() + DEADLINE_S
         while until.encode() not in self.received[at:]:
-            now_s = time.monotonic()
-            assert now_s < began_s + DEADLINE_S, (until, self.received[at:])
-            if now_s > typed_s + AGAIN_S:
-                os.write(self._ours, keys.encode())
-                typed_s = now_s
-            if select.select([self._ours], [], [], AGAIN_S)[0]:
-                assert self.read(), (until, self.received)
+            left_s = max(0.0, end_s - time.monotonic())
+            is_more = left_s > 0 and select.select([self._ours], [], [], left_s)[0]
+            assert is_more and self.read(), (until, self.received[at:])
 
     def rest(self, *codes: int) -> str:
         """Read to the end, and return all text. The command has to end with one of these exit codes."""

@@ -1,7 +1,7 @@
 import json
-import resource
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -132,13 +132,12 @@ def test_the_status_of_a_cluster_without_bookies_has_what_metadata_says(
 
 
 def test_help_is_quick() -> None:
-    """Under 150 ms of processor time, since other tests run beside this one; the best of five."""
-    spent = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Under 150 ms by the clock; the best of up to twenty, since other tests run beside this one."""
+    spent: list[float] = []
+    while not spent or (min(spent) >= 0.150 and len(spent) < 20):
+        began = time.perf_counter()
         assert run("--help").returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        spent.append(time.perf_counter() - began)
     assert min(spent) < 0.150
 
 
