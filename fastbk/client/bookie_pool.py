@@ -15,7 +15,7 @@ from typing import Protocol
 
 from fastbk.client.apache_translation import Use, translation_of, use_of
 from fastbk.client.config import ClientConfig
-from fastbk.client.connecting import open_connection
+from fastbk.client.connecting import EndedUnauthenticated, open_connection
 from fastbk.client.connection import AddListener, Answer, Connection
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.ledger_tags import LedgerTag, LedgerTags
@@ -25,8 +25,10 @@ from fastbk.client.token_renewal import TokenRenewal
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
-from fastbk.retry import Retry
+from fastbk.retry import Backoff, Retry, jittered
 
+UNAUTHENTICATED_TRIES = 8
+"""Within two seconds or so, where each ends at once."""
 _REFRESH_S = 1.0
 _REFRESH_WAIT_S = 1.0
 
@@ -118,6 +120,20 @@ class Channel:
         self._task.add_done_callback(self._connected)
 
     async def _connect(self) -> Connection:
+        """Connect, again where the bookie ended a connection of which it did not know yet whose it was.
+
+        A bookie that strangers crowd keeps room for its clients by ending such connections, the oldest first: of
+        several, one is quick enough.
+        """
+        retry = Backoff(self._pool.config.backoff_min, self._pool.config.backoff_max)
+        for _ in range(UNAUTHENTICATED_TRIES - 1):
+            try:
+                return await self._try_to_connect()
+            except EndedUnauthenticated:
+                await asyncio.sleep(jittered(retry.next_s()))
+        return await self._try_to_connect()
+
+    async def _try_to_connect(self) -> Connection:
         pool = self._pool
         endpoint = await pool.address(self.bookie_id, fresh=self._was_missed)
         return await open_connection(

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from fastbk.client.apache_translation import ApacheTranslation
     from fastbk.tls.contexts import RefreshedContext
 
+class EndedUnauthenticated(NotEnoughBookies):
+    """The bookie ended the connection before it knew who the client is: it may have been short of room (INV-N6)."""
+
+
 SHUTDOWN_TIMEOUT_S = 2.0
 """How long a bookie may take to say that it has read all before TLS ends."""
 APACHE_SHUTDOWN_TIMEOUT_S = 0.1
@@ -49,7 +53,7 @@ async def open_connection(
 ) -> Connection:
     """Connect, encrypted if there is `tls`, say hello, and authenticate if there are `credentials`.
 
-    Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason.
+    Raises NotEnoughBookies (EndedUnauthenticated is one), QuorumTimeout or ProtocolError, all with the reason.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -69,7 +73,9 @@ async def open_connection(
     except ssl.SSLError as error:
         raise NotEnoughBookies(f"{host}:{port}: TLS: {_tls_reason(error)}") from error
     except OSError as error:
-        raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from error
+        was_there = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+        kind = EndedUnauthenticated if tls is not None and was_there else NotEnoughBookies
+        raise kind(f"{host}:{port}: {error.strerror or error}") from error
     try:
         login = credentials.login() if credentials is not None and apache is None else None
         hello = await connection.send_hello(
@@ -84,10 +90,12 @@ async def open_connection(
             await connection.closed
         if tls is not None and isinstance(error, NotEnoughBookies):
             # With TLS 1.3 a client hears only behind its handshake what the server thinks of its certificate.
-            raise NotEnoughBookies(
+            raise EndedUnauthenticated(
                 f"{host}:{port} ended the connection behind the TLS handshake ({reason}): does it accept this client's"
                 " certificate (FASTBK_TLS_CERTIFICATE_FILE)? Its log tells (connection.tls_failed)"
             ) from error
+        if login is not None and isinstance(error, NotEnoughBookies):
+            raise EndedUnauthenticated(f"{host}:{port}: {reason}, before it had authenticated this client") from error
         raise
     return connection
 

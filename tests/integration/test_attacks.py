@@ -13,6 +13,7 @@ import fastbk
 from fastbk.native.client_codec import put_read
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
+from fastbk.wire.messages import MAGIC
 from fastbk.wire.statuses import Status
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.pages import metrics
@@ -126,6 +127,29 @@ async def send_without_end(port: int) -> None:
                         await asyncio.wait_for(reader.read(1 << 16), 0.2)
             finally:
                 writer.close()
+
+
+async def test_a_client_whose_connections_end_before_it_is_known_tries_again(tmp_path: Path) -> None:
+    """A crowded bookie ends the oldest connection of which it does not know whose it is, an honest client's too."""
+    settings = {"authentication": sasl_section(tmp_path, "honest")}
+    async with LocalCluster(1, settings=settings, proxies=True) as cluster:
+        (proxy,) = cluster._injected._proxies(cluster._injected._network(0), "clients")
+        ended = 0
+
+        def mangle(data: bytes, to_client: bool) -> bytes:
+            nonlocal ended
+            if to_client or not data.startswith(MAGIC) or ended == 3:
+                return data
+            ended += 1
+            return bytes(len(data))  # the bookie takes that for nobody's, and ends the connection
+
+        proxy.mangle = mangle
+        async with (
+            fastbk.connect(cluster.metadata_uri, credentials=as_user(tmp_path, "honest")) as client,
+            await client.create_ledger(1, 1, 1) as writer,
+        ):
+            assert await writer.append(b"served") == 0
+        assert ended == 3
 
 
 async def test_strangers_who_keep_sending_leave_room_for_who_authenticates(tmp_path: Path) -> None:
