@@ -22,7 +22,7 @@ from fastbk.errors import ConfigError
 from fastbk.testing import LocalCluster
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.pages import json_page
-from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.wait import DEADLINE_S, wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 DELAY_MS = 30
@@ -157,7 +157,8 @@ async def test_batches_under_way_when_a_delay_begins_and_ends_are_all_acknowledg
 
 async def test_a_full_disk_is_reported_reads_go_on_and_adds_wait_for_room(one: LocalCluster) -> None:
     cluster = one
-    async with fastbk.connect(cluster.metadata_uri) as client:
+    # The add waits while an index ends and another one starts.
+    async with fastbk.connect(cluster.metadata_uri, append_timeout=2 * DEADLINE_S) as client:
         async with await client.create_ledger(1, 1, 1) as before:
             await before.append(b"before")
         reader = await client.open_ledger(before.ledger_id)

@@ -47,6 +47,7 @@ from fastbk.meta.last_backup import read_last_backup
 from fastbk.meta.records import Change
 from fastbk.meta.replica_marks import path_of
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
+from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.zookeeper_paths import Layout, Paths, ledger_path
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.overview.cluster_facts import CursorReader, HealingReader
@@ -450,7 +451,8 @@ async def world_in(kind: str, request: pytest.FixtureRequest, folder: Path) -> A
     if kind == "zookeeper":
         place = request.getfixturevalue("zookeeper")
         uri = place.uri()
-    with closing(open_store(uri)) as store:
+    # Nobody renews its leases, and readers take long on a busy machine.
+    with closing(open_store(uri) if place else SqliteStore(uri.removeprefix("sqlite:"), lease_s=3600)) as store:
         world = World(uri, store, folder, place)
         for ledger_id in range(LEDGERS):
             store.next_ledger_id()
