@@ -5,16 +5,22 @@ tenth as many each second, to a reader in another process, where none and as man
 it. METADATA=sqlite or zookeeper; three bookies on this machine. A table, and JSON in build/bench-tails.json.
 
 Latencies are from before `append` is called: until it returns (`ack`), and until the reader has the record (`seen`).
+"The disk alone" is what no log on this disk is below: three files get a block each at the same moment, written past the
+page cache and synced as a journal's blocks are, and two of them have to be done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import mmap
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import AsyncExitStack, ExitStack
 
 import fastbk
 from fastbk.client.connection import Connection
@@ -29,6 +35,8 @@ SETTLE_S = 5.0
 OPENED_BESIDE = 20
 WARM_UP = 20
 INTERVALS_S = (0.05, 1.0)
+FILES, FILES_DONE = 3, 2
+BLOCK_BYTES = 4096
 END = b"end"
 
 
@@ -136,10 +144,36 @@ async def _lone(writer: StreamWriter, uri: str, interval_s: float, appends: int,
     return {**_latencies("ack", ack_s[WARM_UP:]), **_latencies("seen", seen_s)}
 
 
+def disk_alone(interval_s: float, appends: int) -> Figures:
+    """Write blocks to files as journals get them from lone appends; return how long the ack quorum of them took."""
+    block = mmap.mmap(-1, BLOCK_BYTES)  # aligned, as O_DIRECT wants it
+    took_s: list[float] = []
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder, ExitStack() as stack:
+        files = []
+        for number in range(FILES):
+            file = os.open(f"{folder}/{number}", os.O_CREAT | os.O_WRONLY | os.O_DIRECT | os.O_DSYNC)
+            stack.callback(os.close, file)
+            os.posix_fallocate(file, 0, (WARM_UP + appends) * BLOCK_BYTES)
+            files.append(file)
+        pool = stack.enter_context(ThreadPoolExecutor(FILES))
+        for number in range(WARM_UP + appends):
+            time.sleep(interval_s)
+            began_s = time.monotonic()
+            left = {pool.submit(os.pwrite, file, block, number * BLOCK_BYTES) for file in files}
+            while len(left) > FILES - FILES_DONE:
+                left = wait(left, return_when=FIRST_COMPLETED).not_done
+            took_s.append(time.monotonic() - began_s)
+            wait(left)
+    return _latencies("ack", took_s[WARM_UP:])
+
+
 async def run() -> dict[str, Figures]:
     counts = [int(one) for one in setting("READERS", "1,100,1000").split(",")]
     seconds, appends, stream_count = setting("SECONDS", 60.0), setting("APPENDS", 400), setting("STREAMS", 200)
-    figures: dict[str, Figures] = {}
+    figures: dict[str, Figures] = {
+        f"the disk alone, each {one:g} s": disk_alone(one, max(appends // 10, 1) if one >= 1 else appends)
+        for one in INTERVALS_S
+    }
     async with bench_cluster() as cluster, fastbk.connect(cluster.metadata_uri) as client, AsyncExitStack() as stack:
         uri, namespace = cluster.metadata_uri, client.namespace("bench")
         await namespace.create()
