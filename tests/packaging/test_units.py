@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.wait import wait_until
+from tests.fixtures.wait import DEADLINE_S, wait_until
+from tests.fixtures.zookeeper import QuorumServer, ZooKeeperPlace, free_ports
 from tests.packaging.units import SERVICES, UNITS, unit
 from tests.style.tree import ROOT
 
@@ -112,14 +113,22 @@ class Machine:
         found = subprocess.run([*self._enter, *words], capture_output=True, text=True, timeout=60, check=False)
         return found.stdout + found.stderr
 
+    def write(self, path: str, text: str) -> None:
+        """Write a file."""
+        said = self("sh", "-c", f"cat > {path} <<'END'\n{text}\nEND")
+        assert said == "", said
+
     def shows(self, service: str, name: str) -> str:
         """Return one property."""
         return self("systemctl", "show", "-p", name, "--value", service).strip()
 
-    def until(self, service: str, is_so: Callable[[], bool]) -> None:
+    def until_shows(self, service: str, name: str, value: str, deadline_s: float) -> None:
+        self.until(service, lambda: self.shows(service, name) == value, deadline_s)
+
+    def until(self, service: str, is_so: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
         """Wait for it; fail with the service's journal."""
         try:
-            wait_until(is_so, service)
+            wait_until(is_so, service, deadline_s)
         except AssertionError as error:
             raise AssertionError(self("journalctl", "--no-pager", "-n", "50", "-u", service)) from error
 
@@ -131,9 +140,10 @@ def systemd_below(pid: int) -> list[int]:
     return [one for one in below if names[one] == "systemd"] or [two for one in below for two in systemd_below(one)]
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A Debian with the package installed, and nothing else of ours."""
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A Debian with the package installed, and nothing else of ours. It has this machine's network."""
+    tmp_path = tmp_path_factory.mktemp("machine")
     build = [sys.executable, ROOT / "packaging/debian/build_deb.py"]
     built = subprocess.run(build, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -153,8 +163,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     assert made.returncode == 0, made.stderr[-2000:]
     (root / "etc/fastbk/bookie.toml").write_text(BOOKIE)
     (root / "etc/fastbk/wrong.toml").write_text("[nonsense]\n")
-    for name in ("janitor", "autorecovery"):
-        (root / f"etc/fastbk/{name}.conf").write_text("FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite\n")
     drop_in = root / "etc/systemd/system/fastbk-bookie@.service.d"
     drop_in.mkdir()
     (drop_in / "quick.conf").write_text("[Service]\nWatchdogSec=8\nRestartSec=1\n")
@@ -180,8 +188,63 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not CAN_BOOT, reason="needs root, systemd-nspawn and mmdebstrap")
+def test_all_units_wait_for_zookeeper_under_a_real_systemd(machine: Machine, tmp_path: Path) -> None:
+    """As tests/integration/test_systemd.py has it without systemd, with the units' own times."""
+    server = QuorumServer(tmp_path / "zookeeper", session_timeout_max_s=3.0)
+    server.start()
+    try:
+        uri = ZooKeeperPlace(server).uri()
+        server.stop()
+        one, *others = free_ports(5)
+        folder = "/var/lib/fastbk/waiting"
+        machine.write("/etc/fastbk/waiting.toml", f"""[bookie]
+id = "waiting"
+listen = "127.0.0.1:{one}"
+[metadata]
+uri = "{uri}"
+[journal]
+directory = "{folder}/journal"
+[ledgers]
+directories = ["{folder}/ledgers"]""")
+        gateway, *pages = others
+        machine.write("/etc/fastbk/gateway.toml",
+                      f'[gateway]\nlisten = "127.0.0.1:{gateway}"\n[metadata]\nuri = "{uri}"')  # fmt: skip
+        words = {"janitor": "--http", "autorecovery": "--http", "console": "--listen"}
+        for (name, option), port in zip(words.items(), pages, strict=True):
+            machine.write(f"/etc/fastbk/{name}.conf",
+                          f"FASTBK_METADATA={uri}\nFASTBK_OPTIONS={option} 127.0.0.1:{port}")  # fmt: skip
+        services = [name.removesuffix(".service").replace("@", "@waiting") for name in SERVICES]
+        machine("systemctl", "start", "--no-block", *services)
+        for service in services:
+            machine.until_shows(service, "NRestarts", "2", 120.0)
+            assert machine.shows(service, "ActiveState") == "activating"
+        server.start()
+        for service in services:
+            machine.until_shows(service, "ActiveState", "active", 60.0)
+        restarts = machine.shows(services[0], "NRestarts")
+        server.stop()
+        began_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - began_s > 10.0, "sessions are over")
+        server.start()
+        write = f"echo served | fastbk ledger write --metadata gateway://127.0.0.1:{gateway} 2>/dev/null"
+        machine.until(services[0], lambda: machine("sh", "-c", write).strip().isdigit())
+        for service in services:
+            machine.until_shows(service, "ActiveState", "active", 60.0)
+        assert machine.shows(services[0], "NRestarts") == restarts, "a bookie serves while metadata is away"
+        machine("systemctl", "stop", *services)
+        for service in services:
+            assert machine.shows(service, "Result") == "success"
+    finally:
+        server.stop()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not CAN_BOOT, reason="needs root, systemd-nspawn and mmdebstrap")
 def test_the_debian_package_lives_under_a_real_systemd(machine: Machine) -> None:
     bookie, others = "fastbk-bookie@bookie", ("fastbk-janitor", "fastbk-autorecovery")
+    for name in ("janitor", "autorecovery"):
+        machine.write(f"/etc/fastbk/{name}.conf", "FASTBK_METADATA=sqlite:/var/lib/fastbk/metadata.sqlite")
     machine("systemctl", "enable", "--now", bookie)  # makes the cluster that the others are for
     machine("systemctl", "enable", "--now", *others)
     for service in (bookie, *others):
