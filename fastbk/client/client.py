@@ -19,6 +19,7 @@ from fastbk.client.connection import Answer
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.entries import LedgerInfo
+from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.iteration import raised_again
 from fastbk.client.ledger_options import (
     QuorumWarnings,
@@ -105,7 +106,10 @@ class Client:
     `delete_ledger` may have deleted.
     """
 
-    def __init__(self, uri: str | MetadataStore, config: ClientConfig | None = None) -> None:
+    def __init__(
+        self, uri: str | MetadataStore, config: ClientConfig | None = None, *, shares_loop: bool = True
+    ) -> None:
+        """`shares_loop`: an application runs on the client's loop, too, and may keep it for itself."""
         self.config = ClientConfig() if config is None else config
         self._store = MetadataCalls(uri, self.config)
         self.records = RecordCalls(self._store)
@@ -113,6 +117,7 @@ class Client:
         self.locks = LockCalls(self._store)
         self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+        self._lac_guard = LacGuard(self.pool) if shares_loop else None
         self.unsettled: set[Settling] = set()
         """Writers of streams that are open."""
         self._ensembles = Ensembles(self.pool, self._store)
@@ -192,9 +197,9 @@ class Client:
         marked.
 
         `publish`: when readers see the last entries. "piggyback": with the next entry, or when the writer has been idle
-        for `explicit_lac_interval`, unless the application keeps the event loop for itself. "immediate": always, since
-        the LAC leaves before the application learns of the last acknowledgement (INV-C5); a lone append then takes the
-        client three sends more.
+        for `explicit_lac_interval`; within a second while the application keeps the event loop for itself (INV-C7).
+        "immediate": at once, since the LAC leaves before the application learns of the last acknowledgement (INV-C5); a
+        lone append then takes the client three sends more.
 
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
@@ -237,6 +242,8 @@ class Client:
         machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         writer.publish_at_once(is_wanted=publish == "immediate")
+        if self._lac_guard is not None:
+            writer.guarded_by(self._lac_guard)
         self._writers.add(writer)
         meter = meter_of(self.config.tracing)
         if meter is not None and STREAM_KEY not in value.custom:
@@ -567,6 +574,8 @@ class Client:
                 )
             )
         self._refreshing.cancel()
+        if self._lac_guard is not None:
+            await self._lac_guard.end(limit_s)
         await self.pool.close(limit_s)
         await self.marks.close(limit_s)
         await self.locks.close(limit_s)

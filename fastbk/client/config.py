@@ -66,7 +66,8 @@ class ClientConfig:
     prefetch_batches: int = 4
     """Answers that an iterating reader may have ready."""
     explicit_lac_interval: float = 0.02
-    """A writer that falls idle tells bookies its LAC after this, so that readers see the last entries. 0 = never."""
+    """A writer that falls idle tells bookies its LAC after this, so that readers see the last entries. 0 = never.
+    While the application keeps the event loop from running, a thread does so up to half a second later."""
     laggard_wait: float = 1.0
     """How long `close` waits for reachable bookies beyond the ack quorum."""
     backoff_min: float = 0.02

@@ -157,6 +157,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the bookie speaks Apache's protocol only."""
         return self._apache is not None
 
+    @property
+    def holds_frames(self) -> bool:
+        """Whether frames wait for the end of the loop's turn. Any thread may ask."""
+        return bool(self._gathered)
+
     # --- called by the loop ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -67,6 +67,10 @@ class KnownBookies:
         """Whether it was in the list that was read last."""
         return bookie_id in self._registered
 
+    def listed(self) -> list[BookieRegistration]:
+        """Return the last known registration of each bookie. Any thread may ask."""
+        return list(self._listed.values())
+
     def endpoint(self, bookie_id: BookieId) -> Endpoint | None:
         """Return where it listens, or did when it was last registered."""
         known = self._listed.get(bookie_id)

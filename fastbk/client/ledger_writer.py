@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fastbk.client.add_pipe import Waiter
 from fastbk.client.config import ClientConfig
+from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.reorder_buffer import ReorderBuffer
 from fastbk.client.runner import LedgerIo, run
@@ -394,8 +395,8 @@ class LedgerWriter:
     async def write_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it.
 
-        Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle, or
-        at once with `publish="immediate"`.
+        Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle
+        (within a second while the application keeps the event loop for itself), or at once with `publish="immediate"`.
         """
         self._check_open()
         return await self._pipe.lac_sender.send()
@@ -406,6 +407,10 @@ class LedgerWriter:
         The loop of `fastbk.sync` is no application's, and is always free: there the timer is enough.
         """
         self._pipe.publishes_at_once = is_wanted
+
+    def guarded_by(self, guard: LacGuard) -> None:
+        """Have the LAC sent by the guard's thread while the application keeps the loop for itself (INV-C7)."""
+        guard.watch(self._pipe.lac_sender)
 
     def send_lac(self) -> None:
         """Send bookies the LAC before this returns, with an entry that waits to be sent, or by itself.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fastbk
+import fastbk.sync
 from fastbk.auth.credentials import Credentials
 from fastbk.auth.tokens import TokenKey
 from fastbk.client import token_renewal
@@ -21,7 +22,7 @@ from fastbk.private_files import write_text
 from fastbk.testing import LocalCluster
 from fastbk.tls.options import TlsOptions
 from tests.fixtures.cli import Cli
-from tests.fixtures.wait import wait_until_async
+from tests.fixtures.wait import wait_until, wait_until_async
 
 KEY, TAGS = TokenKey.generate("k1"), TokenKey.generate("tags-1")
 ALL = ("read", "add", "recover")
@@ -107,6 +108,21 @@ async def test_ledgers_of_the_tokens_namespaces_and_no_others(
         # What has no namespace can be given one.
         await everything.edit_metadata(of_none, {"fastbk.namespace": b"bills"})
         await read(bills, of_none)
+
+
+async def test_readers_see_what_a_blocked_writer_appended(
+    cluster: LocalCluster, tls: TlsOptions, credentials: Callable[..., Credentials]
+) -> None:
+    """INV-C7: the guard's own connections have the client's TLS and token, and show the ledger's tag."""
+    uri = cluster.metadata_uri
+    orders = credentials("orders")
+    async with fastbk.connect(uri, tls=tls, credentials=orders, namespace="orders") as client:
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        # From here on nothing of the client's loop runs.
+        with fastbk.sync.connect(uri, tls=tls, credentials=orders) as other:
+            reader = other.open_ledger(writer.ledger_id, recovery=False)
+            wait_until(lambda: reader.last_add_confirmed() == 0, "readers see it")
 
 
 async def test_who_shows_no_tag_is_refused_whatever_its_client_does(

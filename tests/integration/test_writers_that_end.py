@@ -182,6 +182,41 @@ def test_readers_of_a_ledger_see_at_once_what_was_acknowledged(
         process.communicate()
 
 
+@pytest.mark.parametrize("then", ["time.sleep(60)", "while True: pass", "raise ValueError"])
+def test_readers_of_a_ledger_see_within_a_second_what_was_acknowledged(
+    then: str, cluster: LocalCluster, space: SyncNamespace
+) -> None:
+    """INV-C7: with nothing but the defaults, whatever the application does when it has been told."""
+    process = _begin(
+        f"""
+        async def main():
+            client = fastbk.connect(uri)
+            writer = await client.create_ledger()
+            for _ in range(3):
+                await writer.append(b"x")
+            print(writer.ledger_id, time.monotonic_ns(), flush=True)
+            {then}
+        try:
+            asyncio.run(main())
+        except ValueError:
+            time.sleep(60)
+        """,
+        cluster,
+        space,
+    )
+    try:
+        assert process.stdout is not None
+        ledger_id, acknowledged_ns = map(int, process.stdout.readline().split())
+        with fastbk.sync.connect(cluster.metadata_uri) as client:
+            reader = client.open_ledger(ledger_id, recovery=False)
+            wait_until(lambda: reader.last_add_confirmed() == 2, "readers see all")
+            assert time.monotonic_ns() - acknowledged_ns < IN_TIME_S * 1e9
+            assert [bytes(one.data) for one in reader.read(0, 2)] == [b"x"] * 3
+    finally:
+        process.kill()
+        process.communicate()
+
+
 async def test_a_deleted_stream_ends_its_writer_and_its_readers(cluster: LocalCluster, own_name: str) -> None:
     """INV-S19"""
     async with fastbk.connect(cluster.metadata_uri) as client, fastbk.connect(cluster.metadata_uri) as other:

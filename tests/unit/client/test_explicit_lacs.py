@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
+import logging
+import threading
+import warnings
+import weakref
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from fastbk.client import ledger_reader
+import fastbk
+from fastbk.client import Client, explicit_lac_sender, ledger_reader
 from fastbk.client.connection import Connection
 from fastbk.client.explicit_lac_sender import UNANSWERED_MAX
 from fastbk.errors import ClientClosed, ConfigError, NotEnoughBookies
+from fastbk.meta import MetadataStore
 from fastbk.meta.api import VersionedLedger
 from fastbk.replication.polling import PollOptions
-from tests.fixtures.wait import wait_until_async
+from tests.fixtures.fake_apache_bookie import FakeApacheBookie
+from tests.fixtures.fake_bookie import FakeBookie
+from tests.fixtures.sync_cluster import FakeBookies, bookies_in_a_thread, sync_cluster
+from tests.fixtures.wait import wait_until, wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster, some_turns
 
 
@@ -236,3 +247,171 @@ async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool)
         await (client.close() if ends_client else writer.close())
         with pytest.raises(ClientClosed if ends_client else NotEnoughBookies):
             await asyncio.wait_for(telling, 2)
+
+
+# --- while the application keeps the loop for itself ------------------------------------------------------------
+# `wait_until` does so: nothing of the client's loop runs in it.
+
+
+def _guards() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "fastbk-lac-guard"]
+
+
+@contextlib.asynccontextmanager
+async def _blocked_client(
+    kind: type[FakeBookie] = FakeBookie, **options: object
+) -> AsyncIterator[tuple[Client, FakeBookies[FakeBookie]]]:
+    """A client on the running loop, and bookies that are on another."""
+    with bookies_in_a_thread(kind) as (bookies, store):
+        async with fastbk.connect(store, **options) as client:
+            yield client, bookies
+        assert not _guards()
+
+
+def _lacs(bookies: FakeBookies[FakeBookie], ledger_id: int) -> list[int]:
+    """What they were told by requests of their own."""
+    return [fake.ledgers[ledger_id].lac if ledger_id in fake.ledgers else -1 for fake in bookies.fakes]
+
+
+@pytest.mark.parametrize("protocol", ["own", "v2", "v3"])
+async def test_a_guard_sends_the_lac_while_the_loop_does_not_run(protocol: str) -> None:
+    """INV-C7"""
+    kind = FakeBookie if protocol == "own" else FakeApacheBookie
+    options = {} if protocol == "own" else {"apache_protocol": protocol}
+    async with _blocked_client(kind, **options) as (client, bookies):
+        writer = await client.create_ledger(digest="hmac", password=b"secret")
+        for expected in range(2):
+            await writer.append(b"x")
+            wait_until(lambda at=expected: _lacs(bookies, writer.ledger_id) == [at] * 3, "all were told")
+            await some_turns()
+        reader = await client.open_ledger(writer.ledger_id, recovery=False, password=b"secret")
+        assert await reader.last_add_confirmed() == 1
+        await writer.close()
+
+
+async def test_a_guard_sends_nothing_that_is_not_acknowledged() -> None:
+    """INV-C7: nor what is acknowledged and not forced."""
+    async with _blocked_client() as (client, bookies):
+        for fake in bookies.fakes:
+            fake.faults.drop_adds = lambda _, entry_id: entry_id > 0
+        writer = await client.create_ledger()
+        deferred = await client.create_ledger(deferred_sync=True)
+        await deferred.append(b"x")
+        first, *late = [writer.append_nowait(b"x") for _ in range(5)]
+        await first
+        wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
+        assert _lacs(bookies, deferred.ledger_id) == [-1] * 3
+        await deferred.force()
+        wait_until(lambda: _lacs(bookies, deferred.ledger_id) == [0] * 3, "all were told")
+        assert _lacs(bookies, writer.ledger_id) == [0] * 3
+    await asyncio.gather(*late, return_exceptions=True)
+
+
+async def test_a_guard_sends_lacs_that_wait_for_the_end_of_the_turn() -> None:
+    """INV-C7: what several writers send in one turn of the loop shares the connections, and leaves at its end."""
+    async with _blocked_client() as (client, bookies):
+        one, other = await client.create_ledger(), await client.create_ledger()
+        await asyncio.gather(one.append(b"x"), other.append(b"x"))
+        late = one.append_nowait(b"y"), other.append_nowait(b"y")
+        assert other._pipe.carried_lac == 0
+        wait_until(lambda: _lacs(bookies, other.ledger_id) == [0] * 3, "all were told")
+        assert await asyncio.gather(*late) == [1, 1]
+
+
+async def test_a_guard_sends_the_lac_to_a_bookie_that_comes_back() -> None:
+    """INV-C7"""
+    async with _blocked_client() as (client, bookies):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        bookies.do(bookies.fakes[0].stop())
+        wait_until(lambda: _lacs(bookies, writer.ledger_id)[1:] == [0] * 2, "those that run were told")
+        bookies.do(bookies.fakes[0].start())
+        wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
+
+
+async def test_a_guard_keeps_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-C7"""
+    monkeypatch.setattr(explicit_lac_sender, "UNUSED_S", 0.3)
+    async with _blocked_client() as (client, bookies):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        before = [len(fake._writers) for fake in bookies.fakes]
+        made = [fake.connections for fake in bookies.fakes]
+        wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
+        assert [fake.connections for fake in bookies.fakes] == [one + 1 for one in made]
+        wait_until(lambda: [len(fake._writers) for fake in bookies.fakes] == before, "its connections are closed")
+        await writer.close()
+        await wait_until_async(lambda: not _guards(), "without a writer there is no thread")
+        again = await client.create_ledger()
+        await again.append(b"x")
+        wait_until(lambda: _lacs(bookies, again.ledger_id) == [0] * 3, "all were told")
+
+
+async def test_a_client_that_is_closed_ends_its_guard_at_once() -> None:
+    """INV-C7: also while the guard waits for bookies that do not answer."""
+    async with _blocked_client() as (client, bookies):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        made = [fake.connections for fake in bookies.fakes]
+        for fake in bookies.fakes:
+            fake.faults.silent = True
+        wait_until(lambda: all(f.connections > n for f, n in zip(bookies.fakes, made, strict=True)), "it has asked")
+        (guard,) = _guards()
+        await client.close(timeout=5)
+        assert not guard.is_alive()
+
+
+def test_a_guard_sends_what_a_loop_has_left_that_was_closed() -> None:
+    """INV-C7: the application ends its loop, and nothing else."""
+
+    async def append(store: MetadataStore) -> int:
+        writer = await fastbk.connect(store).create_ledger()
+        clients.add(writer)
+        await writer.append(b"x")
+        return writer.ledger_id
+
+    clients = weakref.WeakSet[fastbk.LedgerWriter]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the connections that nobody has closed
+        with bookies_in_a_thread(FakeBookie) as (bookies, store):
+            ledger_id = asyncio.run(append(store))
+            wait_until(lambda: _lacs(bookies, ledger_id) == [0] * 3, "all were told")
+            wait_until(lambda: not _guards(), "nothing is left to guard")
+        gc.collect()
+    assert not clients, "the guard keeps nothing"
+
+
+async def test_who_has_no_guard() -> None:
+    """The loop of `fastbk.sync` is no application's; the other clients send no LACs by themselves."""
+    with sync_cluster() as (blocking, bookies, store):
+        with blocking.create_ledger() as writer:
+            writer.append(b"x")
+            assert not _guards()
+            wait_until(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "all were told")
+        async with fastbk.connect(store) as client, fastbk.connect(store, explicit_lac_interval=0.0) as silent:
+            await client.open_ledger(writer.ledger_id)
+            async with await silent.create_ledger() as other:
+                await other.append(b"x")
+            assert not _guards()
+            async with await client.create_ledger() as other:
+                await other.append(b"x")
+                assert len(_guards()) == 1
+        assert not _guards()
+
+
+async def test_a_writer_works_without_a_guard(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with _blocked_client() as (client, bookies):
+        await client.create_ledger()  # which starts the threads of metadata
+        await client._lac_guard.end(5)  # type: ignore[union-attr]
+        client._lac_guard = explicit_lac_sender.LacGuard(client.pool)
+        with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+            patched.setattr(threading.Thread, "start", refused)
+            writer = await client.create_ledger()
+        assert "client.lac_guard_failed" in caplog.text
+        assert await writer.append(b"x") == 0
+        await wait_until_async(lambda: _lacs(bookies, writer.ledger_id) == [0] * 3, "its timer sends the LAC")
