@@ -289,7 +289,8 @@ class PatternCursor(PatternRecords[GapT]):
         """Make the cursor, or take it over.
 
         Raises StreamNotFound (there is no such namespace), QuotaExceeded, ConfigError for another pattern than it has,
-        MetadataUnavailable, StorageError where its record cannot be read.
+        and for a new one while the cluster's format level has none (`fastbk cluster finalize`), MetadataUnavailable,
+        StorageError where its record cannot be read.
         """
         if self._parts is not None:
             raise ClientClosed(f"{self!r} was opened before: make a new handle")
