@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 LEVEL_FIRST = 1
 """Of clusters that were never finalized, and of processes that do not register a level."""
-LEVEL_MAX = 2
+LEVEL_MAX = 3
 """The highest level that this version has."""
 LEVEL_PROPERTY = "format_level"
 """The property of a bookie's registration that has its `LEVEL_MAX`."""
 LEVELS = {
     1: "the formats of 0.1; every process may go back to it",
     2: "the same formats; every process reads the cluster's level and leaves a cluster whose level it lacks",
+    3: "cursors of patterns of streams, which every janitor has to honour",
 }
 """What each level adds to the one below."""
 
@@ -32,7 +33,8 @@ class Format:
 
     Attributes:
         name: as `fastbk version --formats` prints it.
-        written: level -> the version that is written from that level on; has `LEVEL_FIRST`.
+        written: level -> the version that is written from that level on. One that is not written at all in clusters of
+            lower levels does not have `LEVEL_FIRST`.
         read_min: the oldest version that is read; all up to the newest in `written` are.
         home: `module:NAME` in fastbk, or `file.h:NAME` below fastbk/native/src: what the code writes at `LEVEL_MAX`.
         where: where the bytes are.
@@ -49,16 +51,24 @@ class Format:
         """Return the newest version, which this fastbk writes at `LEVEL_MAX`."""
         return self.written[max(self.written)]
 
+    @property
+    def since(self) -> int:
+        """Return the level from which on it is written at all."""
+        return min(self.written)
+
     def version_at(self, level: int) -> int:
-        """Return the version to write in a cluster of this level, at least `LEVEL_FIRST` (INV-U1)."""
+        """Return the version to write in a cluster of this level, at least `since` (INV-U1)."""
         return self.written[max(one for one in self.written if one <= level)]
 
 
-def _same(name: str, version: int, home: str, where: str, *, read_min: int = 0) -> Format:
-    """Return a format that is the same at all levels; `read_min` 0: only this version is read."""
-    return Format(name, {LEVEL_FIRST: version}, read_min or version, home, where)
+def _same(
+    name: str, version: int, home: str, where: str, *, read_min: int = 0, since: int = LEVEL_FIRST
+) -> Format:
+    """Return a format that is the same at all levels from `since` on; `read_min` 0: only this version is read."""
+    return Format(name, {since: version}, read_min or version, home, where)
 
 
+PATTERN_CURSOR = "pattern's cursor"
 _JOURNAL, _LEDGERS, _BOTH = "journal directory", "ledger directory", "both directories"
 FORMATS = (
     _same("journal file", 2, "journal/format.h:FBK_JOURNAL_VERSION", _JOURNAL, read_min=1),
@@ -78,7 +88,7 @@ FORMATS = (
     _same("sqlite metadata", 3, "meta.sqlite_file:FORMAT", "metadata.sqlite", read_min=1),
     _same("stream's chain", 1, "stream.chain.chain:VERSION", "metadata"),
     _same("cursor", 1, "stream.cursor.state:VERSION", "metadata"),
-    _same("pattern's cursor", 1, "stream.pattern.record:VERSION", "metadata"),
+    _same(PATTERN_CURSOR, 1, "stream.pattern.record:VERSION", "metadata", since=3),
     _same("stream position", 1, "stream.positions:VERSION", "applications"),
     _same("metadata backup", 1, "admin.metadata_archive:FORMAT", "a file of the operator's"),
     _same("collection of a bookie", 1, "admin.bookie_collection:FORMAT", "a file of the operator's"),
@@ -93,6 +103,11 @@ processes are of one version."""
 def version_at(name: str, level: int) -> int:
     """Return the version of a format to write in a cluster of this level (INV-U1). KeyError: there is no such one."""
     return _BY_NAME[name].version_at(level)
+
+
+def level_of(name: str) -> int:
+    """Return the level from which on a format is written at all. KeyError: there is no such one."""
+    return _BY_NAME[name].since
 
 
 _BY_NAME = {one.name: one for one in FORMATS}

@@ -4,6 +4,9 @@ INV-M13: a restore writes into a store that is empty, or that the same archive h
 puts metadata on hold first, and the hold is not confirmed before everything is there. So a restore that was cut off is
 run again, and nobody acts on half of it.
 
+An archive may have records that need a higher format level than it says itself, as where that record was damaged when
+the backup was made. The level is raised to what they need (INV-U4): no bookie runs, and janitors are on hold.
+
 The order is the reverse of that of dependence: ledgers, then the records that name them, then bookies' identities,
 without which no bookie starts.
 """
@@ -30,13 +33,16 @@ from fastbk.admin.metadata_archive import (
     read_archive,
 )
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.formats import LEVEL_FIRST, PATTERN_CURSOR, level_of
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, GroupingStore
+from fastbk.meta.format_level import LEVEL_PATH, decode, raise_level, read_or_first
 from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.records import BadRecord, Change
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, is_counted, raise_mark
 from fastbk.meta.uri import is_zookeeper, parse_zookeeper
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.stream.paths import CURSORS
 from fastbk.units import format_utc_ms
 
 if TYPE_CHECKING:
@@ -74,6 +80,8 @@ class Restored:
     was_complete: bool = False
     """It had been restored before, and nothing was written."""
     left_out: list[str] = field(default_factory=list)
+    level_raised: int = 0
+    """The format level that its records needed, and that it did not say; 0: it said it."""
 
 
 def raise_if_half_restored(store: MetadataStore) -> None:
@@ -120,9 +128,13 @@ def restore(store: MetadataStore, path: Path) -> Restored:
     for frame in read_archive(path):
         if isinstance(frame, Ledgers):
             _write_ledgers(store, frame.items, summary.deleted, out)
+    level = LEVEL_FIRST
     for frame in read_archive(path):
         if isinstance(frame, Records):
             _write_records(store, frame.items, out)
+            level = max(level, *map(_level_needed, frame.items))
+    if read_or_first(store).level < level:
+        out.level_raised = raise_level(store, level).level
     _write_switches(store, summary)
     for frame in read_archive(path):
         if isinstance(frame, Bookies):
@@ -210,7 +222,7 @@ def _write_records(store: MetadataStore, items: list[Record], out: Restored) -> 
     size_bytes = 0
     for one, found in zip(items, there, strict=True):
         if found is not None:
-            if found.value != one.value:
+            if found.value != one.value and one.path != LEVEL_PATH:  # it may have been raised before the cut
                 raise _is_other(f"record {one.path}")
             continue
         if changes and (len(changes) == CHANGES_MAX or size_bytes + len(one.value) > CHANGE_BYTES_MAX):
@@ -221,6 +233,16 @@ def _write_records(store: MetadataStore, items: list[Record], out: Restored) -> 
         out.records += 1
     if changes:
         store.records.change(changes)
+
+
+def _level_needed(record: Record) -> int:
+    """Return the format level that a cluster with this record has at least."""
+    if record.path.startswith(f"{CURSORS}/"):
+        return level_of(PATTERN_CURSOR)
+    try:
+        return decode(record.value).level if record.path == LEVEL_PATH else LEVEL_FIRST
+    except StorageError:
+        return LEVEL_FIRST
 
 
 def _write_switches(store: MetadataStore, summary: Summary) -> None:

@@ -89,12 +89,12 @@ class Healer:
         self._election_ended_s = 0.0
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Work until `stop` is set, or for ever; then give back every lock and the election."""
+        """Work until `stop` is set, or for ever; then give back every lock and the election. Raises LevelLacking."""
         stop = asyncio.Event() if stop is None else stop
         self._election_ended_s = asyncio.get_running_loop().time()
         working = asyncio.create_task(self.worker.run())
         voting = asyncio.create_task(self._elect())
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(self.client.records.follow_level(stop))
         tasks = {working, voting, stopping}
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

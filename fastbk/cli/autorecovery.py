@@ -67,7 +67,6 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.admin.requested_recoveries import RequestedRecoveries
     from fastbk.autorecovery.healer import Healer
     from fastbk.autorecovery.worker import WorkerOptions
-    from fastbk.meta.format_level import check_level
     from fastbk.meta.uri import is_gateway
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
@@ -93,7 +92,7 @@ async def _run(options: argparse.Namespace) -> int:
         admission = None if options.http is None else http_admission(options, lambda: cluster_ids[-1], note)
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(uri))
-        await client.call_store(check_level)
+        await client.records.check_level()
         healer = Healer(client, worker_options=chosen)
         events.source = f"autorecovery@{healer.name}"
         recoveries = RequestedRecoveries(client, uri, healer.worker.rate)

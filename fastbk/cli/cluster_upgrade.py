@@ -64,9 +64,11 @@ async def _finalize(options: argparse.Namespace) -> int:
                 print_answer(options, facts | {"reasons": found.reasons})
                 return FAILED
             raise NotReady(f"{text}: {'; '.join(found.reasons)}", found.reasons)
+        what = "; ".join(LEVELS[level] for level in range(found.record.level + 1, LEVEL_MAX + 1))
         action = (
-            f"raise the cluster's format level from {found.record.level} to {LEVEL_MAX}: {LEVELS[LEVEL_MAX]};"
-            " versions without the level cannot be started again"
+            f"raise the cluster's format level from {found.record.level} to {LEVEL_MAX} ({what}); versions without the"
+            " level cannot be started again, and janitors of older versions have to be stopped before: they are"
+            " registered nowhere, and a janitor of 0.2 goes on until it is stopped"
         )
         if (code := exit_without_consent(options, action, facts)) is not None:
             return code

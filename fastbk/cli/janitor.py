@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncGenerator
 
+    from fastbk.client import Client
     from fastbk.observe.event_log import EventLog
     from fastbk.server.admin.page_admission import PageAdmission
     from fastbk.stream.janitor.audit import Sink
@@ -83,7 +84,6 @@ def run(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.client.ensembles import client_name
-    from fastbk.meta.format_level import check_level
     from fastbk.observe import logs
     from fastbk.server.admin.certificate_watch import watched_certificates
     from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
@@ -104,7 +104,7 @@ async def _run(options: argparse.Namespace) -> int:
         events.source = f"janitor@{client_name()}"
         await stack.enter_async_context(watched_certificates(TlsOptions.from_environment()))
         client = await stack.enter_async_context(fastbk.connect(metadata_uri(options)))
-        await client.call_store(check_level)
+        await client.records.check_level()
         janitor = Janitor(client, chosen, _sink(options.audit))
         if options.once:
             counts = await janitor.pass_once(thorough=True)
@@ -112,7 +112,7 @@ async def _run(options: argparse.Namespace) -> int:
             return 1 if counts.errors else 0
         cluster_ids.append(await client.call_store(lambda store: store.instance_id()))
         async with _pages(janitor, options, events, admission) as port:
-            await _run_until_stopped(options.interval, janitor, port)
+            await _run_until_stopped(options.interval, client, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
 
@@ -151,8 +151,8 @@ def _sink(path: Path | None) -> Sink:
     return AuditFile(path)
 
 
-async def _run_until_stopped(interval_s: float, janitor: Janitor, port: int | None) -> None:
-    """Pass until SIGTERM or SIGINT; a pass under way is left where it is."""
+async def _run_until_stopped(interval_s: float, client: Client, janitor: Janitor, port: int | None) -> None:
+    """Pass until SIGTERM or SIGINT; a pass under way is left where it is. Raises LevelLacking."""
     from fastbk.observe import logs
     from fastbk.observe.systemd import announced
 
@@ -162,14 +162,14 @@ async def _run_until_stopped(interval_s: float, janitor: Janitor, port: int | No
     logs.info("janitor.started", interval_s=interval_s, http_port=port)
     async with announced(f"a pass every {interval_s:g} s"):
         running = loop.create_task(janitor.run(stop))
-        stopping = loop.create_task(stop.wait())
+        stopping = loop.create_task(client.records.follow_level(stop))
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     # Every step may be repeated: nothing has to be waited for.
     for task in (running, stopping):
         task.cancel()
-    ends = await asyncio.gather(running, stopping, return_exceptions=True)
-    if isinstance(ends[0], BaseException) and not isinstance(ends[0], asyncio.CancelledError):
-        raise ends[0]
+    for end in await asyncio.gather(running, stopping, return_exceptions=True):
+        if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError):
+            raise end
 
 
 def _lines(counts: Counts) -> list[str]:

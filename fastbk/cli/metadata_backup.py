@@ -131,6 +131,8 @@ def _restore(options: argparse.Namespace) -> int:
             f"next ledger id      above {done.highest_id}",
             f"hold                {done.hold_id}",
         ]
+    if done.level_raised:
+        lines.append(f"format level        {done.level_raised}: its records need it, and it does not say so itself")
     if done.deleted:
         lines.append(f"not restored        {done.deleted} ledgers that were deleted while the backup was taken")
     lines += [f"NOT RESTORED        {one}" for one in done.left_out]

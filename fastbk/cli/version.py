@@ -44,10 +44,9 @@ def format_lines() -> list[str]:
     rows = [("format", "reads", "writes", "where")]
     for one in FORMATS:
         reads = str(one.newest) if one.read_min == one.newest else f"{one.read_min} to {one.newest}"
-        writes = str(one.written[LEVEL_FIRST]) + "".join(
-            f", {version} from level {level}"
+        writes = ", ".join(
+            f"{version} from level {level}" if level > LEVEL_FIRST else str(version)
             for level, version in sorted(one.written.items())
-            if level > LEVEL_FIRST
         )
         rows.append((one.name, reads, writes, one.where))
     return table(rows, "<<<<")

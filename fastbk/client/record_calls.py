@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.errors import MetadataConflict, NoSuchLedger
+from fastbk.errors import Error, MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
+from fastbk.meta.format_level import LEVEL_PATH, POLL_INTERVAL_S, LevelLacking, checked_level
+from fastbk.meta.format_level import decode as level_record
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import READ_AT_ONCE, READ_BYTES_MAX, BadRecord, Change, VersionedRecord
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
@@ -34,7 +37,7 @@ class RecordCalls:
 
     def __init__(self, store: MetadataCalls) -> None:
         self._store = store
-        self._hold_read_s = float("-inf")
+        self._hold_read_s = self._level_read_s = float("-inf")
 
     async def read(self, path: str) -> VersionedRecord | None:
         """Return a record, None if there is none."""
@@ -78,6 +81,42 @@ class RecordCalls:
         found = await self.read(HOLD_PATH)
         raise_if_held(None if found is None else found.value)
         self._hold_read_s = time.monotonic()
+
+    async def format_level(self) -> int:
+        """Return the cluster's format level as it is now. Raises LevelLacking, StorageError, MetadataUnavailable."""
+        found = await self.read(LEVEL_PATH)
+        return checked_level(level_record(None if found is None else found.value))
+
+    async def check_level(self) -> None:
+        """Raise LevelLacking if this version lacks the cluster's format level, as known since ten seconds at most.
+
+        For processes that work for the whole cluster (INV-U5). Raises StorageError where nobody can read the level,
+        MetadataUnavailable.
+        """
+        now_s = time.monotonic()
+        if now_s - self._level_read_s >= POLL_INTERVAL_S:
+            await self.format_level()
+            self._level_read_s = now_s
+
+    async def follow_level(self, stop: asyncio.Event) -> None:
+        """Return when `stop` is set. Raises LevelLacking once the level has risen above those of this version (INV-U5).
+
+        Without metadata, or where nobody can read the level, all goes on as before.
+        """
+        is_damaged = False
+        while not stop.is_set():
+            try:
+                await self.check_level()
+                is_damaged = False
+            except LevelLacking:
+                raise
+            except Error as error:
+                if not (is_damaged or error.retryable):
+                    _log.warning("formats.level_not_known", reason=str(error))
+                    is_damaged = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await stop.wait()
 
     async def draw_ledger_id(self) -> LedgerId:
         """Return a ledger id that nobody had or will get, to be named somewhere before its ledger is created."""

@@ -63,7 +63,7 @@ class ConsoleOptions:
 
 
 async def run(options: ConsoleOptions) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable."""
+    """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable: it cannot, or no more."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -71,7 +71,7 @@ async def run(options: ConsoleOptions) -> None:
         scheme = "http" if options.tls is None else "https"
         logs.info("console.started", url=f"{scheme}://{options.host}:{port}", signs_in=not console.access.is_open)
         async with announced(f"serves port {port}", lambda: console.view.is_reading):
-            await stop.wait()
+            await console.view.client.records.follow_level(stop)
     logs.info("console.ended")
 
 
@@ -84,6 +84,7 @@ async def serving(options: ConsoleOptions) -> AsyncGenerator[tuple[Console, int]
             listener = await HttpListener.bind(options.host, options.port, options.tls)
         stack.push_async_callback(listener.close)
         client = await stack.enter_async_context(fastbk.connect(options.uri))
+        await client.records.check_level()
         cluster_id = await client.call_store(lambda store: store.instance_id())
         audience = options.token_audience or cluster_id
         access = Access(audience, options.token_keys_file, options.revoked_file)

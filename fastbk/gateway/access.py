@@ -12,6 +12,7 @@ from fastbk.errors import MetadataUnavailable, StreamNotFound, Unauthorized
 from fastbk.gateway.namespace_tree import NamespaceTree, is_above
 from fastbk.gateway.record_names import OF_PATTERNS, Kind, RecordName
 from fastbk.gateway.rules import READ, WRITE, Need
+from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.hold import HOLD_PATH
 from fastbk.stream.paths import decode
 
@@ -80,8 +81,8 @@ class Access:
 
     def check_reading(self, path: str, name: RecordName) -> None:
         """Refuse a client that may not read a record, or what lies below a path."""
-        if path == HOLD_PATH:
-            return  # everybody has to stop then
+        if path in (HOLD_PATH, LEVEL_PATH):
+            return  # everybody has to stop then, or to know what may be written
         self.check(Need(READ, "read"), f"record {path}")
         if self.is_limited and not self._may_read(name):
             raise Unauthorized(f"{self.principal.name} may not read {name.label}: {self._limit}")

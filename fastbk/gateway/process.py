@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.client.record_calls import RecordCalls
 from fastbk.config import split_address
 from fastbk.errors import ConfigError, os_errors_as
 from fastbk.gateway.connections import CONNECTIONS_MAX, Connections
@@ -33,7 +34,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 async def serve(config: GatewayConfig) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable: it cannot."""
+    """Serve until SIGTERM or SIGINT. Raises ConfigError, StorageError, MetadataUnavailable: it cannot, or no more."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -42,6 +43,8 @@ async def serve(config: GatewayConfig) -> None:
         client = ClientConfig(metadata_timeout=STORE_TIMEOUT_S, tls=None, credentials=None)
         calls = MetadataCalls(config.metadata.uri, client)
         stack.push_async_callback(calls.close, CLOSE_TIMEOUT_S)
+        records = RecordCalls(calls)
+        await records.check_level()
         cluster_id = await calls.call(lambda store: store.instance_id())
         admission = Admission(config.tls, config.authentication, config.authorization, cluster_id, "gateway")
         audit = AuditLog(config.audit)
@@ -63,7 +66,7 @@ async def serve(config: GatewayConfig) -> None:
         stack.callback(refreshing.cancel)
         logs.info("gateway.started", port=listener.port, http_port=pages, cluster=cluster_id, pid=os.getpid())
         async with announced(f"serves metadata on port {listener.port}"):
-            await stop.wait()
+            await records.follow_level(stop)
     logs.info("gateway.ended")
 
 

@@ -17,6 +17,7 @@ from fastbk.gateway.record_rules import NEW_PAGES_MAX, Judgement, RecordChange, 
 from fastbk.gateway.rules import ADD, TRUNCATE, ForbiddenChange, Need
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import VersionedLedger
+from fastbk.meta.format_level import check_level
 from fastbk.meta.gateway_messages import RecordRow, bounded
 from fastbk.meta.records import (
     BadRecord,
@@ -39,6 +40,7 @@ from fastbk.stream.paths import (
     stream_path,
 )
 from fastbk.stream.pattern.store import check_count as check_pattern_count
+from fastbk.stream.pattern.store import check_level as check_pattern_level
 
 if TYPE_CHECKING:
     from fastbk.gateway.access import Access
@@ -219,7 +221,7 @@ class _Check:
         check_count(self._below(record.namespace, record.name), len(names))
 
     def _check_new_pattern_cursor(self, namespace_id: str) -> None:
-        """Refuse a cursor of a namespace that is not there, or has as many as it may have (INV-B1)."""
+        """Refuse a cursor of a namespace that is not there, or has as many as it may have (INV-B1); and INV-U4."""
         self._access.check_time()
         try:
             path = self._path(namespace_id)
@@ -227,6 +229,7 @@ class _Check:
             raise ForbiddenChange(f"there is no namespace {namespace_id} that this could be a cursor of") from None
         names = self._store.records.children(pattern_cursors_path(namespace_id))
         check_pattern_count(path, len(names))
+        check_pattern_level(path, check_level(self._store))
 
     def _check_new_pages(self, stream_id: str) -> None:
         """Refuse pages that no change of the chain can name next, and more than a few that none names (INV-B1)."""

@@ -3,12 +3,15 @@
 A new cluster begins at the newest level. One without the record was made by an older version, or by Apache's or
 Pulsar's tools, or its metadata was rebuilt: it has the first level.
 
-`fastbk.formats` says what each level means. A process reads the level when it starts and then every few seconds
-(`FormatGate`). What it writes in a newer format, it writes by `FormatGate.version`.
+`fastbk.formats` says what each level means. A process that works for the whole cluster reads the level when it starts
+and then every few seconds: a bookie by its `FormatGate`, others by `RecordCalls.check_level`. What a bookie writes in a
+newer format, it writes by `FormatGate.version`.
 
 INV-U1: a process writes the newer version of a format only after it has read a level that has it.
 INV-U2: the level of a cluster never falls. It rises only while every registered bookie and every worker of AutoRecovery
 that reports has it; a bookie that lacks it does not start, and one that runs leaves the cluster.
+INV-U5: a janitor, AutoRecovery, gateway or console that lacks the level of the cluster does not start. One that runs
+reads the level at least every ten seconds, ends when it lacks it, and a janitor deletes nothing by then.
 """
 
 from __future__ import annotations
@@ -127,12 +130,20 @@ def raise_level(store: HasRecords, level: int) -> LevelRecord:
     raise MetadataConflict(f"record {LEVEL_PATH}: others change it again and again: try again")
 
 
+class LevelLacking(ConfigError):
+    """This version lacks the format level of the cluster: the process has to end."""
+
+
 def check_level(store: HasRecords) -> int:
-    """Return the cluster's level. Raises ConfigError where this version lacks it, MetadataUnavailable, StorageError."""
-    record = read_record(store)
+    """Return the cluster's level. Raises LevelLacking, MetadataUnavailable, StorageError."""
+    return checked_level(read_record(store))
+
+
+def checked_level(record: LevelRecord) -> int:
+    """Return the level that a record says. Raises LevelLacking."""
     if record.level > LEVEL_MAX:
         by = f" by {record.software}" if record.software else ""
-        raise ConfigError(
+        raise LevelLacking(
             f"the cluster was finalized at format level {record.level}{by}; this is fastbk {VERSION}, which"
             f" has levels up to {LEVEL_MAX}. Start a version that has the level: see `fastbk version --formats` there"
         )

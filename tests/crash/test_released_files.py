@@ -10,7 +10,7 @@ import pytest
 
 import fastbk
 from fastbk.devcluster import DevCluster
-from fastbk.formats import FORMATS, LEVEL_FIRST
+from fastbk.formats import FORMATS
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.style.tree import ROOT
@@ -48,7 +48,7 @@ def test_they_are_of_the_versions_that_the_table_names(
         "cookie": int((bookie / "journal" / "current" / "VERSION").read_text().split()[0]),
         "identity": json.loads((bookie / "ledgers" / "identity.json").read_text())["format"],
     }
-    readable = {one.name: range(one.read_min, one.version_at(LEVEL_FIRST) + 1) for one in FORMATS}
+    readable = {one.name: range(one.read_min, one.written[one.since] + 1) for one in FORMATS}
     assert {name: version in readable[name] for name, version in found.items()} == dict.fromkeys(found, True)
     assert (bookie / "ledgers" / "unclean").exists(), "it was killed"
 

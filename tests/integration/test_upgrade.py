@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,22 +18,22 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.devcluster import DevCluster
-from fastbk.errors import StorageError
+from fastbk.errors import ConfigError, StorageError
 from fastbk.exit_codes import FAILED, INTERRUPTED, REFUSED, USAGE
 from fastbk.formats import LEVEL_FIRST, LEVEL_MAX
 from fastbk.meta import open_store
-from fastbk.meta.format_level import raise_level
+from fastbk.meta.format_level import POLL_INTERVAL_S, raise_level
 from fastbk.model.ids import BookieId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster
 from tests.fixtures import released
 from tests.fixtures.cli import Cli
-from tests.fixtures.metadata import forget_level
+from tests.fixtures.metadata import forget_level, new_cluster, set_level
 from tests.fixtures.pages import page
 from tests.fixtures.released import ReleasedCluster, released_tree
 from tests.fixtures.restart_server import restart_server, restarts_into
 from tests.fixtures.shared_cluster import as_new
-from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.wait import DEADLINE_S, wait_until, wait_until_async
 
 __all__ = ["released_tree"]
 
@@ -110,6 +113,57 @@ def test_nothing_starts_in_a_cluster_whose_level_it_lacks(tmp_path: Path) -> Non
     cli = Cli(cluster.metadata_uri)
     for name in ("janitor", "autorecovery"):
         assert "Start a version that has the level" in cli.fails(name, code=USAGE)
+
+
+@pytest.mark.parametrize("name", ["janitor", "autorecovery", "gateway", "console"])
+def test_what_runs_ends_when_the_level_rises_above_its_own(
+    name: str, tmp_path: Path
+) -> None:
+    """INV-U5: within `POLL_INTERVAL_S`, and says what to do."""
+    uri = new_cluster(tmp_path / "metadata.sqlite")
+    config = tmp_path / "gateway.toml"
+    config.write_text(f'[gateway]\nlisten = "127.0.0.1:0"\n[metadata]\nuri = "{uri}"\n')
+    options = {
+        "janitor": ["--interval", "3600"],
+        "autorecovery": [],
+        "gateway": ["--config", str(config)],
+        "console": ["--listen", "127.0.0.1:0", "--audit", str(tmp_path / "audit.jsonl")],
+    }
+    environment = {**os.environ, "FASTBK_METADATA": uri}
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "fastbk.cli", name, *options[name]]
+    with (
+        closing(open_store(uri)) as store,
+        open(log, "wb") as output,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment) as process,
+    ):
+        try:
+            wait_until(lambda: f"{name}.started" in log.read_text(), f"{name} to start")
+            set_level(store, LEVEL_MAX + 1)
+            assert process.wait(timeout=POLL_INTERVAL_S + DEADLINE_S) == USAGE
+        finally:
+            process.kill()
+            set_level(store, LEVEL_MAX)
+    assert f"was finalized at format level {LEVEL_MAX + 1}" in log.read_text()
+    assert "Start a version that has the level" in log.read_text()
+
+
+async def test_cursors_of_patterns_come_with_the_level_that_has_them(cluster: LocalCluster) -> None:
+    """INV-U4, from an older cluster to a finalized one."""
+    cli = made_by_older(cluster)
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        space = client.namespace("shop")
+        async with space.stream("orders").writer(create=True) as writer:
+            await writer.append(b"one")
+        with pytest.raises(ConfigError, match="Upgrade or stop them, then run `fastbk cluster finalize`"):
+            await space.cursor("*", "billing").open()
+        code, answer, _ = await cli.answer_async("cluster", "finalize", "--dry-run")
+        assert code == 0
+        for word in ("cursors of patterns", "janitors of older versions have to be stopped before"):
+            assert word in answer["action"], answer
+        await cli.answer_async("cluster", "finalize", "--yes")
+        async with space.cursor("*", "billing", tail=False) as cursor:
+            assert [one.value async for one in cursor] == [b"one"]
 
 
 # --- rolls ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,17 @@ import re
 import pytest
 
 from fastbk import formats
-from fastbk.formats import FORMATS, LEVEL_FIRST, LEVEL_MAX, LEVELS, Format, version_at
+from fastbk.cli.version import format_lines
+from fastbk.formats import (
+    FORMATS,
+    LEVEL_FIRST,
+    LEVEL_MAX,
+    LEVELS,
+    PATTERN_CURSOR,
+    Format,
+    level_of,
+    version_at,
+)
 from tests.style.tree import ROOT
 
 SOURCES = ROOT / "fastbk" / "native" / "src"
@@ -39,8 +49,8 @@ def number_of(home: str) -> int:
 @pytest.mark.parametrize("one", FORMATS, ids=lambda one: one.name)
 def test_the_table_has_the_numbers_of_the_code(one: Format) -> None:
     assert number_of(one.home) == one.newest == one.version_at(LEVEL_MAX)
-    assert LEVEL_FIRST in one.written and max(one.written) <= LEVEL_MAX
-    assert 1 <= one.read_min <= one.written[LEVEL_FIRST] <= one.newest
+    assert one.since >= LEVEL_FIRST and max(one.written) <= LEVEL_MAX
+    assert 1 <= one.read_min <= one.written[one.since] <= one.newest
     if (of_code := READ_MIN.get(one.name)) is not None:
         assert of_code() == one.read_min
 
@@ -76,3 +86,13 @@ def test_a_newer_version_is_written_from_its_level_on(monkeypatch: pytest.Monkey
     assert planted.newest == 6
     with pytest.raises(KeyError):
         version_at("no such format", 1)
+
+
+def test_what_is_new_at_a_level_is_not_written_below_it() -> None:
+    """INV-U1."""
+    since = level_of(PATTERN_CURSOR)
+    assert since == 3 and version_at(PATTERN_CURSOR, since) == 1
+    with pytest.raises(ValueError, match="empty"):
+        version_at(PATTERN_CURSOR, since - 1)
+    writes = next(line for line in format_lines() if line.startswith(PATTERN_CURSOR))
+    assert f"1 from level {since}" in writes

@@ -282,7 +282,7 @@ class Membership:
             self._on_problem(None)
 
     def _poll_level(self) -> None:
-        """Read the cluster's format level. Raises ConfigError where we lack it: then we leave the cluster (INV-U2)."""
+        """Read the cluster's format level. Raises LevelLacking: then we leave the cluster (INV-U2)."""
         assert self._store is not None
         if self.formats.poll(self._store):
             if self._service is not None:  # else it is what the cluster has at our start

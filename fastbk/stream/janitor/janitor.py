@@ -21,6 +21,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     StreamNotFound,
 )
+from fastbk.meta.format_level import LevelLacking
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
 from fastbk.stream.chain.chain import Chain
@@ -152,7 +153,7 @@ class Janitor:
         self._pass = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Pass until `stop` is set, or for ever. Without metadata it waits for the next pass."""
+        """Pass until `stop` is set, or for ever. Without metadata it waits for the next pass. Raises LevelLacking."""
         stop = stop or asyncio.Event()
         looking = asyncio.get_running_loop().create_task(self._look_for_left(stop))
         try:
@@ -172,9 +173,9 @@ class Janitor:
     async def close_left_segments(self) -> int:
         """Look once at all open segments; close the ledgers of those whose writer is dead and left entries unseen.
 
-        Returns how many. Two looks are needed at least. Raises MetadataUnavailable, MetadataOnHold.
+        Returns how many. Two looks are needed at least. Raises MetadataUnavailable, MetadataOnHold, LevelLacking.
         """
-        await self._client.records.check_not_held()
+        await self._check_may_change()
         self._left.begin()
         before, loop = self.counts.left_closed, asyncio.get_running_loop()
 
@@ -193,6 +194,8 @@ class Janitor:
         while not stop.is_set():
             try:
                 await self.pass_once()
+            except LevelLacking:
+                raise
             except Error as error:
                 self.early_ends += 1
                 _log.warning("janitor.pass_ended_early", reason=str(error))
@@ -207,13 +210,14 @@ class Janitor:
     async def pass_once(self, *, thorough: bool = False) -> Counts:
         """Look at every stream once; return what was done. `thorough`: at everything of each, as seldom as it changes.
 
-        Raises MetadataUnavailable, and MetadataOnHold: nothing was done then, or no more.
+        Raises MetadataUnavailable, MetadataOnHold, LevelLacking, and StorageError where nobody can read the format
+        level: nothing was done then, or no more.
         """
         counts, began_s, deleter = Counts(passes=1), time.monotonic(), self._deleter
         before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
         every = 1 if thorough else self.options.thorough_every
         try:
-            await self._client.records.check_not_held()
+            await self._check_may_change()
             self.gauges.begin()
             sizes = ByteCounts(self._client, self._sizes)
             async for some in all_streams(self._client.records):
@@ -234,11 +238,16 @@ class Janitor:
             _log.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)
         return counts
 
+    async def _check_may_change(self) -> None:
+        """Raise MetadataOnHold, LevelLacking, and whatever keeps this from being known."""
+        await self._client.records.check_not_held()
+        await self._client.records.check_level()
+
     async def _process_all(
         self, some: list[StreamSnapshot], counts: Counts, every: int, sizes: ByteCounts
     ) -> None:
         """Look at these streams, some at once; raise what they all would meet, as MetadataUnavailable."""
-        away: list[MetadataUnavailable | MetadataOnHold] = []
+        away: list[Error] = []
 
         async def process(found: StreamSnapshot) -> None:
             if away:
@@ -246,6 +255,11 @@ class Janitor:
             counts.streams += 1
             turn = zlib.crc32(found.stream_id.encode()) + self._pass
             chain = None if found.known is None else found.known.chain
+            try:
+                await self._check_may_change()
+            except Error as error:
+                away.append(error)
+                return
             try:
                 try:
                     chain = await self._process(found, counts, turn, every)
@@ -275,7 +289,6 @@ class Janitor:
 
         `turn` rises with each pass; what is seldom done is done when it can be divided by `every`.
         """
-        await self._client.records.check_not_held()
         is_thorough = turn % every == 0
         record, known = found.record, found.known
         is_deleted = record is not None and record.deleting

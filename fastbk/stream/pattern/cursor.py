@@ -289,7 +289,8 @@ class PatternCursor(PatternRecords[GapT]):
         """Make the cursor, or take it over.
 
         Raises StreamNotFound (there is no such namespace), QuotaExceeded, ConfigError for another pattern than it has,
-        MetadataUnavailable, StorageError where its record cannot be read.
+        and for a new one while the cluster's format level has none (`fastbk cluster finalize`), MetadataUnavailable,
+        StorageError where its record cannot be read.
         """
         if self._parts is not None:
             raise ClientClosed(f"{self!r} was opened before: make a new handle")
@@ -469,7 +470,7 @@ class PatternCursor(PatternRecords[GapT]):
         parts = self._alive()
         stream_id, seq, dlsn = _place(up_to)
         known = None if data is None else check_data(data)
-        acks = parts.acks.get(stream_id)
+        acks = self._acks_at(stream_id, seq)
         if acks is not None and acks.ack(seq, dlsn):
             if known is not None:
                 parts.acks.data = known
@@ -484,7 +485,7 @@ class PatternCursor(PatternRecords[GapT]):
         """
         parts = self._alive()
         stream_id, seq, dlsn = _place(done)
-        acks = parts.acks.get(stream_id)
+        acks = self._acks_at(stream_id, seq)
         if acks is None or acks.is_done(seq):
             return Kept(parts.flusher, parts.acks.changes)
         if parts.acks.has_room(acks, seq):
@@ -495,25 +496,38 @@ class PatternCursor(PatternRecords[GapT]):
 
     async def _ack_one_later(self, parts: _Parts, stream_id: str, seq: int, dlsn: DLSN) -> None:
         await self._until_room(parts, stream_id, seq)
-        acks = parts.acks.get(stream_id)
+        acks = self._acks_at(stream_id, seq)
         if acks is not None and acks.ack_one(seq, dlsn):
             self._changed()
         await parts.flusher.until(parts.acks.changes)
 
     async def _until_room(self, parts: _Parts, stream_id: str, seq: int) -> None:
-        while (acks := parts.acks.get(stream_id)) is not None:
+        while (acks := self._acks_at(stream_id, seq)) is not None:
             if acks.is_done(seq) or parts.acks.has_room(acks, seq):
                 return
             self._room.clear()
             await self._room.wait()
             parts.flusher.check()
 
+    def _acks_at(self, stream_id: str, seq: int) -> CursorAcks | None:
+        """Return what is done of the stream of a record that is acknowledged.
+
+        None: the stream is not read any more, or the record was handed out before a `reset` of it, and not again since.
+        """
+        part, chunk = self._opened().parts().get(stream_id), self._chunk
+        is_at_hand = chunk is not None and chunk.origin is not None and chunk.origin.id == stream_id
+        is_ahead = chunk is not None and is_at_hand and seq >= chunk.first_seq + self._at
+        delivery = None if part is None else part.delivery
+        if isinstance(delivery, CursorDelivery) and delivery.is_stale(seq, is_ahead=is_ahead):
+            return None
+        return self._alive().acks.get(stream_id)
+
     async def _ack_one_unkept(self, done: Record) -> None:
         """For `fastbk.sync`: wait for room only."""
         parts = self._alive()
         stream_id, seq, dlsn = _place(done)
         await self._until_room(parts, stream_id, seq)
-        acks = parts.acks.get(stream_id)
+        acks = self._acks_at(stream_id, seq)
         if acks is not None and acks.ack_one(seq, dlsn):
             self._changed()
 
@@ -528,7 +542,8 @@ class PatternCursor(PatternRecords[GapT]):
     async def reset(self, stream: str, where: Start) -> None:
         """Begin anew in one stream, by its path, also backwards, but not before what it still has; kept on return.
 
-        Everything behind it is not done, and is delivered (again). Raises StreamNotFound for one that is not read.
+        Everything behind it is not done, and is delivered (again). An acknowledgement of a record that was handed out
+        before, and not again since, changes nothing. Raises StreamNotFound for a stream that is not read.
         """
         parts = self._alive()
         check_start(where)
@@ -538,6 +553,7 @@ class PatternCursor(PatternRecords[GapT]):
             raise StreamNotFound(f"{self!r} does not read a stream {stream}")
         mark = await clamped_start(self._catalog.reading(part.origin.id, stream), where)
         await part.delivery.seek(mark)
+        part.rest = None
         if self._chunk is not None and self._chunk.origin is not None and self._chunk.origin.id == part.origin.id:
             self._chunk = None
         acks.reset(mark)

@@ -1,4 +1,8 @@
-"""Cursors of patterns in metadata: listed, taken over, deleted; and what they hold of a stream, for its retention."""
+"""Cursors of patterns in metadata: listed, taken over, deleted; and what they hold of a stream, for its retention.
+
+INV-U4: a new cursor of a pattern is made only in a cluster whose format level, read for it, has such cursors. Janitors
+of versions that lack the level do not look for them, and delete what one has not read.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from fastbk.errors import (
     QuotaExceeded,
     StreamNotFound,
 )
+from fastbk.formats import PATTERN_CURSOR, level_of
 from fastbk.meta.records import BadRecord, Change
 from fastbk.meta.records import decoded as read_or_bad
 from fastbk.retry import Retry
@@ -129,6 +134,17 @@ def check_count(namespace: str, count: int) -> None:
         )
 
 
+def check_level(namespace: str, level: int) -> None:
+    """Raise ConfigError if a cluster of this format level has no cursors of patterns (INV-U4)."""
+    needed = level_of(PATTERN_CURSOR)
+    if level < needed:
+        raise ConfigError(
+            f"namespace {namespace or '(the root)'} gets no cursor of a pattern: that needs format level {needed}, and"
+            f" the cluster has {level}. Janitors of versions without that level delete records that such a cursor has"
+            " not read. Upgrade or stop them, then run `fastbk cluster finalize`"
+        )
+
+
 async def pattern_cursors_of(records: RecordCalls, namespace_id: str) -> list[PatternCursorInfo]:
     """Return a namespace's cursors of patterns, by name. Raises MetadataUnavailable."""
     return [one async for one in each_pattern_cursor(records, namespace_id)]
@@ -202,8 +218,9 @@ async def take_over(
     """Make the cursor, or take it over; return its record, which nobody else changes from now on (INV-S10).
 
     `label`: the namespace's path. `begins()` returns where a new cursor begins, in the streams in which that is not the
-    first record. Raises ConfigError for another pattern than the cursor has, StreamNotFound, QuotaExceeded,
-    MetadataOnHold, StorageError, and the last trouble with metadata.
+    first record. Raises ConfigError for another pattern than the cursor has and for a new one where the cluster's
+    format level has none (INV-U4), StreamNotFound, QuotaExceeded, MetadataOnHold, StorageError, and the last trouble
+    with metadata.
     """
     path, holder = path_of(namespace_id, name), new_owner()
     records, full = client.records, f"{label}/{wish.pattern} {name}".strip("/")
@@ -222,6 +239,7 @@ async def take_over(
             now_us = clock_us()
             if former is None:
                 check_count(label, len(await records.children(pattern_cursors_path(namespace_id))))
+                check_level(label, await records.format_level())
                 former = PatternRecord(wish.pattern, positions=await begins(), created_us=now_us)
             if former.pattern != wish.pattern:
                 raise ConfigError(

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from tests.simulation.planting import Mutation
-from tests.simulation.streams import mutations, mutations_names, mutations_whole
+from tests.simulation.streams import mutations, mutations_names, mutations_patterns, mutations_whole
 from tests.simulation.streams.naming import run_names
+from tests.simulation.streams.patterns import run_patterns
 from tests.simulation.streams.whole import run_whole
 from tests.simulation.streams.world import run_seed
 
@@ -16,12 +17,14 @@ KINDS: dict[str, Callable[[int], None]] = {
     "writers": run_seed,
     "whole": run_whole,
     "names": run_names,
+    "patterns": run_patterns,
 }
-"""Worlds of writers alone, of all that uses a stream, and of names that come, go and change."""
+"""Worlds of writers alone, of all that uses a stream, of names that come, go and change, and of a pattern's cursor."""
 MUTATIONS_OF: dict[str, tuple[Mutation, ...]] = {
     "writers": mutations.MUTATIONS,
     "whole": mutations_whole.MUTATIONS,
     "names": mutations_names.MUTATIONS,
+    "patterns": mutations_patterns.MUTATIONS,
 }
 """The planted faults of each kind, each with the seed of a world that finds it."""
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fastbk.admin import metadata_restore
 from fastbk.admin.bookie_collection import read_collection
 from fastbk.admin.metadata_archive import (
     MAGIC,
@@ -37,7 +38,7 @@ from fastbk.admin.metadata_restore import raise_if_half_restored, restore
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity, MetadataStore
-from fastbk.meta.format_level import raise_level, read_record
+from fastbk.meta.format_level import LEVEL_PATH, raise_level, read_record
 from fastbk.meta.hold import read_hold
 from fastbk.meta.last_backup import PATH as LAST_BACKUP_PATH
 from fastbk.meta.last_backup import LastBackup, backup_age_s, note_backup, read_last_backup
@@ -45,6 +46,8 @@ from fastbk.meta.records import Change, collected_bad_records
 from fastbk.meta.rollback_mark import RESERVE_IDS, Mark, raise_mark
 from fastbk.meta.sqlite import MemoryStore
 from fastbk.native.hashes import crc32c
+from fastbk.stream.pattern.record import PatternRecord, put_pattern
+from fastbk.stream.pattern.store import path_of
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -105,6 +108,33 @@ def test_what_comes_back_is_what_was_there(tmp_path: Path, rng: random.Random) -
     assert not again.coordination.is_enabled()
     assert again.next_ledger_id() > summary.end.highest_drawn_id + RESERVE_IDS, "INV-M3"
     assert restore(again, file).was_complete
+    again.close()
+
+
+@pytest.mark.parametrize("level", [b"", b"no json", b'{"level": 2}'])
+def test_a_restore_raises_the_level_to_what_the_records_need(
+    tmp_path: Path, level: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-U4: else an older janitor may start, which does not look for the cursors of patterns that came back."""
+    store, file = new_store(), tmp_path / "backup"
+    (found,) = store.records.read([LEVEL_PATH])
+    assert found is not None
+    store.records.change([Change(LEVEL_PATH, level or None, found.version)])
+    store.records.change([Change(path_of("aaaa", "c"), put_pattern(PatternRecord("*")))])
+    backup(store, file)
+    again = remade(store, tmp_path / "new")
+
+    def cut_off(*_: object) -> None:
+        raise MetadataUnavailable("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_restore, "_write_switches", cut_off)
+        with pytest.raises(MetadataUnavailable):
+            restore(again, file)
+    assert read_record(again).level == 3
+    assert restore(again, file).level_raised == 0, "it was raised before"
+    assert read_record(again).level == 3
+    assert restore(remade(store, tmp_path / "another"), file).level_raised == 3
     again.close()
 
 

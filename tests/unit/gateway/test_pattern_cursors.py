@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.errors import QuotaExceeded, Unauthorized
+from fastbk.errors import ConfigError, QuotaExceeded, Unauthorized
 from fastbk.gateway.record_rules import READERS_CURSOR_BYTES_MAX
 from fastbk.meta import MetadataStore
+from fastbk.meta.format_level import LEVEL_PATH, decode
 from fastbk.meta.records import Change
 from fastbk.stream.paths import pattern_cursors_path
 from fastbk.stream.pattern.record import PatternRecord, StreamPosition, put_pattern
 from fastbk.stream.pattern.store import CURSORS_MAX, path_of
 from fastbk.stream.positions import DLSN
 from tests.fixtures.gateway_store import BANK, SHOP, of, two_namespaces, version_of
+from tests.fixtures.metadata import set_level
 
 MINE = path_of(SHOP, "mine")
 CURSOR, MOVED = put_pattern(PatternRecord("*")), put_pattern(PatternRecord("*", serial=1))
@@ -69,6 +71,18 @@ def test_a_namespace_takes_so_many_and_no_more(store: MetadataStore) -> None:
     reader.change([Change(path_of(SHOP, "c1"), MOVED, version_of(store, path_of(SHOP, "c1")))])
     with pytest.raises(Unauthorized, match="one cursor of a namespace at most"):
         reader.change([Change(path_of(BANK, name), CURSOR) for name in "ab"])
+
+
+def test_there_is_no_new_one_below_the_level_that_has_them(store: MetadataStore) -> None:
+    """INV-U4: whatever its client does. And a client whose token is limited to namespaces may read the level."""
+    reader = of(store, "read", namespaces=("shop",)).records
+    (version,) = reader.change([Change(MINE, CURSOR)])
+    set_level(store, 2)
+    with pytest.raises(ConfigError, match="namespace shop gets no cursor of a pattern: that needs format level 3"):
+        reader.change([Change(path_of(SHOP, "other"), CURSOR)])
+    reader.change([Change(MINE, MOVED, version)])
+    (found,) = reader.read([LEVEL_PATH])
+    assert found is not None and decode(found.value).level == 2
 
 
 def test_there_is_none_without_its_namespace(store: MetadataStore) -> None:

@@ -1,6 +1,6 @@
 """Streams in simulation: fresh seeds find nothing, and each planted fault is found by its seed.
 
-Writers alone: INV-S1, INV-S2, INV-S3, INV-S5, INV-S6, INV-S8. Names: INV-S12.
+Writers alone: INV-S1, INV-S2, INV-S3, INV-S5, INV-S6, INV-S8. Names: INV-S12. Patterns: INV-S10, INV-S20.
 Readers, cursors, truncation and janitors: INV-S1 to INV-S4, INV-S7 to INV-S11.
 `./dev sim STREAMS=1000` runs many more seeds.
 """
@@ -17,8 +17,8 @@ from tests.simulation.planting import Mutation
 from tests.simulation.streams.loop import Clock, Stuck, run_simulated
 from tests.simulation.streams.running import KINDS, MUTATIONS_OF
 
-FRESH_SEEDS = {"writers": 60, "whole": 8, "names": 8}
-WORLDS_MAX = {"writers": 100, "whole": 100, "names": 300}
+FRESH_SEEDS = {"writers": 60, "whole": 8, "names": 8, "patterns": 4}
+WORLDS_MAX = {"writers": 100, "whole": 100, "names": 300, "patterns": 100}
 FOUND = {"writers": (400433623918,)}
 """Seeds that once found something: a wait of less than a clock's resolution was begun for ever."""
 

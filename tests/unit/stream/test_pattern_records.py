@@ -5,13 +5,20 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import fastbk
 from fastbk.errors import ConfigError, CursorFenced, QuotaExceeded, StorageError, StreamNotFound
+from fastbk.formats import LEVEL_MAX
 from fastbk.gateway.record_names import Kind
 from fastbk.gateway.record_rules import BYTES_MAX
+from fastbk.meta import open_store
+from fastbk.meta.format_level import LEVEL_PATH, LevelLacking, raise_level
 from fastbk.meta.records import Change
 from fastbk.stream.context import clock_us
 from fastbk.stream.cursor.state import DATA_BYTES_MAX
@@ -43,7 +50,7 @@ from fastbk.stream.pattern.store import (
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, NUMBER_MAX
 from fastbk.stream.stream import Stream
-from tests.fixtures.fake_ledgers import Cluster
+from tests.fixtures.fake_ledgers import Cluster, Counting
 from tests.fixtures.fake_streams import (
     as_client,
     chain_of,
@@ -52,6 +59,8 @@ from tests.fixtures.fake_streams import (
     store_of,
     write_segments,
 )
+from tests.fixtures.metadata import new_cluster, set_level
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 BIG = NUMBER_MAX
 ONE_BYTE_KEPT = PolicyPatch(retention_bytes=1)
@@ -155,6 +164,65 @@ def janitor_of(cluster: Cluster, events: list[Event] | None = None) -> Janitor:
 
 async def heads(cluster: Cluster, *streams: str) -> list[int]:
     return [(await store_of(cluster.client(), one).read()).chain.head for one in streams]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "zookeeper"])
+async def test_a_new_one_needs_the_level_at_which_all_janitors_honour_it(
+    kind: str, zookeeper: ZooKeeperPlace, tmp_path: Path
+) -> None:
+    """INV-U4: a janitor of 0.2, in a cluster of level 2, would delete what the cursor has not read."""
+    uri = zookeeper.uri() if kind == "zookeeper" else new_cluster(tmp_path / "metadata.sqlite")
+    with closing(open_store(uri)) as store:
+        set_level(store, 2)
+        async with fastbk.connect(uri) as client:
+            space = client.namespace("shop")
+            await space.create()
+            with pytest.raises(ConfigError, match=r"level 3, and the cluster has 2.*`fastbk cluster finalize`"):
+                await space.cursor("*", "c").open()
+            assert await space.pattern_cursors() == []
+            raise_level(store, 3)  # as `fastbk cluster finalize` does: there is no bookie that could stand in the way
+            async with space.cursor("*", "c") as cursor:
+                assert cursor.epoch == 1
+            set_level(store, 2)  # a backup of before was restored: what is there is taken over
+            async with space.cursor("*", "c") as cursor:
+                assert cursor.epoch == 2
+            store.records.change([Change(LEVEL_PATH, b"no json", store.records.read([LEVEL_PATH])[0].version)])  # type: ignore[union-attr]
+            with pytest.raises(StorageError, match="cluster/format_level in metadata is damaged"):
+                await space.cursor("*", "other").open()
+
+
+async def test_a_take_over_reads_no_level() -> None:
+    """It costs its read and its change, and no call more."""
+    plan = Counting()
+    cluster = Cluster(plan)
+    await new_stream(cluster, "ab")
+    await put_cursor(cluster, "c", "*", {})
+    plan.taken()
+    client = as_client(cluster.client())
+    await take_over(client, "ns", "ns", "c", PatternCursorRequest("*"), lambda: pytest.fail("it is there"))
+    assert plan.taken() == {"metadata.read": 1, "metadata.change": 1}
+
+
+async def test_a_janitor_that_lacks_the_level_deletes_nothing_and_ends() -> None:
+    """INV-U5: also in the middle of a pass, once it has read the level again."""
+    cluster = Cluster()
+    await filled(cluster, "ab", "cd")
+    one = janitor_of(cluster)
+    newer = Change(LEVEL_PATH, b'{"level": %d}' % (LEVEL_MAX + 1), 0)
+    process = one._process
+
+    async def raised_meanwhile(*args: Any) -> Any:
+        if await cluster.client().records.format_level() == LEVEL_MAX:
+            await cluster.client().records.change(newer)
+        return await process(*args)
+
+    one._process = raised_meanwhile  # type: ignore[method-assign]
+    one.options = JanitorOptions(streams_at_once=1)
+    with pytest.raises(LevelLacking, match="Start a version that has the level"):
+        await one.run()
+    assert sorted(await heads(cluster, "ab", "cd")) == [1, 8], "the second stream was not looked at any more"
+    with pytest.raises(LevelLacking):
+        await one.close_left_segments()
 
 
 async def test_retention_keeps_what_a_pattern_has_not_read() -> None:
@@ -336,7 +404,7 @@ async def test_a_cursor_whose_namespace_goes_meanwhile_is_taken_back() -> None:
     with pytest.raises(StreamNotFound, match="there is no namespace shop"):
         await take_over(client, "gone", "shop", "c", PatternCursorRequest("*"), nothing)
     assert await pattern_cursors_of(client.records, "gone") == []
-    assert not cluster.records.values
+    assert [*cluster.records.values] == [LEVEL_PATH]
 
 
 async def test_the_newest_segment_stays_as_ever() -> None:

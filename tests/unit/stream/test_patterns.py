@@ -449,6 +449,46 @@ async def test_what_was_truncated_before_it_was_done_is_told(world: World) -> No
     assert not any(isinstance(one, Gap) for one in items), "it was made behind the truncation"
 
 
+@pytest.mark.parametrize("how", ["ack", "ack_one"])
+async def test_an_acknowledgement_from_before_a_reset_changes_nothing(world: World, how: str) -> None:
+    """INV-S10, INV-S20: a task that still works on such a record must not have those before it passed by."""
+    await world.fill(a=6, b=2)
+    async with world.space().cursor("*", "c") as cursor:
+        found = [one for one in await taken(cursor, 8) if one.stream == "shop/a"]
+        await cursor.ack(found[3])
+        await cursor.reset("shop/a", "earliest")
+        getattr(cursor, how)(found[5])
+        assert (cursor.marks["shop/a"], cursor.ranges) == (FIRST, 0)
+        again = await taken(cursor, 6)
+        assert values(again, "shop/a") == wanted("a", 6)
+        await getattr(cursor, how)(found[5])  # it was handed out again
+        assert (cursor.marks["shop/a"] > FIRST) == (how == "ack") and cursor.ranges == (how == "ack_one")
+
+
+async def test_a_reset_of_a_stream_passes_a_record_that_makes_no_sense(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came back as it could not be read is not handed out behind the reset."""
+    async with world.space().stream("bad").writer(create=True) as writer:
+        await writer.append(b"0", headers={"bad": b"x"})
+        await writer.append(b"1")
+
+    def broken(raw: bytes | memoryview) -> records.Headers:
+        raise ProtocolError("a record's headers make no sense")
+
+    async with world.space().cursor("*", "c") as cursor:
+        with monkeypatch.context() as patch:
+            patch.setattr(records, "get_headers", broken)
+            with pytest.raises(ProtocolError):
+                await anext(cursor)
+        async with world.space().stream("bad").writer() as writer:
+            await writer.append(b"2")
+        await cursor.reset("shop/bad", "latest")
+        async with world.space().stream("bad").writer() as writer:
+            await writer.append(b"3")
+        assert [one.value for one in await taken(cursor, 1)] == [b"3"]
+
+
 async def test_streams_with_gaps_take_no_place_from_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is raised again and again of some streams keeps no other from being read."""
     monkeypatch.setattr(source, "PLACES", 2)
