@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import socket
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+LOCAL_NAMES = frozenset(
+    ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+)
+"""Names that each machine's own table of hosts has for itself."""
 _DURATIONS_US = {"us": 1, "ms": 1000, "s": 10**6}
 
 
@@ -84,12 +89,40 @@ def split_address(text: str, where: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Return whether no other machine can reach `host`. A name but localhost counts as reachable."""
-    if host == "localhost":
-        return True
+    found = _numeric(host)
+    return host.lower() == "localhost" if found is None else found.is_loopback
+
+
+def is_unspecified(host: str) -> bool:
+    """Return whether `host` is no address but all of a machine's, in any spelling: 0.0.0.0, 0, ::, ::0."""
+    found = _numeric(host)
+    return not host if found is None else found.is_unspecified
+
+
+def is_every_machines_own(host: str) -> bool:
+    """Return whether each machine takes `host` for itself, so that it leads nobody to another one."""
+    name = host.lower().removesuffix(".")
+    return is_loopback(host) or is_unspecified(host) or name in LOCAL_NAMES or name.endswith(".localhost")
+
+
+def resolves_to_loopback_only(host: str) -> bool:
+    """Return whether a name has loopback addresses here and no other. Asks the name service: it may wait for that."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError):
         return False
+    return all(is_loopback(str(one[4][0])) for one in found)
+
+
+def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that `host` spells, as the system reads it ("0" and "127.1" are some); None for a name."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        address = ipaddress.ip_address(str(found[0][4][0]))
+    except (OSError, ValueError):
+        return None
+    # `::ffff:127.0.0.1` is IPv4's by another spelling, to the system as well.
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _section(body: dict[str, Any], kind: type[msgspec.Struct], where: str) -> dict[str, Any]:

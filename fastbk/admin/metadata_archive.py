@@ -7,7 +7,9 @@ are noticed as well as changed bytes. The last frame is an `End` that counts wha
 
 INV-M12: an archive is believed whole or not at all: `read_archive` raises before its end for what is damaged, and
 `check_archive` reads all of it before anything is restored. It also refuses what no backup writes (`_Rules`): the file
-may come from anybody, and a restore must not stop halfway, nor write what a store keeps for itself.
+may come from anybody, and a restore must not write what a store keeps for itself. A single item that is where it
+belongs, and that this version cannot read or store, is named and passed over (INV-M17): an older version, which had
+fewer bounds, may have backed it up, and all else in the file is needed.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import msgspec
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.format_level import LEVEL_PATH
 from fastbk.meta.records import Change as RecordChange
+from fastbk.meta.records import bad_record, collected_bad_records
 from fastbk.meta.replica_marks import FOLDER as MARKS
 from fastbk.meta.rollback_mark import Mark
 from fastbk.model.ids import ID_MAX, BookieId, check_bookie_id, check_ledger_id
@@ -30,6 +33,8 @@ from fastbk.native.hashes import crc32c
 
 FORMAT = 1
 LEFT_OUT_MAX = 1000
+NAME_CHARACTERS_MAX = 1000
+"""Of an item that cannot be restored: its name may be what is wrong with it."""
 MAGIC = b"FBKMETA1"
 FRAME_BYTES_MAX = 16 << 20
 PAGE_BYTES = 1 << 20
@@ -144,6 +149,7 @@ class Summary:
     Attributes:
         archive_id: of these very bytes. changes: the first `PAGE_ITEMS`.
         deleted: ids of ledgers that were deleted while the backup was made.
+        not_restorable: what it has and no restore can write, with the reasons; `LEFT_OUT_MAX` of it, and how many more.
     """
 
     archive_id: str
@@ -151,6 +157,7 @@ class Summary:
     end: End
     changes: list[Change] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
+    not_restorable: list[str] = field(default_factory=list)
 
 
 class ArchiveWriter:
@@ -223,7 +230,8 @@ def check_archive(path: Path) -> Summary:
             wanted = (frame.records, frame.ledgers, frame.bookies, frame.changes)
             if tuple(counts.values()) != wanted:
                 raise _damaged(path, "its last part counts other things than there are")
-            return Summary(f"{frame.ended_ms:x}-{crc:08x}", head, frame, changes, deleted)
+            archive_id = f"{frame.ended_ms:x}-{crc:08x}"
+            return Summary(archive_id, head, frame, changes, deleted, rules.not_restorable())
         assert not isinstance(frame, Head)
         counts[type(frame)] += len(frame.items)
         try:
@@ -267,8 +275,28 @@ def _frames(path: Path, size_bytes: int | None = None) -> Iterator[tuple[Frame, 
         raise _damaged(path, "it is empty")
 
 
-def check_storable(one: Record | Ledger | Bookie) -> None:
-    """Raise ConfigError or StorageError for an item that no restore could write."""
+def full_name(item: Record | Ledger | Bookie) -> str:
+    """Return how a bad one is named by whoever meets it."""
+    if isinstance(item, Record):
+        return item.path
+    return f"ledger {item.ledger_id}" if isinstance(item, Ledger) else f"identity of bookie {item.bookie_id}"
+
+
+def reason_against(item: Record | Ledger | Bookie) -> str:
+    """Return why no restore can write an item; "": it can."""
+    try:
+        _check_storable(item)
+    except (StorageError, ConfigError) as error:
+        return str(error)
+    return ""
+
+
+def storable(items: list[T]) -> list[T]:
+    """Return the items that a restore can write."""
+    return [one for one in items if not reason_against(one)]
+
+
+def _check_storable(one: Record | Ledger | Bookie) -> None:
     if isinstance(one, Record):
         RecordChange(one.path, one.value).check()
     elif isinstance(one, Ledger):
@@ -281,16 +309,20 @@ def check_storable(one: Record | Ledger | Bookie) -> None:
 
 
 class _Rules:
-    """What holds for the items of every backup: each can be stored, is there once, and comes in order."""
+    """What holds for the items of every backup: each is there once, and comes in order. It notes which cannot be stored."""
 
     def __init__(self) -> None:
+        self._bad: list[str] = []
+        self._bad_total = 0
         self._last_path: tuple[str, ...] = ()
-        self._last_ledger_id = -1
+        self._last_ledger_id: int | None = None
         self._last_bookie = ""
 
     def check(self, page: Page) -> None:
         """Raise ConfigError or StorageError for an item that breaks one."""
         for one in page.items:
+            if not isinstance(one, Change):
+                self._note(one)
             if isinstance(one, Record):
                 self._check_record(one)
             elif isinstance(one, Ledger):
@@ -300,8 +332,20 @@ class _Rules:
             elif one.kind == "ledger" and not (one.name.isascii() and one.name.isdigit() and len(one.name) < 20):
                 raise StorageError(f"{one.name[:40]!r} is no ledger's id")
 
+    def not_restorable(self) -> list[str]:
+        """Return what cannot be stored, with the reasons."""
+        more = self._bad_total - len(self._bad)
+        return [*self._bad, f"and {more:,} more"] if more else self._bad
+
+    def _note(self, one: Record | Ledger | Bookie) -> None:
+        if not (reason := reason_against(one)):
+            return
+        self._bad_total += 1
+        if len(self._bad) < LEFT_OUT_MAX:
+            with collected_bad_records():  # the caller prints them
+                self._bad.append(str(bad_record(full_name(one)[:NAME_CHARACTERS_MAX], reason)))
+
     def _check_record(self, one: Record) -> None:
-        check_storable(one)
         names = tuple(one.path.split("/"))
         if names[0] in PASSING and one.path not in KEPT:
             raise StorageError(f"the record {one.path} is none that a backup holds")
@@ -310,13 +354,11 @@ class _Rules:
         self._last_path = names
 
     def _check_ledger(self, one: Ledger) -> None:
-        check_storable(one)
-        if one.ledger_id <= self._last_ledger_id:
+        if self._last_ledger_id is not None and one.ledger_id <= self._last_ledger_id:
             raise StorageError(f"ledger {one.ledger_id} is there twice, or out of order")
         self._last_ledger_id = one.ledger_id
 
     def _check_bookie(self, one: Bookie) -> None:
-        check_storable(one)
         if one.bookie_id <= self._last_bookie:
             raise StorageError(f"bookie {one.bookie_id} is there twice, or out of order")
         self._last_bookie = one.bookie_id

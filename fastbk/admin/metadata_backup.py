@@ -35,12 +35,12 @@ from fastbk.admin.metadata_archive import (
     Record,
     Records,
     check_archive,
-    check_storable,
+    full_name,
     items_of,
+    reason_against,
 )
 from fastbk.admin.metadata_restore import raise_if_half_restored
 from fastbk.durable_files import replaced
-from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import BadIdentity, VersionedLedger, all_ledgers
 from fastbk.meta.records import READ_AT_ONCE, bad_record, each_record
 from fastbk.meta.rollback_mark import read_mark
@@ -93,7 +93,7 @@ class _LeftOut:
             if not reason:
                 yield one
             elif len(self.names) < LEFT_OUT_MAX:
-                self.names.append(str(bad_record(_full_name(one), reason)))
+                self.names.append(str(bad_record(full_name(one), reason)))
 
 
 def differences(path: Path, store: MetadataStore, size_bytes: int | None = None) -> Iterator[Change]:
@@ -216,18 +216,7 @@ def _reason_against(item: Record | Ledger | Bookie) -> str:
     """Return why an archive cannot have an item; "": it can."""
     if item == Bookie(_name(item), -1) or (isinstance(item, Ledger) and not item.metadata):
         return "nobody can read it"
-    try:
-        check_storable(item)
-    except (StorageError, ConfigError) as error:
-        return str(error)
-    return ""
-
-
-def _full_name(item: Record | Ledger | Bookie) -> str:
-    """Return how a bad one is named by whoever meets it."""
-    if isinstance(item, Record):
-        return item.path
-    return f"ledger {item.ledger_id}" if isinstance(item, Ledger) else f"identity of bookie {item.bookie_id}"
+    return reason_against(item)
 
 
 def _kind(item: Record | Ledger | Bookie) -> str:

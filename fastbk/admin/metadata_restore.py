@@ -8,7 +8,8 @@ An archive may have records that need a higher format level than it says itself,
 the backup was made. The level is raised to what they need (INV-U4): no bookie runs, and janitors are on hold.
 
 The order is the reverse of that of dependence: ledgers, then the records that name them, then bookies' identities,
-without which no bookie starts.
+without which no bookie starts. An item that nobody can read is named, and all else is written (INV-M17): whoever restores
+decides, before the hold is confirmed, whether a rebuild from the bookies brings it back.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fastbk.admin.metadata_archive import (
     Summary,
     check_archive,
     read_archive,
+    storable,
 )
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.formats import LEVEL_FIRST, PATTERN_CURSOR, level_of
@@ -67,7 +69,11 @@ class RestoreRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Restored:
-    """What a restore wrote. `left_out`: what the archive has and the store does not take, with the reason."""
+    """What a restore wrote.
+
+    `left_out`: what the backup could not have, and what it has and nobody can read or the store does not take, with
+    the reasons.
+    """
 
     archive_id: str
     hold_id: str = ""
@@ -101,7 +107,7 @@ def restore(store: MetadataStore, path: Path) -> Restored:
     empty), MetadataUnavailable.
     """
     summary = check_archive(path)
-    out = Restored(summary.archive_id, left_out=list(summary.end.left_out))
+    out = Restored(summary.archive_id, left_out=[*summary.end.left_out, *summary.not_restorable])
     if summary.head.instance_id != store.instance_id():
         raise ConfigError(
             f"the backup is of the cluster {summary.head.instance_id}, the store is of {store.instance_id()}: restore"
@@ -127,18 +133,19 @@ def restore(store: MetadataStore, path: Path) -> Restored:
     version = _put_restore_record(store, begun, None if found is None else found[1])
     for frame in read_archive(path):
         if isinstance(frame, Ledgers):
-            _write_ledgers(store, frame.items, summary.deleted, out)
+            _write_ledgers(store, storable(frame.items), summary.deleted, out)
     level = LEVEL_FIRST
     for frame in read_archive(path):
         if isinstance(frame, Records):
-            _write_records(store, frame.items, out)
-            level = max(level, *map(_level_needed, frame.items))
+            items = storable(frame.items)
+            _write_records(store, items, out)
+            level = max([level, *map(_level_needed, items)])
     if read_or_first(store).level < level:
         out.level_raised = raise_level(store, level).level
     _write_switches(store, summary)
     for frame in read_archive(path):
         if isinstance(frame, Bookies):
-            _write_bookies(store, frame.items, out)
+            _write_bookies(store, storable(frame.items), out)
     _put_restore_record(store, msgspec.structs.replace(begun, is_complete=True), version)
     return out
 

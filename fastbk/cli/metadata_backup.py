@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.admin.metadata_archive import Summary
+    from fastbk.admin.metadata_restore import Restored
 
 NAMED_MAX = 20
 """Differences that are printed; --json has up to 1,000 of those in an archive, and all of `diff`."""
@@ -30,11 +31,11 @@ def add_verbs(verbs: Verbs) -> None:
     text = "write ledgers, streams, cursors and bookies' identities into a file, while the cluster runs"
     verb = add_verb(verbs, "backup", _backup, text)
     verb.add_argument("--to", type=Path, metavar="FILE", required=True, help="the file to write")
-    text = "say whether a backup is whole (exit code 1: it is not), and what it has"
+    text = "say whether a backup is whole and can be restored (exit code 1: not all of it), and what it has"
     add_verb(verbs, "check", _check, text).add_argument("file", type=Path, metavar="FILE")
     text = "say what metadata has else than a backup (exit code 1: something)"
     add_verb(verbs, "diff", _diff, text).add_argument("file", type=Path, metavar="FILE")
-    text = "fill an empty metadata store from a backup; nothing is deleted before `confirm`"
+    text = "fill an empty metadata store from a backup (exit code 1: not with all); nothing is deleted before `confirm`"
     add_verb(verbs, "restore", _restore, text).add_argument("file", type=Path, metavar="FILE")
 
 
@@ -74,6 +75,7 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
         "records": end.records,
         "bookies": end.bookies,
         "left_out": end.left_out,
+        "not_restorable": summary.not_restorable,
         "changes": end.changes,
         "changed": [{"kind": one.kind, "name": one.name, "change": one.change} for one in summary.changes],
     }
@@ -86,12 +88,14 @@ def _print_summary(options: argparse.Namespace, path: Path, summary: Summary) ->
         f"bookies       {end.bookies}",
     ]
     lines += [f"NOT IN IT     {one}" for one in end.left_out]
+    lines += [f"UNREADABLE    {one}: a restore passes it over" for one in summary.not_restorable]
     if end.changes:
         lines.append(f"{format_count(end.changes, 'change')} while it was taken:")
         lines += [f"  {one}" for one in summary.changes[:NAMED_MAX]]
         if end.changes > NAMED_MAX:
             lines.append(f"  and {end.changes - NAMED_MAX} more")
-    return print_answer(options, facts, *lines)
+    print_answer(options, facts, *lines)
+    return FAILED if summary.not_restorable else DONE
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -135,11 +139,19 @@ def _restore(options: argparse.Namespace) -> int:
         lines.append(f"format level        {done.level_raised}: its records need it, and it does not say so itself")
     if done.deleted:
         lines.append(f"not restored        {done.deleted} ledgers that were deleted while the backup was taken")
-    lines += [f"NOT RESTORED        {one}" for one in done.left_out]
+    lines += not_restored(done)
     print_answer(options, asdict(done), *lines)
     if not options.json:
         note(
             "What was written since the backup is not there yet: `fastbk metadata rebuild` adds it from the bookies."
             " Then start all bookies, check what you can, and run `fastbk metadata confirm`."
         )
-    return DONE
+    return FAILED if done.left_out else DONE
+
+
+def not_restored(done: Restored) -> list[str]:
+    """Return the lines about what is in no store now, and what comes of it."""
+    lines = [f"NOT RESTORED        {one}" for one in done.left_out]
+    if lines:
+        lines.append("After `confirm` bookies delete what they hold of ledgers that metadata does not have.")
+    return lines

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli.metadata_backup import not_restored
 from fastbk.cli.options import (
     Verbs,
     add_verb,
@@ -16,7 +17,7 @@ from fastbk.cli.options import (
     print_answer,
     some_of,
 )
-from fastbk.exit_codes import DONE
+from fastbk.exit_codes import DONE, FAILED
 from fastbk.units import format_count
 
 if TYPE_CHECKING:
@@ -85,14 +86,17 @@ def _rebuild(options: argparse.Namespace) -> int:
     instance_id = instance_of(collections)
     if backup is not None:
         instance_id = instance_id or check_archive(backup).head.instance_id
+    restored = None
     with closing(remade_store(uri, instance_id)) as store:
         if backup is not None:
-            restore(store, backup)
+            restored = restore(store, backup)
         done = rebuild(store, collections, backup)
-    print_answer(options, asdict(done), *_lines(done))
+    left_out = [] if restored is None else restored.left_out
+    lines = _lines(done) + ([] if restored is None else not_restored(restored))
+    print_answer(options, {**asdict(done), "not_restored": left_out}, *lines)
     if not options.json:
         note("Start all bookies, check what you can, then run `fastbk metadata confirm`.")
-    return DONE
+    return FAILED if left_out else DONE
 
 
 def _lines(done: Rebuilt) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.config import split_address
+from fastbk.config import is_unspecified, resolves_to_loopback_only, split_address
 from fastbk.doctor.data import holder_of
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
@@ -100,7 +100,7 @@ class Cluster:
         if not port:
             yield ok("not asked: [http] listen names no port")
             return
-        connection = HTTPConnection("127.0.0.1" if host in ("", "0.0.0.0") else host, port, timeout=PAGE_TIMEOUT_S)
+        connection = HTTPConnection("localhost" if is_unspecified(host) else host, port, timeout=PAGE_TIMEOUT_S)
         with closing(connection):
             connection.request("GET", "/readyz")
             answer = msgspec.json.decode(connection.getresponse().read(PAGE_BYTES_MAX), type=_Readiness)
@@ -118,7 +118,14 @@ class Cluster:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError as error:
             return fail(f"{host}: {error.strerror}", "correct [bookie] advertised, or DNS")
-        return ok(f"{host} is {found[0][4][0]}")
+        address = found[0][4][0]
+        is_shared = self._config.metadata.uri.startswith("zk")
+        if self._config.bookie.advertised and is_shared and resolves_to_loopback_only(host):
+            return warn(
+                f"{host} is {address} on this machine: no other one reaches that",
+                "ask for the name on another machine; where it is the same there, correct DNS or [bookie] advertised",
+            )
+        return ok(f"{host} is {address}")
 
     def metadata(self) -> Iterator[Finding]:
         """Whether it answers, how fast, and whether it knows this bookie as its directories do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fastbk.config import is_loopback, split_address
+from fastbk.config import is_every_machines_own, is_loopback, resolves_to_loopback_only, split_address
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
@@ -138,24 +138,22 @@ def _registration_problems(config: BookieConfig, host: str) -> Iterator[str]:
         servers = parse_zookeeper(config.metadata.uri).servers if is_zookeeper(config.metadata.uri) else ()
     except ConfigError:
         return  # said already
-    if all(is_loopback(split_address(one, "[metadata] uri")[0]) for one in servers):
+    if all(is_every_machines_own(split_address(one, "[metadata] uri")[0]) for one in servers):
         return
     there = config.bookie.advertised or host
-    if _is_only_local(there):
+    # What a name means to others their name service says: by the one of this machine only the address that the bookie
+    # listens on is judged. Debian gives a machine's own name 127.0.1.1 in its /etc/hosts, which others do not have.
+    if is_every_machines_own(there) or (not config.bookie.advertised and resolves_to_loopback_only(host)):
         yield (
             f"[bookie] listen = {config.bookie.listen}: clients and other bookies would find the address {there} in"
             " ZooKeeper, which means their own machine: set [bookie] advertised to an address of this machine that"
             " they reach, or listen there"
         )
-    elif _is_only_local(host) and not config.bookie.id:
+    elif is_every_machines_own(host) and not config.bookie.id:
         yield (
             f"[bookie] id is missing, and {config.bookie.listen} is no id: each machine has that address. Set [bookie]"
             f" id to a name that never changes, such as {there}:3181"
         )
-
-
-def _is_only_local(host: str) -> bool:
-    return is_loopback(host) or host in ("0.0.0.0", "::")
 
 
 def _uri_problems(uri: str) -> Iterator[str]:

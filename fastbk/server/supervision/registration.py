@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import fastbk
-from fastbk.config import split_address
+from fastbk.config import is_unspecified, split_address
 from fastbk.errors import ConfigError, Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.formats import LEVEL_MAX, LEVEL_PROPERTY
 from fastbk.meta import open_store
@@ -69,7 +69,7 @@ def endpoints(
     if http_port is None:
         return found
     http_host, _ = split_address(config.http.listen, "[http] listen")
-    if http_host in ("0.0.0.0", "::"):
+    if is_unspecified(http_host):
         http_host = host
     protocol = HTTPS_PROTOCOL if config.http.tls else HTTP_PROTOCOL
     return (*found, Endpoint(http_host, http_port, protocol, HTTP_NAME))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fastbk.admin import metadata_restore
 from fastbk.admin.bookie_collection import read_collection
 from fastbk.admin.metadata_archive import (
+    LEFT_OUT_MAX,
     MAGIC,
     ArchiveWriter,
     Bookie,
@@ -414,25 +415,15 @@ def _end(writer: ArchiveWriter) -> End:
 @pytest.mark.parametrize(
     "items",
     [
-        (Record("../x", b"1", 0),),
-        (Record("a//b", b"1", 0),),
-        (Record("a", b"", 0),),
-        (Record("a", bytes(1_000_000), 0),),
         (Record("cluster/hold", b"{}", 0),),
         (Record("cluster/mark", b"{}", 0),),
         (Record("under_replicated/00/00", b"x", 0),),
         (Record("a", b"1", 0), Record("a", b"2", 0)),
         (Record("b", b"1", 0), Record("a", b"2", 0)),
-        (Ledger(-1, GOOD, 0),),
-        (Ledger(2**63, GOOD, 0),),
-        (Ledger(1, b"", 0),),
-        (Ledger(1, GOOD[:-5], 0),),
+        (Record("b", b"", 0), Record("a", b"2", 0)),
         (Ledger(1, GOOD, 0), Ledger(1, GOOD, 0)),
+        (Ledger(1, GOOD, 0), Ledger(1, b"", 0)),
         (Ledger(2, GOOD, 0), Ledger(1, GOOD, 0)),
-        (Bookie("../x", 1, 1, []),),
-        (Bookie("b1", 1, 2**63, []),),
-        (Bookie("b1", -1, 1, []),),
-        (Bookie("b1", 1, 1, [("a", "journal", 0)] * 2000),),
         (Bookie("b1"), Bookie("b1")),
         (ChangeMeanwhile("ledger", "one", "deleted"),),
         (ChangeMeanwhile("ledger", "9" * 5000, "deleted"),),
@@ -448,6 +439,63 @@ def test_an_archive_that_no_backup_writes_changes_nothing(
         restore(store, file)
     assert (store.records.children(""), store.list_ledgers(), store.list_identities()) == ([], [], [])
     store.close()
+
+
+BAD_ITEMS = [
+    (Record("../x", b"1", 0), "../x: "),
+    (Record("a//b", b"1", 0), "a//b: "),
+    (Record("a", b"", 0), "a: "),
+    (Record("a", bytes(1_000_000), 0), "a: "),
+    (Record("a" * 5000, b"1", 0), "aaa"),
+    (Ledger(-1, GOOD, 0), "ledger -1: "),
+    (Ledger(2**63, GOOD, 0), f"ledger {2**63}: "),
+    (Ledger(1, b"", 0), "ledger 1: "),
+    (Ledger(1, GOOD[:-5], 0), "ledger 1: "),
+    (Bookie("../x", 1, 1, []), "identity of bookie ../x: "),
+    (Bookie("b1", 1, 2**63, []), "identity of bookie b1: "),
+    (Bookie("b1", -1, 1, []), "identity of bookie b1: "),
+    (Bookie("b1", 1, 1, [("a", "journal", 0)] * 2000), "identity of bookie b1: "),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "bad", "name"),
+    [*(("sqlite", *one) for one in BAD_ITEMS), *(("zookeeper", *one) for one in BAD_ITEMS[1::5])],
+)
+def test_a_bad_item_of_a_whole_archive_is_named_and_everything_else_restored(
+    zookeeper: ZooKeeperPlace, tmp_path: Path, place: str, bad: Record | Ledger | Bookie, name: str
+) -> None:
+    """INV-M17: an older version, which had fewer bounds, backed it up. The file itself is whole (INV-M12)."""
+    good: list[Record | Ledger | Bookie] = [
+        Record("streams", b"x", 0), Record("streams/aa", b"y", 0), Ledger(7, GOOD, 0), Bookie("b2", 7, 3, []),
+    ]  # fmt: skip
+    items = sorted([*good, bad], key=lambda one: ((Record, Ledger, Bookie).index(type(one)), _place(one)))
+    file = made_up(tmp_path / "older", *items)
+    summary = check_archive(file)
+    assert len(summary.not_restorable) == 1 and summary.not_restorable[0].startswith(name)
+    assert len(summary.not_restorable[0]) < 2000
+    uri = f"sqlite:{tmp_path}/new" if place == "sqlite" else zookeeper.location("/restored").uri
+    with closing(remade_store(uri, "i")) as store:
+        done = restore(store, file)
+        assert done.left_out == summary.not_restorable
+        assert (done.records, done.ledgers, done.bookies) == (2, 1, 1)
+        assert store.list_ledgers() == [7]
+        assert [one.bookie_id for one in store.list_identities()] == ["b2"]
+        assert [one and one.value for one in store.records.read(["streams", "streams/aa"])] == [b"x", b"y"]
+        assert len(list(differences(file, store))) == 1
+        assert restore(store, file).was_complete
+
+
+def _place(one: Record | Ledger | Bookie) -> object:
+    if isinstance(one, Record):
+        return tuple(one.path.split("/"))
+    return one.ledger_id if isinstance(one, Ledger) else one.bookie_id
+
+
+def test_very_many_bad_items_are_counted_and_some_are_named(tmp_path: Path) -> None:
+    file = made_up(tmp_path / "older", *(Ledger(one, b"", 0) for one in range(LEFT_OUT_MAX + 7)))
+    found = check_archive(file).not_restorable
+    assert (len(found), found[-1]) == (LEFT_OUT_MAX + 1, "and 7 more")
 
 
 def framed(*bodies: bytes) -> bytes:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.admin.metadata_archive import ArchiveWriter, End, Head, Ledger, Ledgers
 from fastbk.admin.metadata_rebuild import Rebuilt
 from fastbk.cli.__main__ import main
 from fastbk.cli.metadata_rebuild import _lines
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
+from fastbk.meta.rollback_mark import Mark
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -116,3 +118,32 @@ def test_a_delay_of_lost_bookies_that_is_none_is_shown(stored: bytes, tmp_path: 
     assert main([*words, "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["lost_bookie_delay_s"] == 600.0 and len(shown["bad_records"]) == 1
+
+
+def test_what_a_backup_has_and_nobody_can_read_ends_check_and_restore_with_1(tmp_path: Path, capsys: Captured) -> None:
+    """As an older version, whose bounds were wider, may have backed it up."""
+    file, whole = tmp_path / "older", metadata(5).to_bytes()
+    items = Ledgers([Ledger(6, whole, 0), Ledger(7, whole[:-5], 0), Ledger(8, whole, 0)])
+    end = End(ended_ms=1, highest_drawn_id=8, records=0, ledgers=3, bookies=0, changes=0)
+    head = Head(
+        instance_id="i", began_ms=1, mark=Mark(), is_enabled=True, lost_bookie_delay_s=None, software="fastbk 0.2.0"
+    )
+    with file.open("wb") as opened:
+        writer = ArchiveWriter(opened)
+        for frame in (head, items, end):
+            writer.write(frame)
+    uri = f"sqlite:{tmp_path}/metadata"
+    assert main(["metadata", "check", str(file)]) == 1
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("UNREADABLE")]
+    assert "ledger 7: " in line and "a restore passes it over" in line
+    assert main(["metadata", "check", str(file), "--json"]) == 1
+    (named,) = json.loads(capsys.readouterr().out)["not_restorable"]
+    for _ in range(2):
+        assert main(["metadata", "restore", str(file), "--metadata", uri]) == 1
+        out = capsys.readouterr().out
+        assert f"NOT RESTORED        {named}" in out and "After `confirm` bookies delete" in out
+    with closing(open_store(uri)) as store:
+        assert store.list_ledgers() == [6, 8]
+    whole_file = tmp_path / "now"
+    assert main(["metadata", "backup", "--to", str(whole_file), "--metadata", uri]) == 0
+    assert main(["metadata", "check", str(whole_file)]) == 0

@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -333,6 +334,26 @@ def test_a_name_that_is_no_address(patient: Patient) -> None:
     )
     patient.file.write_text(text)
     assert worst(patient.examine(), "advertised host").status is Status.FAIL
+
+
+def test_an_advertised_name_that_means_this_machine_only_here(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient.write_file()
+    text = patient.file.read_text().replace("[metadata]", 'advertised = "bookie-1"\n[metadata]')
+    asked = socket.getaddrinfo
+
+    def own_name(host: str, *rest: Any, **options: Any) -> Any:
+        return asked("127.0.1.1" if host == "bookie-1" and not options.get("flags") else host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", own_name)
+    patient.file.write_text(text)
+    assert worst(patient.examine(), "advertised host").status is Status.OK
+    patient.file.write_text(text.replace(patient.uri, "zk://10.255.255.1:1/ledgers"))
+    found = worst(patient.examine(), "advertised host")
+    assert (found.status, found.why) == (
+        Status.WARN, "bookie-1 is 127.0.1.1 on this machine: no other one reaches that"
+    )  # fmt: skip
 
 
 def test_a_configuration_that_makes_no_sense_does_not_end_it(patient: Patient) -> None:

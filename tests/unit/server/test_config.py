@@ -1,5 +1,7 @@
 import re
+import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -175,6 +177,19 @@ REMOTE = '[metadata]\nuri = "zk+hierarchical://10.0.0.7:2181/ledgers"\n'
         ('listen = "[::]:3181"', "the address :: in"),
         ('listen = "10.0.0.1:3181"\nadvertised = "localhost"', "the address localhost in"),
         ('listen = "0.0.0.0:3181"\nadvertised = "10.0.0.1"', "id is missing"),
+        ('listen = "[::0]:3181"', "the address ::0 in"),
+        ('listen = "[0:0:0:0:0:0:0:0]:3181"', "the address 0:0:0:0:0:0:0:0 in"),
+        ('listen = "0:3181"', "the address 0 in"),
+        ('listen = "[::ffff:127.0.0.1]:3181"', "the address ::ffff:127.0.0.1 in"),
+        ('listen = "[::ffff:0.0.0.0]:3181"', "the address ::ffff:0.0.0.0 in"),
+        ('listen = "127.1:3181"', "the address 127.1 in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "127.9.9.9"', "the address 127.9.9.9 in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "::1"', "the address ::1 in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "0.0"', "the address 0.0 in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "LocalHost."', "the address LocalHost. in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "ip6-localhost"', "the address ip6-localhost in"),
+        ('listen = "10.0.0.1:3181"\nadvertised = "b1.localhost"', "the address b1.localhost in"),
+        ('listen = "[::0]:3181"\nadvertised = "10.0.0.1"', "id is missing"),
     ],
 )
 def test_no_address_of_one_machine_is_registered_in_a_zookeeper_of_another(
@@ -187,6 +202,36 @@ def test_no_address_of_one_machine_is_registered_in_a_zookeeper_of_another(
     check(load(tmp_path, text.replace("10.0.0.7", "127.0.0.1")))
     good = 'listen = "0.0.0.0:3181"\nadvertised = "10.0.0.1"\nid = "b1"\n[metadata]'
     check(load(tmp_path, text.replace(f"{bookie}\n[metadata]", good)))
+
+
+def test_a_name_to_listen_on_that_has_loopback_addresses_only_is_not_registered_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Debian's `/etc/hosts` has a machine's own name. What others know of an advertised name only they know."""
+    asked = socket.getaddrinfo
+
+    def own_name(host: str, *rest: Any, **options: Any) -> Any:
+        address = "127.0.1.1" if host == "bookie-1" and not options.get("flags") else host
+        return asked(address, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", own_name)
+    text = f'[bookie]\nallow_unauthenticated_remote = true\nlisten = "bookie-1:3181"\n{REMOTE}'
+    text += f'[journal]\ndirectory = "{tmp_path}/j"\n[ledgers]\ndirectory = "{tmp_path}/l"\n'
+    with pytest.raises(ConfigError, match="the address bookie-1 in"):
+        check(load(tmp_path, text))
+    advertised = text.replace(":3181", ':3181"\nadvertised = "bookie-1').replace("bookie-1:", "10.0.0.1:")
+    check(load(tmp_path, advertised))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [("127.0.0.1", True), ("127.1", True), ("::1", True), ("0:0:0:0:0:0:0:1", True), ("::ffff:127.8.8.8", True),
+     ("localhost", True), ("LOCALHOST", True), ("x.localhost", False), ("ip6-localhost", False), ("0", False),
+     ("::", False), ("::ffff:10.0.0.1", False), ("10.0.0.1", False), ("bookie-1", False), ("a\0b", False), ("", False)],
+)  # fmt: skip
+def test_loopback_is_what_the_system_takes_for_it_and_names_may_be_anything(host: str, is_local: bool) -> None:
+    """Who listens on loopback only may do so without keys: a name that a name service may answer is not believed."""
+    assert is_loopback(host) is is_local
 
 
 @pytest.mark.parametrize(

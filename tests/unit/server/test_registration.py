@@ -82,6 +82,14 @@ def test_endpoints_on_the_data_port_say_whether_it_has_tls(harness: Harness) -> 
         assert extensions(mode) == {"fastbk": ("tls",), "bookie-rpc": ("tls",), "http": ()}
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "[::0]", "[::ffff:0.0.0.0]"])
+def test_a_page_on_all_addresses_is_registered_by_the_bookies_own(harness: Harness, host: str) -> None:
+    bookie = msgspec.structs.replace(harness.config.bookie, advertised="bookie-1")
+    http = msgspec.structs.replace(harness.config.http, listen=f"{host}:8000")
+    config = msgspec.structs.replace(harness.config, bookie=bookie, http=http)
+    assert {one.host for one in registration.endpoints(config, "10.0.0.1", 3181, 8000)} == {"bookie-1"}
+
+
 async def test_a_new_bookie_is_born_once_and_known_ever_after(harness: Harness) -> None:
     first = harness.membership()
     born = await first.join("b1")
