@@ -6,7 +6,8 @@ some hundred rows at a time, so a table of any size needs little memory beside i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -111,8 +112,7 @@ async def append_arrow_async(
     """Append each row as a record by a writer of asyncio; the rest is as `append_arrow` has it."""
     rows, first, last = 0, None, None
     for row in _rows(data, _Columns(value, key, headers, txid, json)):
-        await writer.ready()
-        last = writer.append_nowait(row.payload, txid=row.txid, key=row.key, headers=row.headers)
+        last = await _put_async(writer, row)
         first = first or last
         rows += 1
     if first is None or last is None:
@@ -122,11 +122,24 @@ async def append_arrow_async(
 
 
 def _put(writer: SyncStreamWriter, row: _Row, timeout: float | None) -> PendingRecord:
+    wait: Callable[..., object] = writer.ready
     while True:
         try:
             return writer.append_nowait(row.payload, txid=row.txid, key=row.key, headers=row.headers)
         except BufferFull:
-            writer.ready(timeout=READY_TIMEOUT_S if timeout is None else timeout)
+            wait(timeout=READY_TIMEOUT_S if timeout is None else timeout)
+            # A row may be larger than the room that `ready` waits for. Behind all others it is always taken.
+            wait = writer.flush
+
+
+async def _put_async(writer: StreamWriter, row: _Row) -> asyncio.Future[DLSN]:
+    wait: Callable[[], Awaitable[object]] = writer.ready
+    while True:
+        await wait()
+        try:
+            return writer.append_nowait(row.payload, txid=row.txid, key=row.key, headers=row.headers)
+        except BufferFull:
+            wait = writer.flush
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
@@ -194,7 +207,7 @@ def _check_bytes(field: pa.Field, what: str) -> None:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     tests = ("is_binary", "is_string", "is_large_binary", "is_large_string", "is_binary_view", "is_string_view")
-    if not any(getattr(pa.types, one)(kind) for one in tests if hasattr(pa.types, one)):
+    if not _is_any(kind, *tests):
         raise ConfigError(f"the column {field.name!r} of {what} is of {field.type}: it has text or bytes")
 
 
@@ -208,8 +221,13 @@ def _are_headers(kind: pa.DataType) -> bool:
         names, values = fields["key"], fields["value"]
     else:
         return False
-    is_text = pa.types.is_string(names) or pa.types.is_large_string(names)
-    return bool(is_text and (pa.types.is_binary(values) or pa.types.is_large_binary(values)))
+    # Polars gives views.
+    is_text = _is_any(names, "is_string", "is_large_string", "is_string_view")
+    return is_text and _is_any(values, "is_binary", "is_large_binary", "is_binary_view")
+
+
+def _is_any(kind: pa.DataType, *tests: str) -> bool:
+    return any(getattr(pa.types, one)(kind) for one in tests if hasattr(pa.types, one))
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

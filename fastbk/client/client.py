@@ -80,22 +80,25 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Settling(Protocol):
-    """A writer that has taken appends."""
+    """A writer that has taken appends, or a cursor that has taken acknowledgements."""
+
+    lost_event: str
+    """What is logged where some of it may be lost."""
 
     @property
     def label(self) -> str:
-        """What it writes to, for people."""
+        """What it has taken, for people."""
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether appends were taken that are neither acknowledged nor have failed."""
+        """Whether something was taken that is neither stored nor has failed."""
 
     @property
-    def trouble(self) -> str:
-        """Why appends have failed; empty: none has."""
+    def trouble(self) -> object:
+        """Why some of it has failed; empty or None: nothing has."""
 
     async def until_settled(self) -> None:
-        """Return when all that was taken so far is acknowledged, or has failed."""
+        """Return when all that was taken so far is stored, or has failed."""
 
 
 class Client:
@@ -119,7 +122,7 @@ class Client:
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._lac_guard = LacGuard(self.pool) if shares_loop else None
         self.unsettled: set[Settling] = set()
-        """Writers of streams that are open."""
+        """Writers of streams and cursors that are open."""
         self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
@@ -531,10 +534,10 @@ class Client:
             writer.block(error)
 
     async def settle(self, timeout_s: float) -> list[str]:
-        """Wait until all that open writers took is acknowledged or has failed; for `fastbk.sync`, before `close`.
+        """Wait until all that open writers and cursors took is stored or has failed; for `fastbk.sync`, before `close`.
 
-        Returns, and logs, a line for each writer whose appends are not acknowledged after `timeout_s` seconds, or have
-        failed: their callers may not wait for them.
+        Returns, and logs, a line for each that has not stored it after `timeout_s` seconds, or has failed: callers may
+        not wait for it.
         """
         lost: list[str] = []
         ledgers = [one for one in self._writers if STREAM_KEY not in one.metadata.custom]
@@ -545,10 +548,10 @@ class Client:
         _, late = await asyncio.wait(tasks, timeout=timeout_s)
         for one, task in zip(unsettled, tasks, strict=True):
             task.cancel()
-            reason = f"it took more than {timeout_s:g} s" if task in late else one.trouble
+            reason = f"it took more than {timeout_s:g} s" if task in late else str(one.trouble or "")
             if reason:
-                lost.append(f"appends to {one.label} may be lost: {reason}")
-                _log.error("client.appends_lost", of=one.label, reason=reason)
+                lost.append(f"{one.label} may be lost: {reason}")
+                _log.error(one.lost_event, of=one.label, reason=reason)
         await asyncio.gather(*tasks, return_exceptions=True)
         return lost
 

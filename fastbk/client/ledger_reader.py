@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
@@ -103,6 +103,7 @@ class LedgerReader:
         )
         self.figures = ReadFigures()
         self._closed = False
+        self._runs: set[Runner[Any]] = set()
         self._source: Source | None = None
 
     def __repr__(self) -> str:
@@ -144,7 +145,7 @@ class LedgerReader:
         if self.metadata.is_closed:
             return self._lac
         asking = kind(self.ledger_id, self.metadata, pacing_of(self._config, timeout))
-        self._lac = max(self._lac, await run(asking, self._io))
+        self._lac = max(self._lac, await run(asking, self._io, self._runs))
         return self._lac
 
     async def _refresh(self) -> None:
@@ -202,6 +203,7 @@ class LedgerReader:
         moved = asyncio.Event()
         runner = Runner(reading, self._io, moved.set)
         figures, began_s = self.figures, time.monotonic()
+        self._runs.add(runner)
         runner.start()
         try:
             while True:
@@ -224,6 +226,7 @@ class LedgerReader:
                 else:
                     await moved.wait()
         finally:
+            self._runs.discard(runner)
             runner.stop()
             figures.copies_skipped += reading.skipped
             self._prefer.were_slow(reading.slow)
@@ -365,11 +368,13 @@ class LedgerReader:
             runner.step()
 
         runner = Runner(poll, self._io, stepped)
+        self._runs.add(runner)
         runner.start()
         follower.follow(followed)
         try:
             await done
         finally:
+            self._runs.discard(runner)
             follower.pause()
             runner.stop()
         heard = runner.value()
@@ -406,19 +411,18 @@ class LedgerReader:
 
     def _check(self) -> None:
         if self._closed or self._io.pool.is_closed:
-            raise ClientClosed(
-                "this reader is closed: open the ledger again", ledger_id=self.ledger_id
-            )
+            raise self._closed_error()
 
-    def end(self) -> None:
-        """Take no more calls; for `fastbk.sync`."""
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed("this reader is closed: open the ledger again", ledger_id=self.ledger_id)
+
+    async def close(self) -> None:
+        """Take no more calls. Reads, polls and tails that are under way end with ClientClosed."""
         self._closed = True
         if self._source is not None:
             self._source.close()
-
-    async def close(self) -> None:
-        """Take no more calls."""
-        self.end()
+        for runner in list(self._runs):
+            runner.end(self._closed_error())
 
     async def __aenter__(self) -> LedgerReader:
         return self

@@ -513,10 +513,12 @@ class LedgerWriter:
 
     # --- for a client that is about to be closed -----------------------------------------------------------------
 
+    lost_event = "client.appends_lost"
+
     @property
     def label(self) -> str:
-        """What it writes to."""
-        return f"ledger {self.ledger_id}"
+        """What it has taken."""
+        return f"appends to ledger {self.ledger_id}"
 
     @property
     def is_unsettled(self) -> bool:

@@ -95,7 +95,8 @@ class _Shared:
             self.loop.close()
 
 
-_lock = threading.Lock()
+# A signal's handler may make calls, or close a client, while its own thread holds a lock: it has to get that, too.
+_lock = threading.RLock()
 _shared: _Shared | None = None
 _ending: threading.Thread | None = None
 _has_warned = False
@@ -106,7 +107,8 @@ def _join(part: _Part[Any]) -> _Shared:
     """Return the loop, started where there was none, for one client more; again after an interrupt."""
     global _shared, _ending
     with _lock:
-        if _shared is None:
+        shared: _Shared | None = _shared
+        if shared is None:
             if _ending is not None:
                 _ending.join()
                 _ending = None
@@ -116,11 +118,15 @@ def _join(part: _Part[Any]) -> _Shared:
             except BaseException:
                 started.loop.call_soon_threadsafe(started.loop.stop)
                 raise
-            _shared = started
+            shared = _shared
+            if shared is None:
+                shared = _shared = started
+            else:  # a signal's handler has started one meanwhile
+                started.loop.call_soon_threadsafe(started.loop.stop)
         # In this order: who is let go before it is counted leaves the loop all the same.
-        part.shared = _shared
-        _shared.clients.add(part)
-        return _shared
+        part.shared = shared
+        shared.clients.add(part)
+        return shared
 
 
 def _check_gevent() -> None:
@@ -352,7 +358,7 @@ class LoopThread(Generic[C]):
         self.is_closed: str | None = None
         self.close_timeout_s = close_timeout_s
         self._part = _Part(connect)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._shared: _Shared | None = None
         weakref.finalize(self, _let_go, self._part, close_timeout_s).atexit = False
         _open_threads.add(self)
@@ -374,6 +380,9 @@ class LoopThread(Generic[C]):
                 self.check()
                 if self._shared is None:
                     self._shared = _join(self._part)
+            if self.is_closed is not None:  # by a signal's handler, which has found nothing to end
+                self._schedule(self._shared, lambda: self._part.begin_end(self.close_timeout_s, 0.0))
+                self.check()
         return self._shared
 
     def soon(self, callback: Callable[[], object]) -> None:
@@ -466,7 +475,7 @@ class LoopThread(Generic[C]):
     def mark_forked(self) -> None:
         """Refuse everything: a forked child has neither the thread nor its sockets."""
         self.is_closed = _FORKED
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._shared = self._part.shared = None
 
 
@@ -728,7 +737,7 @@ def blocking_opening(
 def _say_lost(part: _Part[Any]) -> None:
     """Nobody waits for it: say on the standard error what was lost, as the interpreter does with errors then."""
     for line in part.lost:
-        sys.stderr.write(f"fastbk: {line}. Close writers, or wait for their appends.\n")
+        sys.stderr.write(f"fastbk: {line}. Close writers and cursors, or wait for what they took.\n")
 
 
 def _end_all() -> None:
@@ -751,7 +760,7 @@ getattr(threading, "_register_atexit", atexit.register)(_end_all)
 
 def _after_fork_in_child() -> None:
     global _lock, _shared, _ending
-    _lock, _shared, _ending = threading.Lock(), None, None
+    _lock, _shared, _ending = threading.RLock(), None, None
     for one in list(_open_threads):
         one.mark_forked()
 

@@ -232,8 +232,11 @@ def _nothing() -> None:
     """Stand in for `on_step` once nobody listens."""
 
 
-async def run(procedure: Procedure[T], io: LedgerIo) -> T:
-    """Run a procedure to its end and return its result, or raise its error. Cancelling withdraws everything."""
+async def run(procedure: Procedure[T], io: LedgerIo, runs: set[Runner[Any]] | None = None) -> T:
+    """Run a procedure to its end and return its result, or raise its error. Cancelling withdraws everything.
+
+    `runs`: holds its runner meanwhile, for whoever may have to end it.
+    """
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stepped() -> None:
@@ -241,9 +244,12 @@ async def run(procedure: Procedure[T], io: LedgerIo) -> T:
             done.set_result(None)
 
     runner = Runner(procedure, io, stepped)
+    runs = set() if runs is None else runs
+    runs.add(runner)
     runner.start()
     try:
         await done
     finally:
+        runs.discard(runner)
         runner.stop()
     return runner.value()

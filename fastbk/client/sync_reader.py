@@ -91,8 +91,9 @@ class LedgerReader:
         return self._inner.stats()
 
     def close(self) -> None:
-        """Take no more calls."""
-        self._inner.end()
+        """Take no more calls. Those of other threads that are under way end with ClientClosed."""
+        if self._thread.is_closed is None:
+            self._thread.call(self._inner.close, goes_on=True)
 
     def __enter__(self) -> LedgerReader:
         return self

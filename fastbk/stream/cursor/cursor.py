@@ -118,6 +118,7 @@ class Cursor(Generic[GapT]):
             self._flush_interval,
             self._flush_acks,
             self._room.set,
+            context.client.unsettled,
         )
         path = f"{context.name}/{self.name}"
         delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises, name=path)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
 from fastbk.client.coalescer import SharedEnd
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.stream.context import as_error
+
+if TYPE_CHECKING:
+    from fastbk.client.client import Settling
 
 _log = LibraryLog("fastbk.stream.cursor")
 
@@ -62,10 +66,11 @@ class CursorFlusher:
         interval_s: float,
         changes_max: int,
         on_end: Callable[[], None],
+        unsettled: set[Settling],
     ) -> None:
         """`interval_s`, `changes_max`: after either of them a state is kept, whoever waits for it or not.
 
-        `on_end()` is called when `failure` is there.
+        `on_end()` is called when `failure` is there. `unsettled`: of the client, which waits for what is kept.
         """
         self.failure: Error | None = None
         self.trouble: Error | None = None
@@ -85,6 +90,8 @@ class CursorFlusher:
         self._is_closing = False
         self._is_given_up = False
         self._closing = SharedEnd()
+        self._unsettled = unsettled
+        unsettled.add(self)
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run())
 
@@ -199,9 +206,29 @@ class CursorFlusher:
 
     def _end(self, error: Error) -> None:
         self.failure = error
+        self._unsettled.discard(self)
         self._stop_timer()
         self._resolve_waiters(self._acks.changes, error)
         self._on_end()
+
+    # --- for a client that is about to be closed -----------------------------------------------------------------
+
+    lost_event = "client.acknowledgements_lost"
+
+    @property
+    def label(self) -> str:
+        """What it has taken."""
+        return f"acknowledgements by cursor {self._name}"
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something was acknowledged that is not kept."""
+        return self.failure is None and self.is_dirty
+
+    async def until_settled(self) -> None:
+        """Return when all that was acknowledged so far is kept, or could not be."""
+        with suppress(Error):
+            await self.until(self._acks.changes)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

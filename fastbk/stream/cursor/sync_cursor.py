@@ -75,7 +75,9 @@ class SyncHolder(SyncRecords[Held, GapT]):
         return PendingAck(self.flush)
 
     def _take_acks(self) -> None:
-        inner = self._opened()
+        """Give what was acknowledged here to the asyncio cursor. On the loop; behind its end they are refused."""
+        inner = self._inner
+        assert inner is not None
         while self._acks:
             up_to, data = self._acks.popleft()
             try:
@@ -119,10 +121,9 @@ class SyncHolder(SyncRecords[Held, GapT]):
             self._is_closed = True
             self._loop.call(inner.abort)
 
-    def _end(self, error: BaseException | None) -> None:
-        if self._inner is not None and not self._is_closed and self._loop.is_closed is None:
-            self._loop.call_plain(self._take_acks)
-        super()._end(error)
+    async def _ended(self, inner: Held, error: BaseException | None) -> None:
+        self._take_acks()
+        await super()._ended(inner, error)
 
     @property
     def data(self) -> Mapping[str, int | str]:

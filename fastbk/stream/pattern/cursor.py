@@ -304,6 +304,7 @@ class PatternCursor(PatternRecords[GapT]):
             self._flush_interval,
             self._flush_acks,
             self._room.set,
+            client.unsettled,
         )
         self._parts = _Parts(client, acks, flusher, store.record.epoch)
         source = PatternSource(

@@ -158,7 +158,9 @@ class PatternSource:
             await changes.aclose()
 
     async def close(self) -> None:
-        """Read no more."""
+        """Read no more. A `next` that waits raises ClientClosed."""
+        self._failure = self._failure or ClientClosed("this was closed while it was read: make a new one")
+        self._came.set()
         following, self._following = self._following, None
         if following is not None:
             following.cancel()

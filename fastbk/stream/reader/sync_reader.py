@@ -77,8 +77,11 @@ class SyncRecords(Generic[Inner, GapT]):
         self._is_closed = True
         self._hand = Hand()
         if self._loop.is_closed is None:
-            kind = None if error is None else type(error)
-            self._loop.call(lambda: inner.__aexit__(kind, error, None), goes_on=True)
+            self._loop.call(lambda: self._ended(inner, error), goes_on=True)
+
+    async def _ended(self, inner: Inner, error: BaseException | None) -> None:
+        """End the asyncio reader. On the loop."""
+        await inner.__aexit__(None if error is None else type(error), error, None)
 
     def __enter__(self) -> Self:
         if self._inner is None:

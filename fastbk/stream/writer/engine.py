@@ -299,10 +299,12 @@ class AppendEngine:
         error.outcome = "not_written"
         return error
 
+    lost_event = "client.appends_lost"
+
     @property
     def label(self) -> str:
-        """What it writes to."""
-        return f"stream {self._name}"
+        """What it has taken."""
+        return f"appends to stream {self._name}"
 
     @property
     def is_unsettled(self) -> bool:

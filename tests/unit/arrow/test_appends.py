@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import tracemalloc
@@ -11,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from fastbk.arrow import append_arrow, append_arrow_async, stream_batches, stream_schema
-from fastbk.arrow.appends import ROWS_AT_ONCE
+from fastbk.arrow.appends import ROWS_AT_ONCE, Appended
 from fastbk.arrow.schemas import HEADERS
 from fastbk.errors import ConfigError, TxidOutOfOrder, WrongType
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
+from tests.fixtures.fake_ledgers import FakeClient, Plan
 from tests.fixtures.streams import context_of
 from tests.unit.arrow.test_streams import Harness
 
@@ -63,6 +65,24 @@ def test_rows_are_records_in_their_order(harness: Harness, kind: str) -> None:
     }[kind]
     with harness.stream.writer() as writer:
         done = append_arrow(writer, data)
+    check_rows(harness, done)
+
+
+POLARS_HEADERS = pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())]))
+
+
+@pytest.mark.parametrize("kind", [POLARS_HEADERS, pa.map_(pa.string(), pa.binary())], ids=["Polars", "DuckDB"])
+def test_headers_are_taken_as_data_frames_have_them(harness: Harness, kind: pa.DataType) -> None:
+    pairs: list[object] = list(PAIRS)
+    if kind is POLARS_HEADERS:
+        pairs = [[{"key": k, "value": v} for k, v in one] if one else one for one in PAIRS]
+    table = pa.table({"value": [b"a", b"", b"c"], "key": pa.array(KEYS), "headers": pa.array(pairs, kind)})
+    with harness.stream.writer() as writer:
+        done = append_arrow(writer, Frame(table))
+    check_rows(harness, done)
+
+
+def check_rows(harness: Harness, done: Appended) -> None:
     assert (done.rows, done.first) == (3, DLSN(1, 0, 0)) and done.last is not None and done.last >= DLSN(1, 0, 2)
     found = read(harness, "value", "key", "headers")
     assert (found["value"], found["key"]) == ([b"a", b"", b"c"], KEYS)
@@ -188,3 +208,28 @@ def test_a_writer_of_asyncio_takes_them_too(harness: Harness) -> None:
     assert done.rows == 2  # type: ignore[attr-defined]
     assert read(harness, "value", "key") == {"value": [b"a", b"b"], "key": [None, b"k"]}
 
+
+
+class Slowly(Plan):
+    """Each entry takes a while, so that others wait."""
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if what == "append":
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+
+def test_rows_that_are_larger_than_the_room_that_is_left_wait_for_more(harness: Harness) -> None:
+    """It raised BufferFull in the middle of a table."""
+    harness.cluster.plan = Slowly()
+    table = pa.table({"value": [b"%03d" % at + b"x" * (900 if at % 10 == 9 else 20) for at in range(200)]})
+
+    async def append() -> object:
+        options = WriterOptions(unacked_bytes_max=500, batch_bytes=100)
+        async with StreamWriter(context_of(harness.cluster.client()), options) as writer:
+            return await append_arrow_async(writer, table)
+
+    assert harness.loop.call(append).rows == 200  # type: ignore[attr-defined]
+    with harness.stream.writer(unacked_bytes_max=500, batch_bytes=100) as writer:
+        assert append_arrow(writer, table).rows == 200
+    assert read(harness, "value")["value"] == table.column("value").to_pylist() * 2

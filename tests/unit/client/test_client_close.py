@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -87,6 +87,40 @@ async def test_whoever_waits_is_told(wait: Callable[[Client], Awaitable[None]]) 
         await client.close()
         with pytest.raises(ClientClosed):
             await asyncio.wait_for(waiting, IN_TIME_S)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "reader", "cursor", "pattern reader", "pattern cursor"])
+async def test_whoever_waits_by_what_is_closed_itself_is_told(kind: str) -> None:
+    async with fake_cluster(poll_interval=30.0) as (made, _, _):
+        client = cast("Client", made)
+        space = client.namespace("")
+        async with space.stream("s").writer(create=True) as writer:
+            await writer.append(b"x")
+        made_by = {
+            "reader": lambda: space.stream("s").reader(),
+            "cursor": lambda: space.stream("s").cursor("c"),
+            "pattern reader": lambda: space.reader("*"),
+            "pattern cursor": lambda: space.cursor("*", "c"),
+        }
+        source: Any
+        if kind == "ledger":
+            ledger = await client.create_ledger()
+            await ledger.append(b"x")
+            source = await client.open_ledger(ledger.ledger_id, recovery=False)
+            items = source.tail()
+        else:
+            source = items = made_by[kind]()
+            await source.open()
+        await anext(items)
+        waiting = asyncio.ensure_future(anext(items))
+        await wait_until_async(lambda: bool(client._store._callbacks), "it has begun to wait")
+        await some_turns()
+        assert not waiting.done()
+        await source.close()
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(waiting, IN_TIME_S)
+        if kind == "ledger":
+            await ledger.close()
 
 
 async def test_a_close_that_was_cancelled_goes_on_and_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
 import fastbk.sync
+from fastbk.arrow import append_arrow
 from fastbk.client.loop_thread import LoopThread
-from fastbk.errors import BufferFull, Error
+from fastbk.errors import BufferFull, Error, StreamExists
 from fastbk.stream.records import Chunk, Record
 from fastbk.stream.writer.sync_writer import PendingRecord
 from tests.fixtures.interrupts import Interrupts
@@ -52,32 +54,35 @@ def patiently(writer: fastbk.sync.StreamWriter, append: Callable[[], PendingReco
             writer.ready(timeout=10)
 
 
+def numbers_of(item: Record | Chunk) -> range:
+    records = len(item) if isinstance(item, Chunk) else 1
+    first = item.first_seq if isinstance(item, Chunk) else item.seq
+    return range(first, first + records)
+
+
 class Reading:
     """Reads in one of several ways a call at a time, and keeps the numbers of what it was given."""
 
     def __init__(self, rng: random.Random) -> None:
         self.is_over = False
-        self._items: list[Record | Chunk] = []
+        self.items: list[Record | Chunk] = []
         self._rng = rng
 
     @property
     def got(self) -> list[int]:
         """The numbers of the records."""
-        numbers: list[int] = []
-        for one in self._items:
-            records = len(one) if isinstance(one, Chunk) else 1
-            first = one.first_seq if isinstance(one, Chunk) else one.seq
-            numbers.extend(range(first, first + records))
-        return numbers
+        return [number for one in self.items for number in numbers_of(one)]
 
-    def step(self, source: fastbk.sync.StreamReader | fastbk.sync.Cursor) -> None:
+    def step(
+        self, source: fastbk.sync.StreamReader | fastbk.sync.Cursor | fastbk.sync.PatternCursor
+    ) -> None:
         way = self._rng.randrange(4)
         if way == 3 and isinstance(source, fastbk.sync.StreamReader):
             for chunk in source.read_chunks(self._rng.randrange(1, 40), 1 << 20, 10.0):
                 self._take(chunk)
         elif way == 0:
             for record in source:
-                self._items.append(record)
+                self.items.append(record)
                 return
             self.is_over = True
         elif way == 1:
@@ -92,7 +97,7 @@ class Reading:
         if chunk is None:
             self.is_over = True
             return
-        self._items.append(chunk)
+        self.items.append(chunk)
 
 
 @pytest.mark.slow
@@ -132,6 +137,99 @@ def test_cursors_skip_nothing_and_lose_no_acknowledgement(
                 cursor.ack(acknowledged).result()
     assert reading.got == list(range(RECORDS))
     assert interrupts.count > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_cursors_of_patterns_skip_nothing_and_lose_no_acknowledgement(
+    client: fastbk.sync.Client, rng: random.Random, error: type[BaseException]
+) -> None:
+    """Each holder begins behind what the one before has acknowledged: nothing is skipped, nothing comes twice."""
+    space = client.namespace("shop").namespace(f"pattern-{error.__name__}")
+    space.create()
+    for name in "abc":
+        with space.stream(name).writer(create=True, batch_bytes=300) as writer:
+            writer.append_many([b"%d" % one for one in range(150)])
+            writer.roll()
+            writer.append_many([b"%d" % one for one in range(150, 200)])
+    interrupts = Interrupts(rng, 700, error=error)
+    got = {f"{space.path}/{name}": list[int]() for name in "abc"}
+    is_over = False
+    while not is_over:
+        with space.cursor("*", "billing", tail=False, flush_interval=3600.0, flush_acks=1_000_000) as cursor:
+            last: dict[str, Record | Chunk] = {}
+            for _ in range(rng.randrange(1, 30)):
+                reading = Reading(rng)
+                with interrupts.one():
+                    reading.step(cursor)
+                if is_over := reading.is_over:
+                    break
+                for item in reading.items:
+                    got[item.stream] += numbers_of(item)
+                    last[item.stream] = item
+                    assert got[item.stream] == list(range(len(got[item.stream])))
+                    with interrupts.one():
+                        if isinstance(item, Record) and rng.random() < 0.5:
+                            cursor.ack_one(item)
+                        else:
+                            cursor.ack(item)
+            for item in last.values():
+                cursor.ack(item)
+            with interrupts.one():
+                cursor.flush()
+            with interrupts.one():
+                cursor.close()
+    assert [len(one) for one in got.values()] == [200] * 3
+    assert interrupts.count > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_cursors_that_are_made_and_moved_are_there_once_where_they_were_put_last(
+    client: fastbk.sync.Client, rng: random.Random, error: type[BaseException]
+) -> None:
+    stream = stream_of(client, f"moved-{error.__name__}")
+    interrupts = Interrupts(rng, 250, error=error)
+    for at in range(25):
+        name, first, then = f"c{at}", rng.randrange(RECORDS), rng.randrange(RECORDS)
+        with interrupts.one():
+            stream.create_cursor(name, fastbk.AtSeq(first))
+        with suppress(StreamExists):
+            stream.create_cursor(name, fastbk.AtSeq(first))
+        with stream.cursor(name, tail=False) as cursor:
+            assert next(cursor).seq == first
+        with interrupts.one():
+            stream.move_cursor(name, fastbk.AtSeq(then))
+        with stream.cursor(name, tail=False) as cursor:
+            assert next(cursor).seq in (first, then)
+        with interrupts.one():
+            stream.move_cursor(name, fastbk.AtSeq(first))
+        assert stream.move_cursor(name, fastbk.AtSeq(then)).mark_seq == then
+        with stream.cursor(name, tail=False) as cursor:
+            assert next(cursor).seq == then, "what was interrupted does not come later"
+    assert sorted(one.name for one in stream.cursors()) == sorted(f"c{at}" for at in range(25))
+    assert interrupts.count > 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_table_that_is_appended_is_there_up_to_one_row_and_once(
+    client: fastbk.sync.Client, rng: random.Random, error: type[BaseException]
+) -> None:
+    """Whoever goes on behind what the stream has then appends each row once."""
+    table = pa.table({"value": [b"%d" % one for one in range(RECORDS)], "key": [b"k"] * RECORDS})
+    stream = client.namespace("shop").create_stream(f"table-{error.__name__}")
+    interrupts = Interrupts(rng, 9000, error=error)
+    begun = 0
+    with stream.writer(unacked_bytes_max=2000, batch_bytes=300) as writer:
+        while begun < RECORDS:
+            with interrupts.one():
+                append_arrow(writer, table.slice(begun))
+            writer.flush(timeout=10)
+            last = stream.last_position()
+            begun = 0 if last is None else last.seq + 1
+    assert [int(one.value) for one in stream.reader(tail=False)] == list(range(RECORDS))
+    assert interrupts.count > 3
 
 
 @pytest.mark.slow
