@@ -17,7 +17,6 @@ from fastbk.cli.options import (
     exit_without_consent,
     note,
     print_answer,
-    table,
 )
 from fastbk.cli.running import add_watch
 from fastbk.cli.stream.options import (
@@ -31,14 +30,14 @@ from fastbk.cli.stream.options import (
     run_endless,
     set_policy,
 )
+from fastbk.cli.stream.output import pattern_cursor_facts, pattern_cursor_lines
 from fastbk.errors import ConfigError, StreamNotFound
-from fastbk.units import format_age_s, format_count
+from fastbk.units import format_count
 
 if TYPE_CHECKING:
     from fastbk.cli.options import ClientVerb, Verbs
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.namespace import Namespace
-    from fastbk.stream.pattern.store import PatternCursorInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,9 +144,6 @@ async def _delete(client: Client, options: argparse.Namespace) -> int:
     return print_answer(options, {"deleted": options.namespace})
 
 
-CURSORS_HEAD = ("cursor", "pattern", "streams", "kept", "data", "holder")
-
-
 async def _cursors(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace)
     place = options.namespace or "the root namespace"
@@ -161,34 +157,12 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
             raise StreamNotFound(f"{place} has no cursor {options.delete} of a pattern")
         return print_answer(options, {"deleted": options.delete})
     now_s = time.time()
-    found = [_cursor_facts(one, now_s) for one in await namespace.pattern_cursors()]
+    found = [pattern_cursor_facts(one, now_s) for one in await namespace.pattern_cursors()]
     if not found and not options.json:
         note(f"{place} has no cursors of patterns")
         return 0
-    rows = [CURSORS_HEAD]
-    for one in found:
-        kept = f"{format_age_s(int(str(one['kept_ms_ago'])) / 1000)} ago"
-        held = "held" if one["holds"] else "not held"
-        shown = one["fault"] or one["holder"] or "-"
-        rows.append((str(one["cursor"]), str(one["pattern"]), f"{one['streams']:,}", kept, held, str(shown)))
     answer = {"namespace": options.namespace, "cursors": found}
-    return print_answer(options, answer, *table(rows, "<" * len(CURSORS_HEAD)))
-
-
-def _cursor_facts(info: PatternCursorInfo, now_s: float) -> dict[str, object]:
-    record = info.record
-    return {
-        "cursor": info.name,
-        "pattern": info.pattern,
-        "streams": len(record.positions),
-        "ranges": info.ranges,
-        "kept_ms_ago": max(0, round(1000 * now_s - record.time_us / 1000)),
-        "holds": bool(info.fault) or record.holds,
-        "epoch": record.epoch,
-        "holder": record.holder,
-        "expires_at_us": record.expires_at_us,
-        "fault": info.fault,
-    }
+    return print_answer(options, answer, *pattern_cursor_lines(found))
 
 
 async def _watch(client: Client, options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import fastbk
 import fastbk.sync
+from fastbk.exit_codes import USAGE
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
@@ -148,6 +150,45 @@ def test_a_janitor_keeps_what_a_pattern_has_not_read(
     with fastbk.sync.connect(f"sqlite:{restored}") as there:
         (info,) = there.namespace("shop").pattern_cursors()
         assert (info.name, info.pattern, len(info.record.positions)) == ("slow", "*", 0)
+
+
+def test_commands_take_patterns(client: fastbk.sync.Client, fastbk_cluster: LocalCluster) -> None:
+    cli = Cli(fastbk_cluster.metadata_uri)
+    for name in ("a", "b", "z"):
+        write(client, name, 3)
+    lines = cli("stream", "read", "shop/[ab]").splitlines()
+    assert sorted((line.split("\t")[0], line.split("\t")[2]) for line in lines) == [
+        (f"shop/{name}", f"{name} {at}") for name in "ab" for at in range(3)
+    ]
+    first = json.loads(cli("stream", "read", "shop/a*", "--max", "1", "--json"))
+    assert (first["stream"], first["seq"], first["payload"]) == ("shop/a", 0, "a 0")
+    assert cli("stream", "read", "shop/a*", "--payload", "--from", "latest") == ""
+    last = cli("stream", "tail", "shop/[ab]", "-n", "1", "--max", "2").splitlines()
+    assert sorted(line.split("\t")[2] for line in last) == ["a 2", "b 2"]
+    assert "is a place in one stream" in cli.fails("stream", "read", "shop/*", "--from", "seq:1", code=USAGE)
+    assert "--to is a place in one stream" in cli.fails("stream", "read", "shop/*", "--to", "latest", code=USAGE)
+    # A stream that is called so is meant by its name.
+    write(client, "a*", 1)
+    assert cli("stream", "read", "shop/a*", "--payload") == "a* 0\n"
+
+    cli("stream", "cursors", "shop/[ab]", "--create", "billing", "--to", "latest")
+    assert "billing" in cli("stream", "cursors", "shop/[ab]")
+    assert "has no cursors" in (cli("stream", "cursors", "shop/*"), cli.err)[1]
+    with client.namespace("shop").cursor("[ab]", "billing", tail=False) as cursor:
+        assert list(cursor) == []
+    said = cli.fails("stream", "cursors", "shop/a", "--move", "billing", "--to", "earliest", "--yes")
+    assert "shop/a has no cursor billing of its own: billing reads the pattern shop/[ab]" in said
+    assert "for a pattern give --to" in cli.fails(
+        "stream", "cursors", "shop/[ab]", "--move", "billing", "--back", "3", code=USAGE
+    )
+    move = ("stream", "cursors", "shop/[ab]", "--move", "billing", "--to", "earliest")
+    assert "its holder is fenced" in cli(*move, "--dry-run")
+    cli(*move, "--yes")
+    with client.namespace("shop").cursor("[ab]", "billing", tail=False) as cursor:
+        assert len(list(cursor)) == 6
+    assert "that one reads [ab]" in cli.fails("stream", "cursors", "shop/*", "--delete", "billing", "--yes")
+    cli("stream", "cursors", "shop/[ab]", "--delete", "billing", "--yes")
+    assert client.namespace("shop").pattern_cursors() == []
 
 
 def test_interrupted_calls_skip_nothing(client: fastbk.sync.Client) -> None:

@@ -33,6 +33,8 @@ from fastbk.cli.stream.options import (
     add_policy,
     add_verb_of_one,
     origins_of,
+    pattern_of,
+    pattern_start_of,
     policy_facts,
     policy_lines,
     policy_of,
@@ -41,7 +43,12 @@ from fastbk.cli.stream.options import (
     start_of,
     stream_of,
 )
-from fastbk.cli.stream.output import cursor_facts, cursor_lines
+from fastbk.cli.stream.output import (
+    cursor_facts,
+    cursor_lines,
+    pattern_cursor_facts,
+    pattern_cursor_lines,
+)
 from fastbk.errors import ConfigError, Error, StreamNotFound
 from fastbk.exit_codes import DONE, FAILED
 from fastbk.stream.paths import split_stream_path
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from fastbk.stream.client import Client
     from fastbk.stream.cursor.store import CursorInfo
     from fastbk.stream.namespace.listing import StreamInfo
+    from fastbk.stream.namespace.namespace import Namespace
     from fastbk.stream.stream import Stream
 
 DELETIONS_SHOWN_MAX = 10
@@ -70,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = "append the lines of a file or stdin, a line a record"
     append.add_arguments(add_verb_of_one(verbs, "append", append.append, text))
-    read.add_read_arguments(add_verb_of_one(verbs, "read", read.read, "print records"))
+    read.add_read_arguments(add_verb_of_one(verbs, "read", read.read, "print records", takes_pattern=True))
     text = "print the last records, and what comes, until Ctrl-C"
-    read.add_tail_arguments(add_verb_of_one(verbs, "tail", read.tail, text))
+    read.add_tail_arguments(add_verb_of_one(verbs, "tail", read.tail, text, takes_pattern=True))
 
     export.add_stream_verb(verbs)
     add_watch(add_verb_of_one(verbs, "info", _info, "print what is known of a stream"))
@@ -95,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "give a stream another name in its namespace"
     add_verb_of_one(verbs, "rename", _rename, text).add_argument("name", metavar="NAME")
     text = "print a stream's durable cursors; create, move or delete one"
-    cursors = add_verb_of_one(verbs, "cursors", _cursors, text)
+    cursors = add_verb_of_one(verbs, "cursors", _cursors, text, takes_pattern=True)
     _add_cursor_actions(cursors)
     add_watch(cursors)
     text = "put closed ledgers with records of this stream behind all that it has; again: changes nothing"
@@ -301,8 +309,11 @@ def _add_cursor_actions(parser: argparse.ArgumentParser) -> None:
 
 
 async def _cursors(client: Client, options: argparse.Namespace) -> int:
-    stream = stream_of(client, options.stream)
     _check_cursor_options(options)
+    found = await pattern_of(client, options.stream)
+    if found is not None:
+        return await _cursors_of_pattern(*found, options)
+    stream = stream_of(client, options.stream)
     if options.create is not None:
         return await _create_cursor(stream, options)
     if options.move is not None:
@@ -312,13 +323,69 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
         if (code := exit_without_consent(options, action)) is not None:
             return code
         if not await stream.delete_cursor(options.delete):
-            raise StreamNotFound(f"{options.stream} has no cursor {options.delete}")
+            raise await _no_cursor(stream, options.delete)
         return print_answer(options, {"deleted": options.delete})
-    found = await _cursors_of(stream)
-    if not found and not options.json:
+    cursors = await _cursors_of(stream)
+    if not cursors and not options.json:
         note(f"{options.stream} has no cursors")
         return 0
-    return print_answer(options, {"stream": options.stream, "cursors": found}, *cursor_lines(found))
+    return print_answer(options, {"stream": options.stream, "cursors": cursors}, *cursor_lines(cursors))
+
+
+async def _no_cursor(stream: Stream, name: str) -> StreamNotFound:
+    """Return the error for a cursor that a stream does not have; one of a pattern is named by its pattern."""
+    text = f"{stream.path} has no cursor {name} of its own"
+    patterns = [one.pattern for one in await stream.pattern_cursors() if one.name == name]
+    if patterns:
+        pattern = "/".join((*stream.namespace, patterns[0]))
+        text += f": {name} reads the pattern {pattern}. Give that in place of the stream"
+    return StreamNotFound(text)
+
+
+# --- cursors of patterns --------------------------------------------------------------------------------------------
+
+
+async def _cursors_of_pattern(namespace: Namespace, names: str, options: argparse.Namespace) -> int:
+    """Print the cursors that have this pattern; create, move or delete one."""
+    name = options.create or options.move or options.delete
+    if options.back is not None:
+        raise ConfigError("--back counts records of one stream: for a pattern give --to earliest, latest or time:...")
+    if name is None:
+        now_s = time.time()
+        infos = [one for one in await namespace.pattern_cursors() if one.fault or one.pattern == names]
+        found = [pattern_cursor_facts(one, now_s) for one in infos]
+        if not found and not options.json:
+            note(f"{options.stream} has no cursors; `fastbk namespace cursors` shows those of all patterns")
+            return 0
+        return print_answer(options, {"pattern": options.stream, "cursors": found}, *pattern_cursor_lines(found))
+    start = pattern_start_of(options.to or "earliest", "--to")
+    if options.create is not None:
+        action = f"create cursor {name} of the pattern {options.stream}"
+        if options.dry_run and (code := exit_without_consent(options, action)) is not None:
+            return code
+        expire_s = _expiry_of(options)
+        await namespace.create_pattern_cursor(names, name, start, hold=not options.no_hold, expire_after=expire_s)
+        return print_answer(options, {"pattern": options.stream, "created": name})
+    info = next((one for one in await namespace.pattern_cursors() if one.name == name), None)
+    if info is None or not (info.fault or info.pattern == names):
+        other = "" if info is None else f": that one reads {info.pattern}"
+        raise StreamNotFound(f"the pattern {options.stream} has no cursor {name}{other}")
+    if options.delete is not None:
+        if (code := exit_without_consent(options, f"delete cursor {name} of the pattern {options.stream}")) is not None:
+            return code
+        await namespace.delete_pattern_cursor(name)
+        return print_answer(options, {"deleted": name})
+    facts: dict[str, object] = {"pattern": options.stream, "moved": name, "to": options.to}
+    used = format_age_s(max(0.0, time.time() - info.record.used_at_us / 1e6))
+    holder = f"its holder is fenced (last opened by {info.record.holder}, used {used} ago)"
+    action = f"move cursor {name} to {options.to} in all streams of the pattern {options.stream}; {holder}"
+    if (code := exit_without_consent(options, action, facts)) is not None:
+        return code
+    await namespace.move_pattern_cursor(names, name, start)
+    return print_answer(options, facts)
+
+
+# --- cursors of a stream --------------------------------------------------------------------------------------------
 
 
 def _check_cursor_options(options: argparse.Namespace) -> None:
@@ -337,13 +404,7 @@ def _check_cursor_options(options: argparse.Namespace) -> None:
 
 
 async def _create_cursor(stream: Stream, options: argparse.Namespace) -> int:
-    name, start = options.create, start_of(options.to or "earliest")
-    expire_s = None
-    if options.expire_after is not None:
-        try:
-            expire_s = parse_duration_us(options.expire_after) / 1e6
-        except ValueError as error:
-            raise ConfigError(f"--expire-after {options.expire_after}: write it like 90s, 2h or 7d") from error
+    name, start, expire_s = options.create, start_of(options.to or "earliest"), _expiry_of(options)
     if options.dry_run:
         code = exit_without_consent(options, f"create cursor {name} of stream {options.stream}")
         return DONE if code is None else code
@@ -352,13 +413,22 @@ async def _create_cursor(stream: Stream, options: argparse.Namespace) -> int:
     return print_answer(options, found, str(made.mark))
 
 
+def _expiry_of(options: argparse.Namespace) -> float | None:
+    if options.expire_after is None:
+        return None
+    try:
+        return parse_duration_us(options.expire_after) / 1e6
+    except ValueError as error:
+        raise ConfigError(f"--expire-after {options.expire_after}: write it like 90s, 2h or 7d") from error
+
+
 async def _move_cursor(stream: Stream, options: argparse.Namespace) -> int:
     from fastbk.stream.cursor.opening import move_cursor, place_before, place_of
 
     name, context = options.move, await stream.context()
     info = next((one for one in await stream.cursors() if one.name == name), None)
     if info is None:
-        raise StreamNotFound(f"{options.stream} has no cursor {name}")
+        raise await _no_cursor(stream, name)
     if info.data.get("by") == "spark":
         raise ConfigError(
             f"cursor {name} shows how far a query of Spark's has come: its place is in its checkpoint, and it would"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fastbk.cli.options import add_verb, digest_name, run_client_verb
-from fastbk.errors import ConfigError, PolicyInvalid
+from fastbk.errors import ConfigError, PolicyInvalid, StreamNotFound
 from fastbk.exit_codes import INTERRUPTED
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.namespace import Namespace
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
-    from fastbk.stream.positions import Start
+    from fastbk.stream.positions import AtTime, Start
     from fastbk.stream.stream import Stream
 
 START_HELP = "earliest, latest, a position (3.120.0), seq:N, txid:N, time:2026-01-31T12:00:00Z"
@@ -158,6 +158,35 @@ def range_of(options: argparse.Namespace) -> tuple[Start, Start | None]:
     return start_of(options.start), None if options.end is None else start_of(options.end)
 
 
+async def pattern_of(client: Client, text: str) -> tuple[Namespace, str] | None:
+    """Return the namespace and the pattern of names that a word stands for; None: it is the path of a stream.
+
+    A stream whose own name has such characters is meant by its path.
+    """
+    from fastbk.stream.pattern.record import has_magic
+
+    if not has_magic(text):
+        return None
+    with suppress(StreamNotFound):
+        await stream_of(client, text).context()
+        return None
+    space, _, names = text.rpartition("/")
+    return client.namespace(space), names
+
+
+def pattern_start_of(text: str, option: str) -> Literal["earliest", "latest"] | AtTime:
+    """Return where to begin in all streams of a pattern. Raises ConfigError for a place of one stream."""
+    from fastbk.stream.positions import DLSN, AtSeq, AtTxid
+
+    start = start_of(text)
+    if isinstance(start, DLSN | AtSeq | AtTxid):
+        raise ConfigError(
+            f"{option} {text} is a place in one stream: with a pattern give earliest, latest or"
+            " time:2026-01-31T12:00:00Z, or name one stream"
+        )
+    return start
+
+
 def stream_of(client: Client, path: str) -> Stream:
     """Return the stream of this path. No I/O."""
     namespace, name = split_stream_path(path)
@@ -198,11 +227,18 @@ EXAMPLES = {
 
 
 def add_verb_of_one(
-    verbs: Verbs, name: str, act: Verb | ClientVerb, text: str, what: str = "STREAM"
+    verbs: Verbs,
+    name: str,
+    act: Verb | ClientVerb,
+    text: str,
+    what: str = "STREAM",
+    *,
+    takes_pattern: bool = False,
 ) -> argparse.ArgumentParser:
     """Declare a verb of one stream or namespace (`what`), its first argument."""
     parser = add_verb(verbs, name, act, text)
-    parser.add_argument(what.lower(), metavar=what, help=EXAMPLES[what])
+    more = "; or a pattern, such as 'shop/*', for all streams of one namespace that match" if takes_pattern else ""
+    parser.add_argument(what.lower(), metavar=what, help=EXAMPLES[what] + more)
     return parser
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fastbk.stream.cursor.backlog import Backlog
     from fastbk.stream.cursor.store import CursorInfo
+    from fastbk.stream.pattern.store import PatternCursorInfo
     from fastbk.stream.records import Gap, Record
 
 
@@ -27,7 +28,7 @@ _WORDS = {"trimmed": "were truncated", "lost": "are lost: no bookie gives them"}
 
 
 def print_record(record: Record, options: argparse.Namespace) -> None:
-    """Print one record as the options want it."""
+    """Print one record as the options want it; with its stream, where it is one of a pattern's."""
     if options.json:
         line = json.dumps(as_json(record), ensure_ascii=False)
         sys.stdout.buffer.write((line if line.isprintable() else json.dumps(as_json(record))).encode() + b"\n")
@@ -35,13 +36,15 @@ def print_record(record: Record, options: argparse.Namespace) -> None:
         write_payload([record.payload, b"\n"])
     else:
         text = bytes(record.payload).decode("utf-8", "backslashreplace")
-        write_payload([f"{record.dlsn}\t{text}\n".encode()])
+        stream = f"{record.stream}\t" if record.stream else ""
+        write_payload([f"{stream}{record.dlsn}\t{text}\n".encode()])
 
 
 def print_gap(gap: Gap, options: argparse.Namespace) -> None:
     """Say that records are gone: in JSON a line of its own, else on stderr."""
     if options.json:
-        found = {"gap": gap.kind, "first": str(gap.first), "next": str(gap.next)}
+        found = {"stream": gap.stream} if gap.stream else {}
+        found |= {"gap": gap.kind, "first": str(gap.first), "next": str(gap.next)}
         line = json.dumps({**found, "records": gap.records})
         sys.stdout.buffer.write(line.encode() + b"\n")
     else:
@@ -52,12 +55,14 @@ def print_gap(gap: Gap, options: argparse.Namespace) -> None:
 def text_of_gap(gap: Gap) -> str:
     """Return which records are gone, and why."""
     how_many = "some" if gap.records is None else f"{gap.records:,}"
-    return f"{how_many} records from {gap.first} up to {gap.next} {_WORDS[gap.kind]}"
+    of = f" of {gap.stream}" if gap.stream else ""
+    return f"{how_many} records{of} from {gap.first} up to {gap.next} {_WORDS[gap.kind]}"
 
 
 def as_json(record: Record) -> dict[str, object]:
     """Return a record for JSON: what is text as text, what is not in base64."""
-    found: dict[str, object] = {
+    found: dict[str, object] = {"stream": record.stream} if record.stream else {}
+    found |= {
         "dlsn": str(record.dlsn),
         "seq": record.seq,
         "txid": record.txid,
@@ -166,6 +171,37 @@ def cursor_lines(found: Sequence[dict[str, object]]) -> list[str]:
         moved = f"{_age(one['moved_ms_ago'])} ago"
         rows.append((str(one["cursor"]), str(one["mark"]), behind, age, moved, held, _holder(one)))
     return table(rows, "<" * len(HEAD))
+
+
+PATTERN_HEAD = ("cursor", "pattern", "streams", "kept", "data", "holder")
+
+
+def pattern_cursor_facts(info: PatternCursorInfo, now_s: float) -> dict[str, object]:
+    """Return what is known of a cursor of a pattern, for JSON."""
+    record = info.record
+    return {
+        "cursor": info.name,
+        "pattern": info.pattern,
+        "streams": len(record.positions),
+        "ranges": info.ranges,
+        "kept_ms_ago": _ms_ago(record.time_us, now_s),
+        "holds": bool(info.fault) or record.holds,
+        "epoch": record.epoch,
+        "holder": record.holder,
+        "expires_at_us": record.expires_at_us,
+        "fault": info.fault,
+    }
+
+
+def pattern_cursor_lines(found: Sequence[dict[str, object]]) -> list[str]:
+    """Return a table of `pattern_cursor_facts`."""
+    rows = [PATTERN_HEAD]
+    for one in found:
+        held = "held" if one["holds"] else "not held"
+        shown = str(one["fault"] or one["holder"] or "-")
+        kept = f"{_age(one['kept_ms_ago'])} ago"
+        rows.append((str(one["cursor"]), str(one["pattern"]), f"{one['streams']:,}", kept, held, shown))
+    return table(rows, "<" * len(PATTERN_HEAD))
 
 
 def _holder(one: dict[str, object]) -> str:

@@ -384,6 +384,42 @@ class Namespace:
 
         return await pattern_cursors_of(self._catalog.records, (await self._catalog.place(self._path)).here.id)
 
+    async def create_pattern_cursor(
+        self,
+        pattern: str,
+        name: str,
+        start: Literal["earliest", "latest"] | AtTime = "earliest",
+        *,
+        hold: bool = True,
+        expire_after: float | None = None,
+    ) -> PatternCursorInfo:
+        """Make a cursor of a pattern that nobody holds yet; `cursor(pattern, name)` opens it, and has these options.
+
+        Raises StreamExists where there is one, QuotaExceeded, ConfigError while the cluster's format level has none.
+        """
+        from fastbk.stream.cursor.opening import checked_expiry
+        from fastbk.stream.pattern.record import split_pattern
+        from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved
+
+        space, names = split_pattern(pattern)
+        wish = PatternCursorRequest(names, start, hold, checked_expiry(expire_after), is_new=True)
+        return await made_or_moved(self._catalog, (*self._path, *space), name, wish)
+
+    async def move_pattern_cursor(
+        self, pattern: str, name: str, where: Literal["earliest", "latest"] | AtTime
+    ) -> PatternCursorInfo:
+        """Have a cursor of a pattern go on at `where` in all its streams; all from there on is delivered (again).
+
+        Whoever holds it is fenced, and finds out when it next stores something. Its options and its map stay. Raises
+        StreamNotFound if there is no such cursor, ConfigError if it has another pattern.
+        """
+        from fastbk.stream.pattern.record import split_pattern
+        from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved
+
+        space, names = split_pattern(pattern)
+        wish = PatternCursorRequest(names, where, is_move=True)
+        return await made_or_moved(self._catalog, (*self._path, *space), name, wish)
+
     async def delete_pattern_cursor(self, name: str) -> bool:
         """Delete a cursor of a pattern; whoever holds it finds itself fenced. Returns whether there was one."""
         from fastbk.stream.pattern.store import delete_pattern_cursor

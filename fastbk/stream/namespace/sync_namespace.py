@@ -124,6 +124,8 @@ class SyncNamespace:
     stored_bytes = blocking(Namespace.stored_bytes)
 
     pattern_cursors = blocking(Namespace.pattern_cursors)
+    create_pattern_cursor = blocking(Namespace.create_pattern_cursor)
+    move_pattern_cursor = blocking(Namespace.move_pattern_cursor)
     delete_pattern_cursor = blocking(Namespace.delete_pattern_cursor)
 
     rename = blocking_as(Namespace.rename, _namespace)

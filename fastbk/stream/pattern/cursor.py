@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fastbk.client.client import Client
 from fastbk.errors import (
     ClientClosed,
     ConfigError,
@@ -22,29 +21,34 @@ from fastbk.model.ids import ID_MAX
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_integer
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.context import StreamContext, clock_us, gathered
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.flusher import CursorFlusher, Kept
-from fastbk.stream.cursor.opening import clamped_start, first_mark
+from fastbk.stream.cursor.opening import checked_expiry, clamped_start
 from fastbk.stream.cursor.state import CursorState, Data, check_data
 from fastbk.stream.cursor.store import CursorStore
-from fastbk.stream.namespace.catalog import Catalog, label
-from fastbk.stream.namespace.listing import STREAMS_AT_ONCE, entries_of
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.listing import STREAMS_AT_ONCE
 from fastbk.stream.namespace.tree_records import StreamRecord, get_or
 from fastbk.stream.paths import stream_path
 from fastbk.stream.pattern.reader import PatternRecords
 from fastbk.stream.pattern.record import (
     RANGES_MAX,
-    STREAMS_MAX,
     PatternRecord,
     StreamPosition,
     is_match,
     put_pattern,
 )
-from fastbk.stream.pattern.source import OPENED_TOGETHER, How, PatternSource
-from fastbk.stream.pattern.store import PatternCursorRequest, path_of, take_over
-from fastbk.stream.positions import DLSN, FIRST, AtTime, Start, check_start
+from fastbk.stream.pattern.source import How, PatternSource
+from fastbk.stream.pattern.store import (
+    CursorStart,
+    PatternCursorRequest,
+    begins_of,
+    path_of,
+    take_over,
+)
+from fastbk.stream.positions import DLSN, FIRST, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.read_ahead import ReadTurns
@@ -214,7 +218,6 @@ class PatternStorage:
 class _Parts:
     """What an open cursor has."""
 
-    client: Client
     acks: PatternAcks
     flusher: CursorFlusher
     epoch: int
@@ -235,7 +238,7 @@ class PatternCursor(PatternRecords[GapT]):
         path: tuple[str, ...],
         pattern: str,
         name: str,
-        start: Literal["earliest", "latest"] | AtTime = "earliest",
+        start: CursorStart = "earliest",
         *,
         hold: bool = True,
         flush_interval: float = 1.0,
@@ -258,20 +261,15 @@ class PatternCursor(PatternRecords[GapT]):
             on_gap: "raise" raises what is gone of one stream in its turn, until `reset` of that stream.
         """
         super().__init__(catalog, path, pattern)
-        if not isinstance(start, AtTime) and start not in ("earliest", "latest"):
-            raise ConfigError(f'start={start!r}: "earliest", "latest" or AtTime; `reset` sets one stream')
         checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
         if not 0.001 <= flush_interval <= 3600:
             raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
         checked_integer("flush_acks", flush_acks, 1, ID_MAX)
-        if expire_after is not None and not 1 <= expire_after <= 1e9:
-            raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
         if on_gap not in ("raise", "yield"):
             raise ConfigError('on_gap must be "raise" or "yield"')
         path_of("0", name)
         self.name = name
-        self._start = start
-        self._wish = PatternCursorRequest(self._names, hold, expire_after or 0.0)
+        self._wish = PatternCursorRequest(self._names, start, hold, checked_expiry(expire_after))
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._is_tailing = tail
@@ -294,8 +292,9 @@ class PatternCursor(PatternRecords[GapT]):
         """
         if self._parts is not None:
             raise ClientClosed(f"{self!r} was opened before: make a new handle")
-        client, space = self._catalog.client, (await self._catalog.place(self._path)).here.id
-        store = await take_over(client, space, "/".join(self._path), self.name, self._wish, lambda: self._begins(space))
+        space = (await self._catalog.place(self._path)).here.id
+        begins = lambda: begins_of(self._catalog, self._path, space, self._wish)  # noqa: E731
+        store = await take_over(self._catalog.client, space, "/".join(self._path), self.name, self._wish, begins)
         acks = PatternAcks(store.record)
         flusher = CursorFlusher(
             f"{self.pattern} {self.name}",
@@ -306,7 +305,7 @@ class PatternCursor(PatternRecords[GapT]):
             self._room.set,
             client.unsettled,
         )
-        self._parts = _Parts(client, acks, flusher, store.record.epoch)
+        self._parts = _Parts(acks, flusher, store.record.epoch)
         source = PatternSource(
             self._catalog,
             self._path,
@@ -340,27 +339,6 @@ class PatternCursor(PatternRecords[GapT]):
                 if record is unread or (record is not None and is_there and is_match(self._names, record.name)):
                     kept.append(stream_id)
         return kept
-
-    async def _begins(self, space: str) -> dict[str, StreamPosition]:
-        """Return where a new cursor begins: in each stream in which that is not the first record."""
-        found: dict[str, str] = {}
-        async for entries in entries_of(self._catalog, space):
-            found |= {one.id: name for name, one in entries if one.kind == "stream" and is_match(self._names, name)}
-        if len(found) > STREAMS_MAX:
-            raise PatternSource(
-                self._catalog, self._path, self._names, self._made, self._gone, is_tailing=False, prefetch_bytes=1
-            ).too_many(len(found))
-
-        async def begin(stream_id: str) -> tuple[str, StreamPosition | None]:
-            context = self._catalog.reading(stream_id, label((*self._path, found[stream_id])))
-            try:
-                mark, seq = await first_mark(context, self._start, raises=False)
-            except StreamNotFound:
-                return stream_id, None
-            return stream_id, StreamPosition(mark, seq) if mark != FIRST else None
-
-        begun = await gathered(begin, found, OPENED_TOGETHER)
-        return {stream_id: one for stream_id, one in begun if one is not None}
 
     async def _made(
         self, origin: Origin, context: StreamContext, how: How, told: asyncio.Event, turns: ReadTurns, size: int

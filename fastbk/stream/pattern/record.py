@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from fastbk.errors import ConfigError, StorageError, WrongType
+from fastbk.errors import ConfigError, QuotaExceeded, StorageError, WrongType
 from fastbk.printable_text import printable
 from fastbk.stream.cursor.state import (
     EXPIRY_S_MAX,
@@ -157,6 +157,19 @@ def split_pattern(pattern: str) -> tuple[tuple[str, ...], str]:
     if not names or not names.isprintable() or names[0] in ".<":
         raise ConfigError(f"{printable(pattern, 80)!r} is no pattern of streams: write such as shop/* or orders-?")
     return tuple(spaces), names
+
+
+def has_magic(text: str) -> bool:
+    """Return whether the last name of a path has characters that stand for others."""
+    return bool(_MAGIC.search(text.rpartition("/")[2]))
+
+
+def too_many(pattern: str, count: int) -> QuotaExceeded:
+    """Return what is raised where a pattern, with its namespace's path, matches so many streams."""
+    return QuotaExceeded(
+        f"the pattern {pattern} matches {count:,} streams, and one reader or cursor takes {STREAMS_MAX:,}: split it"
+        " into several, such as a*, b* and [!ab]*"
+    )
 
 
 def is_match(pattern: str, name: str) -> bool:

@@ -22,7 +22,7 @@ from fastbk.retry import Retry
 from fastbk.stream.context import StreamContext, as_error, gathered
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.events import NamespaceEvent, watched_changes
-from fastbk.stream.pattern.record import STREAMS_MAX, is_match
+from fastbk.stream.pattern.record import STREAMS_MAX, is_match, too_many
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.read_ahead import ReadTurns
 from fastbk.stream.reader.stream_reader import StreamReader
@@ -145,7 +145,7 @@ class PatternSource:
             self._space_id = (await self._catalog.place(self._path)).here.id
             found = [one for one in events if one.what == "stream" and is_match(self._pattern, one.name)]
             if len(found) > STREAMS_MAX:
-                raise self.too_many(len(found))
+                raise self._too_many(len(found))
             parts = [self._part(one.id, one.name, "there") for one in found]
             await gathered(self._open_first, parts, OPENED_TOGETHER)
         except BaseException:
@@ -172,12 +172,8 @@ class PatternSource:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    def too_many(self, count: int) -> QuotaExceeded:
-        """Return what is raised where the pattern matches so many streams."""
-        return QuotaExceeded(
-            f"the pattern {label((*self._path, self._pattern))} matches {count:,} streams, and one reader or cursor"
-            f" takes {STREAMS_MAX:,}: split it into several, such as a*, b* and [!ab]*"
-        )
+    def _too_many(self, count: int) -> QuotaExceeded:
+        return too_many(label((*self._path, self._pattern)), count)
 
     # --- streams that come and go -----------------------------------------------------------------------------------
 
@@ -341,7 +337,7 @@ class PatternSource:
             await asyncio.sleep(0)
         if stream_id in self._refused:
             if len(self._parts) - len(self._refused) >= STREAMS_MAX:
-                raise self.too_many(len(self._parts))
+                raise self._too_many(len(self._parts))
             self._refused.discard(stream_id)
             self._line.pop(stream_id)
             self._begin_opening(part)

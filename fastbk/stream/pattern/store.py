@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -21,6 +21,7 @@ from fastbk.errors import (
     MetadataConflict,
     MetadataUnavailable,
     QuotaExceeded,
+    StreamExists,
     StreamNotFound,
 )
 from fastbk.formats import PATTERN_CURSOR, level_of
@@ -28,30 +29,36 @@ from fastbk.meta.records import BadRecord, Change
 from fastbk.meta.records import decoded as read_or_bad
 from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
-from fastbk.stream.context import clock_us
-from fastbk.stream.cursor.opening import AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S
+from fastbk.stream.context import clock_us, gathered
+from fastbk.stream.cursor.opening import AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S, first_mark
 from fastbk.stream.cursor.store import CursorInfo, CursorStore, part_of
+from fastbk.stream.namespace.listing import entries_of
 from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, get_or
 from fastbk.stream.paths import CURSORS, namespace_path, pattern_cursors_path, stream_path
 from fastbk.stream.pattern.record import (
+    STREAMS_MAX,
     PatternRecord,
     StreamPosition,
     get_pattern,
     is_match,
     put_pattern,
+    too_many,
 )
-from fastbk.stream.positions import FIRST
+from fastbk.stream.positions import FIRST, AtTime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fastbk.client.client import Client
     from fastbk.client.record_calls import RecordCalls
+    from fastbk.stream.namespace.catalog import Catalog
     from fastbk.stream.positions import DLSN
 
 CURSORS_MAX = 100
 """Of one namespace. Each may have 512 KiB, and a janitor reads them all where they hold data."""
 TRIES_MAX = 8
+BEGUN_TOGETHER = 16
+"""Streams of which the place is found together where a new cursor begins."""
 POSITIONS_KEPT_MAX = 50_000
 """What a janitor's pass keeps of cursors that it has read, some 300 bytes each; beyond that it begins anew."""
 _UNREADABLE = PatternRecord("*")
@@ -198,13 +205,27 @@ async def delete_all_of(records: RecordCalls, namespace_id: str) -> None:
 # --- taking over --------------------------------------------------------------------------------------------------
 
 
+CursorStart: TypeAlias = Literal["earliest", "latest"] | AtTime
+"""Where a cursor begins, or goes on, in all streams of its pattern."""
+
+
 @dataclass(frozen=True, slots=True)
 class PatternCursorRequest:
-    """What an opening says about its cursor."""
+    """What an opening says about its cursor. Raises ConfigError for what is no start."""
 
     pattern: str
+    start: CursorStart = "earliest"
+    """Where a new cursor begins in the streams that are there, and one that is moved goes on."""
     holds: bool = True
     expire_after_s: float = 0.0
+    is_new: bool = False
+    """Whether a cursor that is there already is an error."""
+    is_move: bool = False
+    """Whether a cursor that is there goes on at `start`; what it was opened with stays. One that is not is an error."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.start, AtTime) and self.start not in ("earliest", "latest"):
+            raise ConfigError(f'start={self.start!r}: "earliest", "latest" or AtTime; `reset` sets one stream')
 
 
 async def take_over(
@@ -217,15 +238,16 @@ async def take_over(
 ) -> CursorStore[PatternRecord]:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on (INV-S10).
 
-    `label`: the namespace's path. `begins()` returns where a new cursor begins, in the streams in which that is not the
-    first record. Raises ConfigError for another pattern than the cursor has and for a new one where the cluster's
-    format level has none (INV-U4), StreamNotFound, QuotaExceeded, MetadataOnHold, StorageError, and the last trouble
-    with metadata.
+    `label`: the namespace's path. `begins()` returns where a new cursor begins, or one that is moved goes on, in the
+    streams in which that is not the first record. Raises ConfigError for another pattern than the cursor has and for a
+    new one where the cluster's format level has none (INV-U4), StreamNotFound, StreamExists, QuotaExceeded,
+    MetadataOnHold, StorageError, and the last trouble with metadata.
     """
     path, holder = path_of(namespace_id, name), new_owner()
     records, full = client.records, f"{label}/{wish.pattern} {name}".strip("/")
     retry = Retry(AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S)
     await records.check_not_held()
+    moved = await begins() if wish.is_move else None
 
     def store(record: PatternRecord, version: int) -> CursorStore[PatternRecord]:
         return CursorStore(records, path, full, record, version, put_pattern, get_pattern)
@@ -237,6 +259,10 @@ async def take_over(
             if found is not None and former is not None and former.holder == holder:
                 return store(former, found.version)  # the answer to our own change was lost
             now_us = clock_us()
+            if former is None and wish.is_move:
+                raise StreamNotFound(f"{label or 'the root namespace'} has no cursor {name} of a pattern")
+            if former is not None and wish.is_new:
+                raise StreamExists(f"{label or 'the root namespace'} has a cursor {name} already")
             if former is None:
                 check_count(label, len(await records.children(pattern_cursors_path(namespace_id))))
                 check_level(label, await records.format_level())
@@ -251,8 +277,9 @@ async def take_over(
                 serial=former.serial + 1,
                 epoch=former.epoch + 1,
                 holder=holder,
-                holds=wish.holds,
-                expire_after_s=wish.expire_after_s,
+                positions=former.positions if moved is None else moved,
+                holds=wish.holds if moved is None else former.holds,
+                expire_after_s=wish.expire_after_s if moved is None else former.expire_after_s,
                 time_us=now_us,
                 used_at_us=now_us,
             )
@@ -264,6 +291,38 @@ async def take_over(
         except (MetadataConflict, MetadataUnavailable) as error:
             failed: Error = error
         await asyncio.sleep(retry.pause_s(failed))
+
+
+async def begins_of(
+    catalog: Catalog, path: tuple[str, ...], namespace_id: str, wish: PatternCursorRequest
+) -> dict[str, StreamPosition]:
+    """Return where a cursor begins: in each stream in which that is not the first record. Raises QuotaExceeded."""
+    found: dict[str, str] = {}
+    async for entries in entries_of(catalog, namespace_id):
+        found |= {one.id: name for name, one in entries if one.kind == "stream" and is_match(wish.pattern, name)}
+    if len(found) > STREAMS_MAX:
+        raise too_many("/".join((*path, wish.pattern)), len(found))
+
+    async def begin(stream_id: str) -> tuple[str, StreamPosition | None]:
+        context = catalog.reading(stream_id, "/".join((*path, found[stream_id])))
+        try:
+            mark, seq = await first_mark(context, wish.start, raises=False)
+        except StreamNotFound:
+            return stream_id, None
+        return stream_id, StreamPosition(mark, seq) if mark != FIRST else None
+
+    begun = await gathered(begin, found, BEGUN_TOGETHER)
+    return {stream_id: one for stream_id, one in begun if one is not None}
+
+
+async def made_or_moved(
+    catalog: Catalog, path: tuple[str, ...], name: str, wish: PatternCursorRequest
+) -> PatternCursorInfo:
+    """Make a cursor that nobody reads yet, or have one go on elsewhere, which fences its holder; return it."""
+    space = (await catalog.place(path)).here.id
+    begins = lambda: begins_of(catalog, path, space, wish)  # noqa: E731
+    store = await take_over(catalog.client, space, "/".join(path), name, wish, begins)
+    return PatternCursorInfo(name, store.record, store.version)
 
 
 async def _check_namespace(records: RecordCalls, namespace_id: str, label: str, undo: Change) -> None:

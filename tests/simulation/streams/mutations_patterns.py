@@ -13,26 +13,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("fastbk.stream.janitor.janitor:Janitor._pattern_marks", "return [] if record is None else", "return [] and"),
     ),
     fault(
-        "new-ones-from-their-end",
-        "a stream that comes is read from its end on",
-        (
-            f"{CURSOR}:PatternCursor._made",
-            "acks.mark,",
-            'acks.mark if how == "there" else "latest",',
-        ),
-    ),
-    fault(
         "kept-a-moment-later",
         "what is acknowledged while a state is written counts as kept with it",
         (f"{CURSOR}:PatternStorage.keep", "return changes", "return self._acks.changes"),
-    ),
-    fault(
-        "another-name-another-stream",
-        "a stream that is renamed within the pattern loses its position",
-        (
-            "fastbk.stream.pattern.source:PatternSource._happened",
-            'event.kind == "renamed" and not is_match(self._pattern, event.name)',
-            'event.kind == "renamed"',
-        ),
+        seed=7,
     ),
 )

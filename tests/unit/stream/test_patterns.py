@@ -18,6 +18,7 @@ from fastbk.errors import (
     ProtocolError,
     QuotaExceeded,
     StorageError,
+    StreamExists,
     StreamNotFound,
 )
 from fastbk.meta.records import Change
@@ -204,7 +205,8 @@ async def test_a_namespace_that_is_deleted_ends_it(world: World) -> None:
 
 
 async def test_too_many_streams_are_told_and_room_is_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "STREAMS_MAX", 2)
+    for module in (source, record):
+        monkeypatch.setattr(module, "STREAMS_MAX", 2)
     await world.fill(a=1, b=1, c=1)
     with pytest.raises(QuotaExceeded, match=r"shop/\* matches 3 streams, and one reader or cursor takes 2: split it"):
         await world.space().reader("*").open()
@@ -487,6 +489,37 @@ async def test_a_reset_of_a_stream_passes_a_record_that_makes_no_sense(
         async with world.space().stream("bad").writer() as writer:
             await writer.append(b"3")
         assert [one.value for one in await taken(cursor, 1)] == [b"3"]
+
+
+async def test_a_cursor_is_made_and_moved_by_somebody_who_does_not_read(world: World) -> None:
+    """Moved, it goes on there in all its streams, and whoever holds it is fenced."""
+    await world.fill(a=3, b=3, other=1)
+    root = Namespace(world.space()._catalog)
+    made = await root.create_pattern_cursor("shop/[ab]", "c", "latest", hold=False, expire_after=60)
+    assert (made.pattern, made.record.holds, made.record.expire_after_s) == ("[ab]", False, 60)
+    assert len(made.record.positions) == 2
+    with pytest.raises(StreamExists, match="shop has a cursor c already"):
+        await root.create_pattern_cursor("shop/[ab]", "c")
+    async with world.space().cursor("[ab]", "c", hold=False, expire_after=60, flush_interval=60) as cursor:
+        await world.fill(a=1)
+        (one,) = await taken(cursor, 1)
+        moved = await world.space().move_pattern_cursor("[ab]", "c", "earliest")
+        assert (moved.record.epoch, moved.record.positions) == (3, {})
+        assert (moved.record.holds, moved.record.expire_after_s) == (False, 60), "its options stay"
+        with pytest.raises(CursorFenced):
+            await cursor.ack(one)
+        await cursor.abort()
+    async with world.space().cursor("[ab]", "c") as cursor:
+        found = await taken(cursor, 7)
+    assert values(found, "shop/a") == [*wanted("a", 3), b"a 0"] and values(found, "shop/b") == wanted("b", 3)
+    moved = await world.space().move_pattern_cursor("[ab]", "c", "latest")
+    assert [one async for one in world.space().cursor("[ab]", "c", tail=False)] == []
+    with pytest.raises(ConfigError, match="cursor c of shop reads"):
+        await world.space().move_pattern_cursor("*", "c", "earliest")
+    with pytest.raises(StreamNotFound, match="shop has no cursor other of a pattern"):
+        await world.space().move_pattern_cursor("*", "other", "earliest")
+    with pytest.raises(ConfigError, match="`reset` sets one stream"):
+        await world.space().move_pattern_cursor("*", "c", FIRST)  # type: ignore[arg-type]
 
 
 async def test_streams_with_gaps_take_no_place_from_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from fastbk.stream.chain import changes
 from fastbk.stream.chain.chain import DOOMED_MAX, Chain
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
@@ -76,7 +77,7 @@ class Harness:
 
     async def writer(self, **options: object) -> StreamWriter:
         """Return another writer, open."""
-        if not self.cluster.records.values:
+        if chain_path("ab") not in self.cluster.records.values:
             await new_stream(self.cluster)
         writer = StreamWriter(self.context(), WriterOptions(**options))  # type: ignore[arg-type]
         await writer.open()
