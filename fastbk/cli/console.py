@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import (
+    add_http,
     add_lifeline,
     add_metadata,
     begin_service,
     end_with_lifeline,
+    http_admission,
+    http_tls,
     metadata_uri,
+    own_certificate_lines,
     server_tls,
 )
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, os_errors_as
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import AsyncGenerator
+
+    from fastbk.server.admin.http import Request, Response
+    from fastbk.server.admin.page_admission import PageAdmission
 
 LISTEN_DEFAULT = "127.0.0.1:8080"
 
@@ -31,12 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"where browsers find it ({LISTEN_DEFAULT}); beyond loopback it needs --token-keys and --tls",
     )
-    parser.add_argument(
-        "--http-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name that browsers call this machine by, beside localhost and its own",
+    add_http(
+        parser,
+        "/metrics and /livez",
+        hosts_help="a name that browsers, and clients of --http, call this machine by, beside localhost and its own",
     )
     parser.add_argument(
         "--tls",
@@ -86,6 +93,8 @@ def run(options: argparse.Namespace) -> int:
             ) from error
         raise
     host, port = split_address(options.listen, "--listen")
+    cluster_ids = [""]
+    admission = None if options.http is None else http_admission(options, lambda: cluster_ids[-1])
     chosen = ConsoleOptions(
         uri=metadata_uri(options),
         host=host,
@@ -98,14 +107,52 @@ def run(options: argparse.Namespace) -> int:
         token_audience=options.token_audience,
         revoked_file=options.revoked,
         pages=tuple(options.page),
+        on_cluster=cluster_ids.append,
     )
 
     async def serving() -> None:
         end_with_lifeline(options)
-        await serve(chosen)
+        async with _pages(options, admission):
+            await serve(chosen)
 
     asyncio.run(serving())
     return 0
+
+
+@asynccontextmanager
+async def _pages(options: argparse.Namespace, admission: PageAdmission | None) -> AsyncGenerator[None, None]:
+    """Answer `/metrics` and `/livez` on `--http` while the block runs: browsers' port is for those who sign in."""
+    if options.http is None:
+        yield
+        return
+    from fastbk.config import split_address
+    from fastbk.observe import logs
+    from fastbk.observe.process_usage import OwnUsage
+    from fastbk.server.admin.http import METRICS, TEXT, PageServer, refused_lines
+
+    host, port = split_address(options.http, "--http")
+    server = PageServer((*options.http_host, host), admission)
+    certificates, usage = own_certificate_lines(), OwnUsage("console")
+
+    async def metrics(request: Request) -> Response:
+        if request.method != "GET":
+            return 405, TEXT, b"not for this path\n"
+        lines = refused_lines("fastbk_console_http_refused", server.refused()) + certificates() + usage.metric_lines()
+        return 200, METRICS, "".join(f"{line}\n" for line in lines).encode()
+
+    async def alive(request: Request) -> Response:
+        del request
+        return 200, TEXT, b"ok\n"
+
+    server.add_page("/metrics", metrics, is_quick=True)
+    server.add_page("/livez", alive, is_quick=True)
+    with os_errors_as(ConfigError, f"--http {options.http}: cannot listen"):
+        await server.open(host, port, http_tls(options))
+    logs.info("console.pages", http_port=server.port)
+    try:
+        yield
+    finally:
+        await server.close()
 
 
 def _audit_file() -> Path:

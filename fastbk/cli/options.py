@@ -86,7 +86,10 @@ def digest_name(text: str) -> str:
     return "dummy" if text.lower() == "none" else text.lower()
 
 
-def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
+HTTP_HOSTS = "a name that clients of --http call this machine by, beside localhost and its own"
+
+
+def add_http(parser: argparse.ArgumentParser, pages: str, hosts_help: str = HTTP_HOSTS) -> None:
     """Declare where a process answers `pages`."""
     parser.add_argument(
         "--http",
@@ -98,7 +101,7 @@ def add_http(parser: argparse.ArgumentParser, pages: str) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name that clients of --http call this machine by, beside localhost and its own",
+        help=hosts_help,
     )
     parser.add_argument(
         "--http-tls",

@@ -29,7 +29,7 @@ from fastbk.server.configuration.settings import AuditSettings
 from fastbk.server.supervision.audit_log import AuditLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
     from fastbk.tls.contexts import RefreshedContext
@@ -47,6 +47,7 @@ class ConsoleOptions:
         token_keys_file: public keys of users' tokens; "": nobody signs in, and it listens on loopback only.
         token_audience: what tokens are for; "": the cluster's id. revoked_file: of who is not accepted any more.
         pages: HOST:PORT of the pages of janitors and healers, whose events are shown beside those of bookies.
+        on_cluster: gets the cluster's id when it is known.
     """
 
     uri: str
@@ -60,6 +61,7 @@ class ConsoleOptions:
     token_audience: str = ""
     revoked_file: str = ""
     pages: tuple[str, ...] = field(default=())
+    on_cluster: Callable[[str], None] = lambda cluster_id: None
 
 
 async def run(options: ConsoleOptions) -> None:
@@ -86,6 +88,7 @@ async def serving(options: ConsoleOptions) -> AsyncGenerator[tuple[Console, int]
         client = await stack.enter_async_context(fastbk.connect(options.uri))
         await client.records.check_level()
         cluster_id = await client.call_store(lambda store: store.instance_id())
+        options.on_cluster(cluster_id)
         audience = options.token_audience or cluster_id
         access = Access(audience, options.token_keys_file, options.revoked_file)
         with os_errors_as(ConfigError, f"--audit {options.audit_file}: its folder cannot be used"):

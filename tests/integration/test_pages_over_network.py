@@ -19,7 +19,7 @@ from tests.fixtures.monitoring import FOLDER
 from tests.fixtures.namespaces import Host, hosts, skip_without_namespaces
 from tests.fixtures.wait import wait_until
 
-PORT, HEALER_PORT, JANITOR_PORT = 8000, 8085, 8086
+PORT, HEALER_PORT, JANITOR_PORT, CONSOLE_PORT = 8000, 8085, 8086, 8087
 SCRAPES = 40
 RECEIVE_BYTES = 2048
 """Of a slow reader's socket: a page of metrics has forty times as much."""
@@ -92,7 +92,9 @@ def test_other_pages_answer_by_their_own_names_only(host: Host) -> None:
         assert get(host.address, PORT, path) == 200
 
 
-@pytest.mark.parametrize(("command", "port"), [("autorecovery", HEALER_PORT), ("janitor", JANITOR_PORT)])
+@pytest.mark.parametrize(
+    ("command", "port"), [("autorecovery", HEALER_PORT), ("janitor", JANITOR_PORT), ("console", CONSOLE_PORT)]
+)
 def test_services_are_scraped_by_the_names_of_the_example(host: Host, command: str, port: int, tmp_path: Path) -> None:
     """With the options of the shipped unit, and by the names and ports of the shipped example."""
     unit = (ROOT / "packaging" / "systemd" / f"fastbk-{command}.service").read_text()
@@ -103,13 +105,15 @@ def test_services_are_scraped_by_the_names_of_the_example(host: Host, command: s
         sys.executable, "-m", "fastbk.cli", command, "--metadata", uri_of(host), *options,
     ]  # fmt: skip
     with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(entered, stdout=log, stderr=log, env=os.environ)
+        environment = {**os.environ, "STATE_DIRECTORY": str(tmp_path)}
+        process = subprocess.Popen(entered, stdout=log, stderr=log, env=environment)
     try:
         wait_until(lambda: answers(host.address, port), "its pages", WAIT_S)
         assert targets
         for called in targets:
             assert get(host.address, port, "/metrics", f"{called}:{port}") == 200
-        assert get(host.address, port, "/events", host.address) == 401
+        if command != "console":
+            assert get(host.address, port, "/events", host.address) == 401
     finally:
         process.terminate()
         process.wait(WAIT_S)

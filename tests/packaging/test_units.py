@@ -18,6 +18,7 @@ from tests.fixtures.zookeeper import QuorumServer, ZooKeeperPlace, free_ports
 from tests.packaging.units import SERVICES, UNITS, unit
 from tests.style.tree import ROOT
 
+PROMETHEUS = ROOT / "monitoring" / "prometheus" / "prometheus.yml"
 EXPOSURE_MAX = 20
 """Of systemd's own count, in tenths: 0 gives up everything, 100 nothing."""
 BOOKIE = """[bookie]
@@ -68,6 +69,16 @@ def test_units_restart_what_may_start_again(name: str) -> None:
     assert limits == {"StartLimitIntervalSec": ["0"]}, "a metadata store may be away for hours"
     assert service["User"] == ["fastbk"]
     assert int(service["WatchdogSec"][0]) >= 30
+
+
+@pytest.mark.parametrize("role", ["autorecovery", "janitor", "console"])
+def test_a_service_answers_where_prometheus_looks_as_it_is_installed(role: str) -> None:
+    """On loopback, until an operator says who else may read its metrics: with the same port, as the unit proposes."""
+    name = f"fastbk-{role}.service"
+    (port,) = set(re.findall(rf"job_name: fastbk-{role}\n.*\n.*?:(\d+)\"", PROMETHEUS.read_text()))
+    assert unit(UNITS / name)["Service"]["Environment"] == [f'"FASTBK_OPTIONS=--http 127.0.0.1:{port}"']
+    proposed = f"#   FASTBK_OPTIONS=--http 0.0.0.0:{port} --http-public health metrics\n"
+    assert proposed in (UNITS / name).read_text()
 
 
 AS_INSTALLED = """

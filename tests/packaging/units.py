@@ -116,6 +116,8 @@ class Supervised:
 
     def _start(self, now_s: float) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FASTBK_")}
+        for text in self._service["Environment"]:
+            environment |= dict(word.split("=", 1) for word in shlex.split(text))
         for file in self._service["EnvironmentFile"]:
             lines = Path(self._placed(file)).read_text().splitlines()
             environment |= dict(line.split("=", 1) for line in lines)

@@ -131,6 +131,18 @@ def test_the_status_of_a_cluster_without_bookies_has_what_metadata_says(
     assert [one["name"] for one in answer["reasons"]] == ["no_bookie", "healing_paused", "backup_old"]
 
 
+@pytest.mark.parametrize("words", [("rate", "banana"), ("rate", "-5MiB"), ("rate", "5 apples"), ("hold", "banana")])
+def test_a_rate_or_time_of_healing_that_is_none_is_one_line(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    open_store(uri).close()
+    assert cli.main(["cluster", "heal", "--metadata", uri, words[0], "--", words[1]]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("fastbk: ") and captured.err.count("\n") == 1
+    assert words[1] in captured.err
+
+
 def test_help_is_quick() -> None:
     """Under 150 ms by the clock; the best of up to twenty, since other tests run beside this one."""
     spent: list[float] = []
