@@ -51,10 +51,13 @@ class SyncRecords(Generic[Inner, GapT]):
             raise ClientClosed("it is not open: use `with`")
         return self._inner
 
+    def _check_new(self) -> None:
+        if self._inner is not None or self._is_closed:
+            raise ClientClosed("it was opened or closed before: make a new one")
+
     def open(self) -> None:
         """Begin; `with` does it, and a `for` loop over what is not open."""
-        if self._inner is not None or self._is_closed:
-            raise ClientClosed("it was opened before: make a new one")
+        self._check_new()
 
         async def entered() -> Inner:
             inner = self._make()
@@ -62,6 +65,9 @@ class SyncRecords(Generic[Inner, GapT]):
             return inner
 
         self._inner = self._loop.call(entered, undo=lambda inner: inner.__aexit__(None, None, None))
+        if self._is_closed:  # by a signal's handler, or another thread
+            self._end(None)
+            raise ClientClosed("it was closed while it was opened: make a new one")
 
     def close(self) -> None:
         """End it; a cursor keeps what was acknowledged. Called again, it waits for the end, and raises the same.
@@ -71,10 +77,10 @@ class SyncRecords(Generic[Inner, GapT]):
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
+        self._is_closed = True
         inner = self._inner
         if inner is None:
             return
-        self._is_closed = True
         self._hand = Hand()
         if self._loop.is_closed is None:
             self._loop.call(lambda: self._ended(inner, error), goes_on=True)

@@ -195,6 +195,23 @@ def test_what_was_acknowledged_is_kept_where_nobody_closes_anything(store: Any, 
         again.check_acks(store)
 
 
+def test_a_handler_that_closes_what_is_being_opened_has_closed_it(store: Any, rng: random.Random) -> None:
+    with fastbk.sync.connect(store) as client:
+        stream = client.namespace("shop").stream("orders")
+        readers: list[fastbk.sync.StreamReader] = []
+        interrupts = Interrupts(rng, 120, lambda: readers[-1].close())
+        for _ in range(40):
+            readers.append(reader := stream.reader())
+            before = interrupts.count
+            with suppress(ClientClosed), interrupts.one():
+                reader.open()
+            if interrupts.count > before:
+                with pytest.raises(ClientClosed):
+                    next(reader)
+            reader.close()
+        assert interrupts.count > 20
+
+
 def test_a_handler_that_closes_waits_for_nothing_of_its_own_thread(rng: random.Random) -> None:
     """A lock that the interrupted code holds would never be free: neither of a client's first call, nor of its close.
     """
