@@ -66,7 +66,7 @@ class Record:
     """Its number in the stream, from 0, without holes."""
     txid: int
     time_us: int
-    """When it was appended, by its writer's clock, in microseconds since 1970; never less than that before it."""
+    """When it was appended, by its writer's clock, in microseconds since 1970; within a segment it never falls."""
     payload: memoryview
     key: bytes | None = None
     headers: Headers = ()
