@@ -53,7 +53,7 @@ async def read_snapshot(client: Client, ledger_id: int) -> Accounts:
         last = await reader.last_add_confirmed()
         if last >= 0:
             async for entry in reader.read(0, last):
-                name, balance = json.loads(bytes(entry.data))
+                name, balance = json.loads(entry.value)
                 accounts.balances[name] = balance
     return accounts
 

@@ -13,6 +13,8 @@ import msgspec
 
 CHARACTERS_MAX = 1000
 """Of a text of others in a message of ours."""
+_SHOWN_BYTES_MAX = 40
+"""Of data, in what `repr` returns."""
 DEPTH_MAX = 20
 """Of lists and tables in each other, where JSON has to be made by hand."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -66,6 +68,11 @@ def _text_of(value: object) -> str:
     except Exception:  # noqa: BLE001 - whatever another's object does when it is shown
         text = f"a {type(value).__name__}"
     return _SURROGATE.sub(lambda found: _escape(found[0]), text)
+
+
+def shown_bytes(data: bytes | memoryview) -> str:
+    """Return the beginning of what may be long, as Python writes bytes."""
+    return repr(bytes(data[:_SHOWN_BYTES_MAX])) + ("…" if len(data) > _SHOWN_BYTES_MAX else "")
 
 
 def _escape(character: str) -> str:

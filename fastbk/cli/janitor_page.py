@@ -44,6 +44,8 @@ def text_of(janitor: Janitor, clock: Callable[[], float] = time.monotonic) -> st
     text = "since the last whole pass ended; NaN before the first"
     age_s = None if ended_s is None else clock() - ended_s
     rows.append(("last_pass_age_seconds", "gauge", text, _seconds(age_s)))
+    text = "streams whose last record has a time over a minute ahead of this machine's clock"
+    rows.append(("streams_ahead", "gauge", text, str(janitor.streams_ahead)))
     lines = [line for name, *rest in rows for line in single(f"fastbk_janitor_{name}", *rest)]
     return "\n".join([*lines, *_cursor_lines(janitor.gauges)]) + "\n"
 

@@ -147,7 +147,8 @@ class LedgerWriter:
 
         `entry_id`: the id to use, with a writer that was made with `explicit_ids`, and only there. Ids may come in any
         order; one that comes early is held until all below it are there. Raises DuplicateEntryId for one that was
-        used, BufferFull when too much is held.
+        used, BufferFull when too much is held, QuorumTimeout when those below it did not come within append_timeout:
+        it is still held then, and the writer goes on.
         """
         if type(data) is not bytes:
             data = owned_bytes(data)
@@ -158,11 +159,30 @@ class LedgerWriter:
 
     async def _append(self, data: bytes, entry_id: EntryId | None) -> EntryId:
         if self._held is not None or entry_id is not None or self._blocked is not None:
-            return await self.append_nowait(data, entry_id=entry_id)
+            return await self._acknowledged(self.append_nowait(data, entry_id=entry_id), entry_id)
         size = len(data)
         if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
             return await self._append_in_turn(data)
         return await self._pipe.admit_one(data, size)
+
+    async def _acknowledged(self, future: asyncio.Future[EntryId], entry_id: EntryId | None) -> EntryId:
+        """Wait for an entry that may be held for others before it, which may never come."""
+        limit_s = self._config.append_timeout
+        try:
+            await asyncio.wait([future], timeout=limit_s)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        first = self._pipe.next_entry_id
+        if future.done() or entry_id is None or entry_id < first:
+            return await future  # what was sent ends by the limit of the pipe
+        raise QuorumTimeout(
+            f"ledger {self.ledger_id}: entry {entry_id} waits for entry {first}, which did not come within"
+            f" {limit_s:g} s. It is held until then: append entry {first}",
+            ledger_id=self.ledger_id,
+            entry_id=entry_id,
+            outcome="not_written",
+        )
 
     async def _append_within(
         self, data: bytes, entry_id: EntryId | None, timeout_s: float

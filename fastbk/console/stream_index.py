@@ -134,7 +134,7 @@ class StreamIndex:
                 len(chain.open_rows),
                 chain.end_seq - chain.head_seq,
                 size_bytes,
-                chain.last_time_us,
+                chain.newest_time_us,
                 chain.is_sealed,
                 chain.owner,
                 array("q", (one.ledger_id for one in chain.rows[-LEDGERS_MAX:])),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from fastbk.meta.records import VALUE_BYTES_MAX
 from fastbk.stream.chain.chain import PageRef, Segment, get_chain, get_page
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.chain.drafts import ledgers_named
-from fastbk.stream.cursor.state import get_record
+from fastbk.stream.cursor.state import CursorRecord, get_record
 from fastbk.stream.namespace.tree_records import (
     ROOT_ID,
     EntryRecord,
@@ -34,7 +35,7 @@ from fastbk.stream.namespace.tree_records import (
     get,
 )
 from fastbk.stream.paths import number_of_page
-from fastbk.stream.pattern.record import get_pattern
+from fastbk.stream.pattern.record import PatternRecord, get_pattern
 from fastbk.stream.positions import AHEAD_US_MAX
 
 if TYPE_CHECKING:
@@ -340,19 +341,32 @@ class _Judge:
                 raise ForbiddenChange("one request creates one cursor of a stream at most: send several")
             self.judged.cursors.add(one.name.owner)
         try:
-            before = () if one.before is None else get_record(one.before).ledgers
+            known = None if one.before is None else get_record(one.before)
         except StorageError:
             if one.after is not None:
                 raise
             return _change(READ | ADD, "keep a cursor of")  # what nobody can read anybody may delete
+        before: tuple[int, ...] = () if known is None else known.ledgers
         after: tuple[int, ...] = ()
         needs: tuple[Need, ...] = (Need(READ | ADD, "keep a cursor of"),)
         if one.after is not None:
             record = _check_decodes(get_record, one.after)
+            self._check_used(record.state.time_us, record, known)
             after = record.ledgers
             needs = _cursor_needs(one, record.holder)
         fresh = tuple(ledger for ledger in after if ledger not in before)
         return Change(needs=needs, fresh=fresh)
+
+    def _check_used(
+        self, time_us: int, record: CursorRecord | PatternRecord, known: CursorRecord | PatternRecord | None
+    ) -> None:
+        """Refuse times that lie ahead: a cursor that was used in the future never expires.
+
+        `known`: the record of before; a wrong clock may have made the cursor, and that stays.
+        """
+        created_us = 0 if known is not None and known.created_us == record.created_us else record.created_us
+        if max(time_us, created_us, record.used_at_us) > self._now_us + AHEAD_US_MAX:
+            raise ForbiddenChange("a cursor is used now, and not in a day: are the clocks right?")
 
     def pattern_cursor(self, one: RecordChange) -> Change:
         """Judge a cursor of a pattern: it is its reader's, too, and names no ledgers."""
@@ -363,8 +377,10 @@ class _Judge:
         if one.after is None:
             return _change(READ | ADD, "keep")
         record = _check_decodes(get_pattern, one.after)
-        if record.created_us > self._now_us + AHEAD_US_MAX or record.used_at_us > self._now_us + AHEAD_US_MAX:
-            raise ForbiddenChange("a cursor is used now, and not in a day: are the clocks right?")
+        known = None
+        with suppress(StorageError):  # what nobody can read its holder may write anew
+            known = None if one.before is None else get_pattern(one.before)
+        self._check_used(record.time_us, record, known)
         return Change(needs=_cursor_needs(one, record.holder))
 
     def draft(self, one: RecordChange) -> Change:

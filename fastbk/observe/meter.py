@@ -47,6 +47,7 @@ INSTRUMENTS = {
     "fastbk.client.send.buffered": Instrument("sum", "By", "Bytes that are not acknowledged yet"),
     "fastbk.client.send.resent": Instrument("counter", "{copy}", "Copies of entries that were sent to a bookie again"),
     "fastbk.client.send.ensemble_changes": Instrument("counter", "{change}", "Bookies that writers took others for"),
+    "fastbk.client.send.times_ahead": Instrument("counter", "{segment}", "Segments behind a record of a later time"),
     "fastbk.client.send.duration.total": Instrument("counter", "s", "Time of all appends together, to their ends"),
     "fastbk.client.send.duration.p50": Instrument("highest", "s", "Median of an append in the last minutes"),
     "fastbk.client.send.duration.p99": Instrument("highest", "s", "99 of 100 appends in the last minutes took less"),

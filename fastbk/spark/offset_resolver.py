@@ -344,7 +344,7 @@ class Cluster:
     def _age_s(self, path: str, at: At) -> float:
         with suppress(Error):
             record = self.stream(path, at.stream_id).get(AtSeq(at.seq))
-            return time.time() - record.time_us / 1e6
+            return max(time.time() - record.time_us / 1e6, 0.0)
         return 0.0
 
     # --- ledgers -------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ TIME_US_MAX = 253_402_300_799_999_999
 """The last microsecond of the year 9999, the last that dates can be written of."""
 AHEAD_US_MAX = 24 * 3600 * 1_000_000
 """How far a time in a change of a record may lie ahead of a gateway's clock."""
+CARRIED_US_MAX = 60_000_000
+"""How far ahead of its own clock a writer carries on the time of the record before its segment (INV-S22)."""
 Number = Annotated[int, msgspec.Meta(ge=-1, le=NUMBER_MAX)]
 """In a record of metadata; -1: none. What a client may write is bounded where it is decoded (INV-S14)."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]

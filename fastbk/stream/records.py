@@ -30,13 +30,12 @@ from fastbk.native.stream_codec import (
 )
 from fastbk.native.stream_columns import Source
 from fastbk.option_checks import owned_bytes
+from fastbk.printable_text import shown_bytes
 from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.positions import DLSN, to_time
 
 _SLOT_MASK = 0xFFFFFFFF
-_SHOWN_BYTES_MAX = 40
-"""Of a payload, in what `repr` returns."""
 _CODEC_AT = 2
 _UNPACKED_RECORDS_MAX = 256 * 1024
 """Of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
@@ -66,7 +65,7 @@ class Record:
     """Its number in the stream, from 0, without holes."""
     txid: int
     time_us: int
-    """When it was appended, by its writer's clock, in microseconds since 1970; never less than that before it."""
+    """When it was appended, by its writer's clock, in microseconds since 1970; within a segment it never falls."""
     payload: memoryview
     key: bytes | None = None
     headers: Headers = ()
@@ -87,9 +86,9 @@ class Record:
         return to_time(self.time_us)
 
     def __repr__(self) -> str:
-        key = "" if self.key is None else f", key={_shown(self.key)}"
+        key = "" if self.key is None else f", key={shown_bytes(self.key)}"
         headers = f", headers={self.headers!r}" if self.headers else ""
-        sizes = f"{len(self.payload)} bytes {_shown(self.payload)}"
+        sizes = f"{len(self.payload)} bytes {shown_bytes(self.payload)}"
         place = f"{self.stream} {self.dlsn}".lstrip()
         return f"<Record {place} seq={self.seq} txid={self.txid}{key}{headers}: {sizes}>"
 
@@ -127,11 +126,6 @@ def _origin_record_of(record: Record, path: str, stream_id: str) -> OriginRecord
     one = record
     given = (one.dlsn, one.seq, one.txid, one.time_us, one.payload, one.key, one.headers)
     return OriginRecord(*given, Origin(path, stream_id))
-
-
-def _shown(data: bytes | memoryview) -> str:
-    """Return the beginning of what may be long."""
-    return repr(bytes(data[:_SHOWN_BYTES_MAX])) + ("…" if len(data) > _SHOWN_BYTES_MAX else "")
 
 
 @dataclass(frozen=True, slots=True)

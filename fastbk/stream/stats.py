@@ -40,6 +40,8 @@ class StreamWriterStats:
     """How often other bookies were taken in place of some."""
     append_latency: Latency
     """Of a record, from the turn of the event loop that took it to its acknowledgement; with `linger` that, too."""
+    times_ahead: int = 0
+    """How often the last record before a segment said a time over a minute ahead of this machine's clock."""
 
 
 @dataclass(frozen=True, slots=True)

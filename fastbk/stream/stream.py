@@ -14,7 +14,7 @@ from fastbk.stream.chain.attach import attach, attach_drafts
 from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
-from fastbk.stream.cursor.opening import checked_expiry, create_cursor, move_cursor, place_of
+from fastbk.stream.cursor.opening import checked_keeping, create_cursor, move_cursor, place_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of, delete_cursor
 from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.namespace.catalog import Catalog, label
@@ -269,9 +269,9 @@ class Stream:
         stream's end.
         """
         check_start(start)
-        expire_s = checked_expiry(expire_after)
+        holds, expire_s = checked_keeping(hold, expire_after)
         context = await self.context()
-        return await create_cursor(context, name, start, holds=hold, expire_after_s=expire_s)
+        return await create_cursor(context, name, start, holds=holds, expire_after_s=expire_s)
 
     async def move_cursor(self, name: str, where: Start) -> CursorInfo:
         """Have a cursor go on at the first record at or behind `where`; all from there on is delivered (again).

@@ -15,7 +15,7 @@ import fastbk
 from fastbk.meta import open_store
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, PageRef, get_chain
-from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
+from fastbk.stream.cursor.state import CursorRecord, CursorState
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.paths import (
     chain_path,
@@ -28,6 +28,7 @@ from fastbk.stream.paths import (
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.fake_streams import unchecked_cursor
 
 
 def packed(chain: Chain) -> bytes:
@@ -69,7 +70,7 @@ async def planted(cluster: LocalCluster, streams: dict[str, Callable[[Chain], by
         beside = stream_path(ids["good"]).rpartition("/")[0]
         store.records.change([
             Change(f"{cursors_path(ids['good'])}/bad", b"garbage"),
-            Change(f"{cursors_path(ids['good'])}/far", put_record(CursorRecord(CursorState(), used_at_us=2**63))),
+            Change(f"{cursors_path(ids['good'])}/far", unchecked_cursor(CursorRecord(CursorState(), used_at_us=2**63))),
             Change(f"{drafts_path(ids['good'])}/nonsense", b"{}"),
             Change(f"{drafts_path(ids['good'])}/1~a~b~c", b"garbage"),
             Change(f"{pages_path(ids['good'])}/nonsense", b"garbage"),

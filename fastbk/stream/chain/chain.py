@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import zlib
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -103,6 +104,7 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True):
     last_txid: Txid
     first_time_us: TimeUs
     last_time_us: TimeUs
+    """The latest of its segments' last times."""
     last_created_us: TimeUs
     size_bytes: Count
     """Of all its segments."""
@@ -144,6 +146,7 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     """Of the last record of all closed segments, also when these are gone."""
     last_txid: Txid = NONE
     last_time_us: TimeUs = NONE
+    """The latest time of any record so far, which a wrong clock may have set: see `newest_time_us`."""
     reserved: Annotated[int, msgspec.Meta(ge=NONE, le=(1 << 63) - 1)] = NONE
     """A ledger id that the writer of this epoch is about to create a ledger with (INV-S8)."""
     doomed: Annotated[tuple[LedgerNumber, ...], msgspec.Meta(max_length=LISTED_MAX)] = ()
@@ -165,6 +168,12 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
         """The open segments, ascending."""
         return tuple(row for row in self.rows[-OPEN_SEGMENTS_MAX:] if row.is_open)
 
+    @property
+    def newest_time_us(self) -> int:
+        """The time of the last record of all closed segments; -1: there was none."""
+        closed = self.rows[-OPEN_SEGMENTS_MAX - 1 :]
+        return next((row.last_time_us for row in reversed(closed) if not row.is_open), self.last_time_us)
+
     def attached_number(self, key: str) -> int:
         """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
         return next((one.number for one in self.attachments if one.key == key), NONE)
@@ -177,6 +186,22 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     def page_of(self, number: int) -> PageRef | None:
         """Return the page that has this segment's row."""
         return next((page for page in self.pages if page.first <= number <= page.last), None)
+
+
+def made_behind_us(items: Sequence[PageRef | Segment], place: int) -> int | None:
+    """Return when a segment was made that was certainly made behind the end of this one, as its writer's clock said.
+
+    A later epoch begins with all segments closed; of the same epoch the next segment is made while records are still
+    appended to this one, and the one behind it is not. None: there is no such segment among the items.
+    """
+    epoch = getattr(items[place], "epoch", None)
+    for behind in items[place + 1 : place + 2]:
+        if isinstance(behind, Segment) and epoch is not None and behind.epoch != epoch:
+            return behind.created_us
+    for behind in items[place + 2 : place + 3]:
+        if isinstance(behind, Segment):
+            return behind.created_us
+    return None
 
 
 def verify(chain: Chain) -> None:

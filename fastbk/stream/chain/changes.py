@@ -25,7 +25,7 @@ from fastbk.stream.chain.chain import (
     Segment,
     SegmentState,
 )
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import CARRIED_US_MAX, DLSN
 
 CONDEMNED = "(deleted)"
 """The owner of a stream that is being deleted."""
@@ -170,6 +170,14 @@ def seal(chain: Chain, epoch: int) -> Chain:
     return replace(_doom(chain, chain.reserved), is_sealed=True, reserved=NONE)
 
 
+def carried_us(last_us: int, now_us: int) -> int:
+    """Return before which time no record of the next segment may be, by that of the last record before it (INV-S22).
+
+    One that lies far ahead of this machine's clock is not carried on: one wrong clock is enough for it.
+    """
+    return last_us if last_us - now_us <= CARRIED_US_MAX else NONE
+
+
 # --- attaching --------------------------------------------------------------------------------------------------
 
 
@@ -217,8 +225,7 @@ def _attach_one(chain: Chain, ledger_id: int, contents: Contents, now_us: int) -
             first_txid=base_txid + contents.first_txid,
             last_txid=base_txid + contents.last_txid,
             last_dlsn=contents.last_dlsn and contents.last_dlsn._replace(segment=row.number),
-            first_time_us=max(contents.first_time_us, chain.last_time_us),
-            last_time_us=max(contents.last_time_us, chain.last_time_us),
+            last_time_us=max(contents.last_time_us, carried_us(chain.newest_time_us, now_us)),
         ),
     )
 
@@ -318,7 +325,7 @@ def page_of(number: int, token: int, rows: tuple[Segment, ...]) -> PageRef:
         rows[0].first_txid,
         rows[-1].last_txid,
         rows[0].first_time_us,
-        rows[-1].last_time_us,
+        max(row.last_time_us for row in rows),
         rows[-1].created_us,
         sum(row.size_bytes for row in rows),
     )

@@ -240,7 +240,12 @@ def is_of_draft(custom: Mapping[str, bytes]) -> bool:
 
 
 def _encode(state: _State) -> bytes:
-    return msgspec.json.encode(state)
+    raw = msgspec.json.encode(state)
+    try:
+        msgspec.json.decode(raw, type=_State)
+    except ValueError as error:
+        raise StorageError(f"a draft's record would be one that nobody reads: {error}") from error
+    return raw
 
 
 def _decode(path: str, raw: bytes) -> _State:

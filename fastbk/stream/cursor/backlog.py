@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,8 @@ from fastbk.errors import (
     NotEnoughBookies,
     PositionTruncated,
 )
-from fastbk.stream.context import StreamContext
+from fastbk.stream.chain.chain import Chain, made_behind_us
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.store import CursorInfo
@@ -83,11 +83,21 @@ async def _backlog(
     records = sum(high - low for low, high in not_done(oldest.seq, tail.seq + 1))
     if not records:
         return Backlog(0, 0, 0.0)
-    each = average_bytes((await context.store.read()).chain)
+    chain = (await context.store.read()).chain
+    each = average_bytes(chain)
     if each is None:
         each = float(len((await get(context, tail.dlsn)).payload))
-    seconds = max(0.0, time.time() - oldest.time_us / 1_000_000)
+    seconds = max(0.0, (clock_us() - _appended_us(chain, oldest)) / 1_000_000)
     return Backlog(records, round(records * each), seconds)
+
+
+def _appended_us(chain: Chain, record: Record) -> int:
+    """Return when a record was appended; a time that has not come yet says only: before the next segment (INV-S22)."""
+    now_us, place = clock_us(), record.dlsn.segment - chain.first_row
+    if record.time_us <= now_us:
+        return record.time_us
+    made_us = made_behind_us(chain.rows, place) if place >= 0 else None
+    return now_us if made_us is None else made_us
 
 
 async def _oldest(context: StreamContext, mark: DLSN, mark_seq: int) -> Record | None:

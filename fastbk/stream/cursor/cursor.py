@@ -16,7 +16,7 @@ from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.flusher import CursorFlusher, Kept
-from fastbk.stream.cursor.opening import CursorRequest, checked_expiry, clamped_start, take_over
+from fastbk.stream.cursor.opening import CursorRequest, checked_keeping, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE
 from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
@@ -78,7 +78,7 @@ class Cursor(Generic[GapT]):
         path_of("0", name)
         self.name = name
         self._given = context
-        self._wish = CursorRequest(start, on_gap == "raise", hold, checked_expiry(expire_after))
+        self._wish = CursorRequest(start, on_gap == "raise", *checked_keeping(hold, expire_after))
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._tail = tail

@@ -25,6 +25,7 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.observe.library_log import LibraryLog
+from fastbk.option_checks import check_type
 from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import StreamContext, clock_us
@@ -59,11 +60,16 @@ AGAIN_S = 0.01
 AGAIN_S_MAX = 0.5
 
 
-def checked_expiry(expire_after: float | None) -> float:
-    """Return the seconds without a holder after which a cursor is deleted, 0: never. Raises ConfigError."""
+def checked_keeping(hold: bool, expire_after: float | None) -> tuple[bool, float]:
+    """Return whether a cursor holds data, and the seconds without a holder after which it is deleted, 0: never.
+
+    By one rule for every way in, since both are kept in its record. Raises ConfigError.
+    """
+    check_type("hold", hold, bool)
+    check_type("expire_after", expire_after, float | None)
     if expire_after is not None and not 1 <= expire_after <= 1e9:
         raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
-    return expire_after or 0.0
+    return hold, float(expire_after or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -137,7 +138,8 @@ def check_data(data: Mapping[str, int | str]) -> Data:
 
 
 def put_state(state: CursorState) -> bytes:
-    """Return a state's bytes: a mark, a version, the CRC-32 of what follows, MessagePack."""
+    """Return a state's bytes: a mark, a version, the CRC-32 of what follows, MessagePack. Raises StorageError."""
+    check_kept_data(state.data)
     return encoded(_STATE_MARK, state)
 
 
@@ -149,7 +151,8 @@ def get_state(raw: bytes | memoryview) -> CursorState:
 
 
 def put_record(record: CursorRecord) -> bytes:
-    """Return a record's bytes."""
+    """Return a record's bytes. Raises StorageError for what `get_record` would refuse (INV-S14)."""
+    check_kept_data(record.state.data)
     return encoded(_RECORD_MARK, record)
 
 
@@ -167,9 +170,21 @@ def check_kept_data(data: Mapping[str, int | str]) -> None:
         raise StorageError(f"a cursor's map has {size} characters, and at most {DATA_BYTES_MAX}")
 
 
-def encoded(mark: bytes, value: object) -> bytes:
-    """Return the bytes of what is kept of a cursor: a mark, a version, the CRC-32 of what follows, MessagePack."""
+@cache
+def _decoder_of(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[object]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def encoded(mark: bytes, value: msgspec.Struct) -> bytes:
+    """Return the bytes of what is kept of a cursor: a mark, a version, the CRC-32 of what follows, MessagePack.
+
+    Raises StorageError for what its own decoder would refuse (INV-S14).
+    """
     body = msgspec.msgpack.encode(value)
+    try:
+        _decoder_of(type(value)).decode(body)
+    except ValueError as error:
+        raise StorageError(f"a cursor's record would be one that nobody reads: {error}") from error
     return _HEAD.pack(mark, VERSION, zlib.crc32(body)) + body
 
 

@@ -2,7 +2,8 @@
 
 A writer that lives ends its segments by age itself. So who finds records in an open segment, and nothing newer than its
 age and a grace, takes the stream over, and leaves it closed. A segment without records is left alone, whoever has it:
-there is nothing to end. The clock of the writer counts against ours: the grace has to be more than they differ. A
+there is nothing to end. The clock of the writer counts against ours: the grace has to be more than they differ. A time
+that lies ahead of ours says nothing: then it counts when this janitor saw that entry first (INV-S22). A
 ledger that is reserved and not made stays named until then, too: its writer may live, and only a takeover tells it.
 
 A writer that died may not have sent its last LAC. Readers see nothing above the LAC, since only a fence or a close
@@ -14,6 +15,7 @@ stands still is closed, and the chain is left as it is: a writer that lives afte
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TypeVar
 
 from fastbk.client.client import Client
 from fastbk.client.entries import Entry
@@ -27,6 +29,7 @@ from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.policy import StreamPolicy
 
 _log = LibraryLog("fastbk.stream.janitor")
+T = TypeVar("T")
 
 READERS_MAX = 10_000
 """Of open segments; more of them are opened anew each time."""
@@ -44,6 +47,7 @@ class IdleRolling:
         self._client = client
         self._grace_s = grace_s
         self._due_us: OrderedDict[int, int] = OrderedDict()
+        self._ahead: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     async def roll_if_idle(
         self, store: ChainStore, known: VersionedChain, policy: StreamPolicy, now_us: int
@@ -57,31 +61,45 @@ class IdleRolling:
             return known
         limit_us = int((policy.roll_age_s + self._grace_s) * 1e6)
         newest = open_rows[-1].ledger_id
-        if now_us < max(open_rows[0].created_us + limit_us, self._due_us.get(newest, 0)):
+        made_us = open_rows[0].created_us
+        if now_us < max(limit_us + made_us if made_us <= now_us else 0, self._due_us.get(newest, 0)):
             return known
-        last_us = await last_written_us(self._client, known.chain)
-        due_us = limit_us + (now_us if last_us is None else last_us)
+        last = await last_written(self._client, known.chain)
+        due_us = limit_us + (now_us if last is None else self._written_us(last, now_us))
         if due_us > now_us:
-            self._remember(newest, due_us)
+            _remember(self._due_us, newest, due_us)
             return known
         self._due_us.pop(newest, None)
+        self._ahead.pop(newest, None)
         return await open_stream(self._client, store, f"janitor {new_owner()}")
 
-    def _remember(self, ledger_id: int, due_us: int) -> None:
-        self._due_us[ledger_id] = due_us
-        self._due_us.move_to_end(ledger_id)
-        if len(self._due_us) > REMEMBERED_MAX:
-            self._due_us.popitem(last=False)
+    def _written_us(self, last: Entry, now_us: int) -> int:
+        """Return when an open segment's last entry was written at the latest."""
+        time_us = head_of(last).time_us
+        if time_us <= now_us:
+            return time_us
+        entry_id, seen_us = self._ahead.get(last.ledger_id, (-1, 0))
+        if entry_id != last.entry_id or seen_us > now_us:
+            seen_us = now_us
+            _remember(self._ahead, last.ledger_id, (last.entry_id, seen_us))
+        return seen_us
 
 
-async def last_written_us(client: Client, chain: Chain) -> int | None:
-    """Return the time of the last entry in the open segments, None if there is none."""
+def _remember(known: OrderedDict[int, T], ledger_id: int, value: T) -> None:
+    known[ledger_id] = value
+    known.move_to_end(ledger_id)
+    if len(known) > REMEMBERED_MAX:
+        known.popitem(last=False)
+
+
+async def last_written(client: Client, chain: Chain) -> Entry | None:
+    """Return the last entry in the open segments, None if there is none."""
     for row in reversed(chain.open_rows):
         reader = await client.open_ledger(row.ledger_id, recovery=False)
         async with reader:
             last = await _last_entry(reader)
         if last is not None:
-            return head_of(last).time_us
+            return last
     return None
 
 

@@ -48,7 +48,7 @@ from fastbk.stream.janitor.stream_deletion import delete_leftovers, delete_strea
 from fastbk.stream.namespace.tree_records import StreamRecord
 from fastbk.stream.pattern.store import PatternHolds, delete_pattern_cursor, gone_cursors
 from fastbk.stream.policy import DEFAULT_POLICY, StreamPolicy
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import CARRIED_US_MAX, DLSN
 
 _log = LibraryLog("fastbk.stream.janitor")
 
@@ -132,6 +132,7 @@ class Janitor:
         last_pass_s: how long the last whole pass took, None before the first.
         last_pass_ended_s: when it ended, by the monotonic clock.
         gauges: how far cursors are behind.
+        streams_ahead: whose last record has a time far ahead of this machine's clock, by the last whole pass.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Janitor:
         self.early_ends = 0
         self.last_pass_s: float | None = None
         self.last_pass_ended_s: float | None = None
+        self.streams_ahead = self._streams_ahead = 0
         self._patterns = PatternHolds(client.records)
         self.gauges = CursorGauges(client, self.options.cursor_gauges_max, self._patterns)
         self._client = client
@@ -219,12 +221,14 @@ class Janitor:
         try:
             await self._check_may_change()
             self.gauges.begin()
+            self._streams_ahead = 0
             sizes = ByteCounts(self._client, self._sizes)
             async for some in all_streams(self._client.records):
                 await self._process_all(some, counts, every, sizes)
             await self._delete_gone_cursors(counts)
             await sizes.write()
             self.gauges.end()
+            self.streams_ahead = self._streams_ahead
         finally:
             self._pass += 1
             counts.ledgers_deleted = deleter.ledgers - before[0]
@@ -321,6 +325,7 @@ class Janitor:
         known = await self._retain(store, known, found, counts, is_thorough=is_thorough)
         await self.gauges.measure(found, is_thorough=is_thorough)
         counts.segments_deleted += known.chain.head - head
+        self._streams_ahead += known.chain.newest_time_us - clock_us() > CARRIED_US_MAX
         return known.chain
 
     async def _give_up_old_drafts(self, stream_id: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from fastbk.stream.chain.chain import Chain, PageRef, Segment
+from fastbk.stream.chain.chain import Chain, PageRef, Segment, made_behind_us
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 
@@ -70,9 +70,12 @@ def first_kept(items: Sequence[Item], limits: Limits, now_us: int, otherwise: in
         return otherwise
     oldest_us = now_us - int(limits.age_s * 1e6)
     behind_bytes = sum(item.size_bytes for item in items)
+    ended_us = 0
     for place, item in enumerate(items):
         behind_bytes -= item.size_bytes
-        is_old = limits.age_s > 0 and _ended_us(items, place, now_us) < oldest_us
+        # A clock that was behind makes no segment older than those before it.
+        ended_us = max(ended_us, _ended_us(items, place, now_us))
+        is_old = limits.age_s > 0 and ended_us < oldest_us
         is_beyond = 0 < limits.size_bytes <= behind_bytes
         if not (is_old or is_beyond):
             return place
@@ -80,17 +83,18 @@ def first_kept(items: Sequence[Item], limits: Limits, now_us: int, otherwise: in
 
 
 def _ended_us(items: Sequence[Item], place: int, now_us: int) -> int:
-    """Return when an item's last record was appended, as far as that can be believed.
+    """Return when an item's last record was appended, as far as that can be believed (INV-S22).
 
-    Times of records never fall, so one writer whose clock is ahead sets those of all records behind its own. A time
-    that has not come yet is no age. Then it counts when the segment behind the next one was created: the next one is
-    made while its records are still appended, that one is not. Where this is not known, now counts.
+    A time that has not come yet is no age. Then it counts when a segment was made that was made behind the end of this
+    one, else the last time of the one behind it. Where neither is known, now counts.
     """
     last_us = items[place].last_time_us
     if last_us <= now_us:
         return last_us
-    behind = items[place + 2] if place + 2 < len(items) else None
-    return min(behind.created_us if isinstance(behind, Segment) else now_us, now_us)
+    made_us = made_behind_us(items, place)
+    if made_us is None and place + 1 < len(items):
+        made_us = items[place + 1].last_time_us
+    return now_us if made_us is None else min(made_us, now_us)
 
 
 def points(

@@ -172,7 +172,7 @@ def _info(path: tuple[str, ...], record: StreamRecord, chain: Chain, size_bytes:
         chain.trim,
         chain.last_dlsn,
         chain.last_txid,
-        to_time(chain.last_time_us) if chain.last_time_us >= 0 else None,
+        to_time(chain.newest_time_us) if chain.newest_time_us >= 0 else None,
         chain.is_sealed,
         chain.epoch,
         chain.owner,

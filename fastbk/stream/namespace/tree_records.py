@@ -79,8 +79,13 @@ Tree = TypeVar("Tree", NamespaceRecord, EntryRecord, UsageRecord, StoredRecord, 
 
 
 def put(record: NamespaceRecord | EntryRecord | UsageRecord | StoredRecord | StreamRecord) -> bytes:
-    """Return a record's bytes."""
-    return msgspec.json.encode(record)
+    """Return a record's bytes. Raises StorageError for what `get` would refuse (INV-S14)."""
+    raw = msgspec.json.encode(record)
+    try:
+        msgspec.json.decode(raw, type=type(record))
+    except ValueError as error:
+        raise StorageError(f"a record would be one that nobody reads: {error}") from error
+    return raw
 
 
 def get(kind: type[Tree], raw: bytes, path: str) -> Tree:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fastbk.errors import ProtocolError, StorageError
 from fastbk.replication.entry_table import EntryTable, datas_of
 from fastbk.stream.chain.chain import NONE, Chain
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.reader.chain_follower import ChainFollower
 from fastbk.stream.reader.gaps import has_no_records_before
 from fastbk.stream.reader.read_ahead import Ended, Entries, Missing, ReadAhead
@@ -33,9 +33,17 @@ class ReadBuffer:
     """
 
     def __init__(
-        self, name: str, position: DLSN, from_key: Key | None, ends: Sequence[DLSN | Key]
+        self,
+        name: str,
+        position: DLSN,
+        from_key: Key | None,
+        ends: Sequence[DLSN | Key],
+        keys_from: DLSN = FIRST,
     ) -> None:
-        """Records before `from_key` are not handed out, nor what is not before one of `ends`."""
+        """Records before `from_key` are not handed out, nor what is not before one of `ends`.
+
+        `keys_from`: what lies before it reaches no key of `ends`.
+        """
         self.ahead: ReadAhead | None = None
         self.is_over = False
         self.last_time_us = 0
@@ -45,6 +53,7 @@ class ReadBuffer:
         self._at = 0
         self._name = name
         self._ends = ends
+        self._keys_from = keys_from
         self.move_to(position, from_key)
 
     def move_to(self, position: DLSN, from_key: Key | None = None) -> None:
@@ -318,7 +327,9 @@ class ReadBuffer:
         self._ends_behind = False
         stop = len(chunk)
         for end in self._ends:
-            place = chunk.index_of(end) if isinstance(end, DLSN) else index_in(chunk, end)
+            place = chunk.index_of(end if isinstance(end, DLSN) else self._keys_from)
+            if isinstance(end, Key):
+                place = max(place, index_in(chunk, end))
             if place < len(chunk):
                 stop, self._ends_behind = min(stop, place), True
         if chunk.first_seq + at != self._behind_seq != NONE and self._from_key is None:

@@ -19,9 +19,10 @@ from fastbk.errors import (
     PositionTruncated,
     WrongType,
 )
-from fastbk.stream.chain.chain import Chain, Segment
-from fastbk.stream.context import StreamContext, gathered
+from fastbk.stream.chain.chain import Chain, PageRef, Segment, made_behind_us
+from fastbk.stream.context import StreamContext, clock_us, gathered
 from fastbk.stream.positions import (
+    CARRIED_US_MAX,
     DLSN,
     AtSeq,
     AtTime,
@@ -168,16 +169,48 @@ async def _first_segment(context: StreamContext, chain: Chain, key: Key) -> int:
     for page, end_seq in zip(chain.pages, ends, strict=False):
         is_reached = end_seq > key.value if key.kind == "seq" else key_of_row(key, page)
         if page.last >= low and is_reached:
-            at = _first_row(await context.store.page(page), key, low)
+            rows = await context.store.page(page)
+            at = _first_row(rows, key, low, await _rows_behind(context, chain, page, rows))
             if at is not None:
                 return at
     at = _first_row(chain.rows, key, low)
     return chain.next_number if at is None else at
 
 
-def _first_row(rows: Sequence[Segment], key: Key, low: int) -> int | None:
-    at = bisect_left(rows, True, key=lambda row: row.number >= low and key_of_row(key, row))
-    return rows[at].number if at < len(rows) else None
+def _first_row(rows: Sequence[Segment], key: Key, low: int, behind: Sequence[Segment] = ()) -> int | None:
+    """`behind`: the rows that follow, two are enough; of times only."""
+    if key.kind != "time":
+        at = bisect_left(rows, True, key=lambda row: row.number >= low and key_of_row(key, row))
+        return rows[at].number if at < len(rows) else None
+    # Times may fall between segments, by a wrong clock.
+    known, now_us = (*rows, *behind), clock_us()
+    for place, row in enumerate(rows):
+        if row.number >= low and (row.is_open or _ended_us(known, place, now_us) >= key.value):
+            return row.number
+    return None
+
+
+def _ended_us(rows: Sequence[Segment], place: int, now_us: int) -> int:
+    """Return the time of a closed segment's last record, as far as that can be believed (INV-S22).
+
+    Not one that lies ahead of this machine's clock, where the writer of a later segment has said otherwise: its
+    segment was made behind the end of this one. A clock that is behind alone, ours or a writer's, hides no record.
+    """
+    last_us = rows[place].last_time_us
+    if last_us <= now_us:
+        return last_us
+    made_us = made_behind_us(rows, place)
+    return last_us if made_us is None or last_us - made_us <= CARRIED_US_MAX else made_us
+
+
+async def _rows_behind(
+    context: StreamContext, chain: Chain, page: PageRef, rows: Sequence[Segment]
+) -> Sequence[Segment]:
+    """Return the rows behind those of a page that `_ended_us` asks for."""
+    if all(row.last_time_us <= clock_us() for row in rows[-2:]):
+        return ()
+    following = next((one for one in chain.pages if one.first > page.last), None)
+    return chain.rows[:2] if following is None else (await context.store.page(following))[:2]
 
 
 # --- by position ------------------------------------------------------------------------------------------------
@@ -308,7 +341,7 @@ async def tail_position(context: StreamContext, *, fresh: bool = True) -> Positi
         return None
     segment_number, entry, _ = chain.last_dlsn
     behind = DLSN(segment_number, entry + 1, 0)
-    return Position(chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.last_time_us, behind)
+    return Position(chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.newest_time_us, behind)
 
 
 def _position_of(chunk: Chunk) -> Position:

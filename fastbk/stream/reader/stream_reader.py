@@ -10,12 +10,12 @@ from typing import Generic, Literal, Protocol, Self, cast
 
 from fastbk.client.iteration import Repeated, raised_again
 from fastbk.client.ledger_reader import ReadFigures
-from fastbk.errors import ClientClosed, ConfigError, ProtocolError, StorageError
+from fastbk.errors import ClientClosed, ConfigError, DataLost, ProtocolError, StorageError
 from fastbk.model.ids import ID_MAX
 from fastbk.observe.meter import CONSUMED, Figures, Source, duration_figures, meter_of, receiving
 from fastbk.option_checks import checked_integer, checked_timeout
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.context import ContextLike, context_of, one_at_a_time
+from fastbk.stream.context import ContextLike, clock_us, context_of, one_at_a_time
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start, check_start
 from fastbk.stream.reader.buffer import EntryUnreadable, ReadBuffer, unreadable_gap
 from fastbk.stream.reader.chain_follower import ChainFollower
@@ -23,6 +23,7 @@ from fastbk.stream.reader.gaps import error_of
 from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.read_ahead import ReadAhead, ReadTurns
 from fastbk.stream.reader.search import (
+    end_position,
     find_key,
     is_truncated,
     key_of,
@@ -111,9 +112,10 @@ class StreamReader(Generic[GapT]):
         """Find the start, and begin to read ahead; `async with` does it. Raises StreamNotFound, MetadataUnavailable."""
         context = self._context = await context_of(self._given)
         ends: list[DLSN | Key] = []
+        keys_from = FIRST
         if self._end_at is not None:
-            by_key = isinstance(self._end_at, AtTxid | AtTime | AtSeq)
-            ends.append(key_of(self._end_at) if by_key else await resolve(context, self._end_at))  # type: ignore[arg-type]
+            end, keys_from = await self._end_of(self._end_at)
+            ends.append(end)
         if isinstance(self._end_at, AtSeq):
             tail = await tail_position(context)
             if tail is not None and tail.seq + 1 == self._end_at.seq:
@@ -124,12 +126,26 @@ class StreamReader(Generic[GapT]):
         self._follower = ChainFollower(
             context.store, (await context.store.read()).chain, self._told, self._moved.set
         )
-        self._buffer = buffer_of(context, position, from_key, ends)
+        self._buffer = buffer_of(context, position, from_key, ends, keys_from)
         self._read_ahead()
         meter = meter_of(context.client.config.tracing)
         if meter is not None:
             cursor = "" if self.consumer is None else self.consumer.name
             self._source = meter.add(receiving(context.name, cursor), self._observed)
+
+    async def _end_of(self, end: Start) -> tuple[DLSN | Key, DLSN]:
+        """Return where to end: a position, or a key that nothing reaches before the position behind it.
+
+        Of times the search says what reaches one: a record of a wrong clock may lie before others (INV-S22).
+        """
+        if not isinstance(end, AtTime):
+            by_key = isinstance(end, AtTxid | AtSeq)
+            return key_of(end) if by_key else await resolve(self._context, end), FIRST  # type: ignore[arg-type]
+        key, behind = key_of(end), await end_position(self._context)
+        try:
+            return await find_key(self._context, key) or key, behind
+        except DataLost:
+            return key, FIRST
 
     async def _begin_of(self, start: Start) -> tuple[DLSN, Key | None]:
         """Return where to begin; with the key, where nothing that reaches it is there yet."""
@@ -466,10 +482,10 @@ def lag_of(chain: Chain, records: int, since_us: int, record_bytes: float) -> La
     """Return the lag of so many records. `record_bytes`: the average where the chain does not say one."""
     if records <= 0:
         return Lag(0, 0.0)
-    each = average_bytes(chain)
+    each, now_us = average_bytes(chain), clock_us()
     return Lag(
         records,
-        max(time.time() - (since_us or chain.last_time_us) / 1e6, 0.0),
+        max((now_us - (since_us if 0 < since_us <= now_us else chain.newest_time_us)) / 1e6, 0.0),
         round(records * (record_bytes if each is None else each)),
     )
 

@@ -9,23 +9,27 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import ProtocolError
 from fastbk.observe.tracing import Attributes, Tracer, tracer_of
+from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.reader.buffer import ReadBuffer
 from fastbk.stream.records import Chunk, Record
 
 if TYPE_CHECKING:
     from fastbk.stream.context import StreamContext
-    from fastbk.stream.positions import DLSN
     from fastbk.stream.reader.segment_search import Key
 
 
 def buffer_of(
-    context: StreamContext, position: DLSN, from_key: Key | None, ends: Sequence[DLSN | Key]
+    context: StreamContext,
+    position: DLSN,
+    from_key: Key | None,
+    ends: Sequence[DLSN | Key],
+    keys_from: DLSN = FIRST,
 ) -> ReadBuffer:
     """Return a reader's buffer, with spans or without."""
     tracer = tracer_of(context.client.config.tracing)
     if tracer is None:
-        return ReadBuffer(context.name, position, from_key, ends)
-    return TracedBuffer(context.name, position, from_key, ends, tracer)
+        return ReadBuffer(context.name, position, from_key, ends, keys_from)
+    return TracedBuffer(context.name, position, from_key, ends, tracer, keys_from)
 
 
 class TracedBuffer(ReadBuffer):
@@ -38,8 +42,9 @@ class TracedBuffer(ReadBuffer):
         from_key: Key | None,
         ends: Sequence[DLSN | Key],
         tracer: Tracer,
+        keys_from: DLSN = FIRST,
     ) -> None:
-        super().__init__(name, position, from_key, ends)
+        super().__init__(name, position, from_key, ends, keys_from)
         self._tracer = tracer
         self._span_name = f"receive {name}"
         self._attributes = {

@@ -108,7 +108,7 @@ class AppendEngine:
         self._is_scheduled = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._flushing: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.rolling = Rolling(self, context, policy, chain.last_time_us)
+        self.rolling = Rolling(self, context, policy, chain.newest_time_us)
         meter = meter_of(context.client.config.tracing)
         self._source = None if meter is None else meter.add(sending(context.name), self._figures)
 
@@ -140,6 +140,7 @@ class AppendEngine:
             entries_resent=self._resent + sum(one.entries_resent for one in ledgers),
             ensemble_changes=self._ensemble_changes + sum(one.ensemble_changes for one in ledgers),
             append_latency=self.clock.histogram.latency(),
+            times_ahead=self.rolling.times_ahead,
         )
 
     def _figures(self) -> Figures:
@@ -151,6 +152,7 @@ class AppendEngine:
             "fastbk.client.send.buffered": found.bytes_in_flight,
             "fastbk.client.send.resent": found.entries_resent,
             "fastbk.client.send.ensemble_changes": found.ensemble_changes,
+            "fastbk.client.send.times_ahead": found.times_ahead,
             **duration_figures("send", found.append_latency),
         }
 

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, QuotaExceeded, WriterFailed
 from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.chain.chain import NONE
+from fastbk.stream.chain.changes import carried_us
 from fastbk.stream.chain.segment_slots import slots_of
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.writer.segment_writer import SegmentWriter
 
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from fastbk.stream.writer.engine import AppendEngine
 
 _log = LibraryLog("fastbk.stream")
-AHEAD_S_MAX = 60.0
-"""How far the stream's last time may lie ahead of this clock before that is logged."""
 LAST_SHARE = 0.1
 """Of the age: the part in which segments roll."""
 READY_FROM, READY_TO = 0.5, 0.8
@@ -77,6 +77,7 @@ class Rolling:
         segment: the segment that is written now; None before the first append.
         is_due: the segment is to be left for the next one.
         not_before_us: no entry of the current segment has an earlier time.
+        times_ahead: how often the last time before a segment was not carried on into it (INV-S22).
     """
 
     def __init__(
@@ -84,15 +85,9 @@ class Rolling:
     ) -> None:
         self.segment: SegmentWriter | None = None
         self.is_due = False
-        self.not_before_us = last_time_us
-        ahead_s = last_time_us / 1e6 - time.time()
-        if ahead_s > AHEAD_S_MAX:
-            _log.warning(
-                "stream.times_ahead",
-                stream=context.name,
-                ahead_s=round(ahead_s),
-                reason="a writer's clock was ahead, or this one is behind: until then all records get that time",
-            )
+        self.not_before_us = NONE
+        self.times_ahead = 0
+        self._last_time_us = last_time_us
         self._engine = engine
         self._context = context
         self._policy = policy
@@ -121,6 +116,9 @@ class Rolling:
             return segment
         age_s = segment.age_s(time.monotonic())
         self.is_due = self.is_due or self._age.is_roll_due(age_s) or self._is_used(segment, 1.0)
+        if segment.is_ahead:
+            lifecycle.prepare()
+            self.is_due = self.is_due or lifecycle.ready is not None
         if self.is_due and lifecycle.ready is not None:
             return None if segment.in_flight else self._roll_over()
         if self.is_due and isinstance(lifecycle.trouble, QuotaExceeded):
@@ -157,24 +155,39 @@ class Rolling:
         """Continue in the segment that is ready; all of the old one is acknowledged, and it ends in the background."""
         assert self.segment is not None
         self.is_due = False
-        self.not_before_us = self.segment.last_time_us
+        self._last_time_us = self.segment.last_time_us
         self._engine.lifecycle.end(self.segment)
         return self._begin()
 
     def leave_lost(self, segment: SegmentWriter) -> None:
         """Go on in another segment: somebody closed this one's ledger."""
         self.is_due, self._was_lost = False, True
-        self.not_before_us = max(self.not_before_us, segment.last_time_us)
+        self._last_time_us = segment.last_time_us
         self.segment = None
         self._cancel_timer()
 
     def _begin(self) -> SegmentWriter:
         self.segment = self._engine.lifecycle.take()
         self._policy = self.segment.policy
+        self._carry_time()
         self._age = roll_age(self._policy.roll_age_s, self.segment.ledger.ledger_id)
         self._end_requests()
         self._check_age()
         return self.segment
+
+    def _carry_time(self) -> None:
+        """Have times go on from the last one, unless a wrong clock is behind it (INV-S22)."""
+        now_us = clock_us()
+        self.not_before_us = carried_us(self._last_time_us, now_us)
+        if self.not_before_us != self._last_time_us:
+            self.times_ahead += 1
+            _log.warning(
+                "stream.times_ahead",
+                stream=self._context.name,
+                ahead_s=round((self._last_time_us - now_us) / 1e6),
+                reason="the last record before this segment says a later time than this machine's clock: its writer's"
+                " clock was ahead, or this one is behind. Records get this clock's time. Check both clocks",
+            )
 
     def _check_age(self) -> None:
         """Have a segment that nothing more is written to end by its age, too."""

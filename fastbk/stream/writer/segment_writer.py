@@ -16,7 +16,7 @@ from fastbk.stream.chain.changes import Contents
 from fastbk.stream.chain.segment_contents import IndexBuilder
 from fastbk.stream.compression import CODECS, compressed
 from fastbk.stream.policy import StreamPolicy
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import CARRIED_US_MAX, DLSN
 from fastbk.stream.writer.queue import Group
 
 _log = LibraryLog("fastbk.stream")
@@ -29,6 +29,8 @@ class SegmentWriter:
         in_flight: entries that were sent and not acknowledged.
         records, size_bytes: of all that was sent.
         began_s: when the first entry was sent, by the monotonic clock; None before.
+        last_time_us: no entry of the segment that follows has an earlier time.
+        is_ahead: the last entry's time lies far ahead of this machine's clock, which has gone back.
         is_lost: somebody closed its ledger who does not write the stream: the ledger says what it holds.
     """
 
@@ -53,7 +55,8 @@ class SegmentWriter:
         self.size_bytes = 0
         self.began_s: float | None = None
         self.is_lost = False
-        self.last_time_us = 0
+        self.last_time_us = row.created_us
+        self.is_ahead = False
         self._epoch = row.epoch
         self._codec = CODECS[policy.compression]
         self._on_acknowledged = on_acknowledged
@@ -74,7 +77,8 @@ class SegmentWriter:
 
     def send(self, group: Group, not_before_us: int) -> None:
         """Send a group as one entry. Raises BufferFull, or what ended the ledger's writer; then nothing has changed."""
-        time_us = max(not_before_us, self.last_time_us, time.time_ns() // 1000)
+        now_us = time.time_ns() // 1000
+        time_us = max(not_before_us, self.last_time_us, now_us)  # INV-S22
         entry = compressed(
             encode(
                 self._epoch,
@@ -98,6 +102,7 @@ class SegmentWriter:
         self.records += len(group.payloads)
         self.size_bytes += len(entry)
         self.last_time_us = time_us
+        self.is_ahead = time_us - now_us > CARRIED_US_MAX
         self._last_txid = group.txids[-1]
         self._last_slot = len(group.payloads) - 1
 

@@ -45,7 +45,8 @@ PUBLISH_S = 1.0
 class StreamWriter:
     """Appends to one stream; made by `Stream.writer()`. Safe to share between tasks of one loop.
 
-    `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes. Leaving it by an
+    `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes. It raises WriterFenced
+    only if no call has raised it before. Leaving it by an
     exception aborts: readers see what was acknowledged (INV-S17), and nothing more is waited for. The first append
     that fails ends the writer (INV-S5); open the stream again and go on behind `last_txid`. Cancelling the await of an
     append's future withdraws nothing.
@@ -58,6 +59,8 @@ class StreamWriter:
         self._options = options
         self._engine: AppendEngine | None = None
         self._is_closed = False
+        self._is_told = False
+        """A call has raised WriterFenced: the end of the block need not say so again."""
         self._end = SharedEnd()
         self.epoch = 0
         """Of this opening; rises with each."""
@@ -178,15 +181,19 @@ class StreamWriter:
     async def _append(
         self, take: Callable[[AppendEngine], asyncio.Future[DLSN]], timeout_s: float | None
     ) -> DLSN:
-        engine = self._check()
-        if timeout_s is None and self._backpressure.may_pass:
-            try:
-                taken = take(engine)
-            except BufferFull:
-                pass  # larger than what is left: it waits
-            else:
-                return await taken
-        return await self._backpressure.append(lambda: take(engine), timeout_s)
+        try:
+            engine = self._check()
+            if timeout_s is None and self._backpressure.may_pass:
+                try:
+                    taken = take(engine)
+                except BufferFull:
+                    pass  # larger than what is left: it waits
+                else:
+                    return await taken
+            return await self._backpressure.append(lambda: take(engine), timeout_s)
+        except WriterFenced:
+            self._is_told = True
+            raise
 
     def append_nowait(
         self,
@@ -200,7 +207,11 @@ class StreamWriter:
 
         As `append`, but it waits for no room: BufferFull (await `ready()`).
         """
-        return self._admit(*owned_record(payload, key, headers), txid)
+        try:
+            return self._admit(*owned_record(payload, key, headers), txid)
+        except WriterFenced:
+            self._is_told = True
+            raise
 
     def _admit(
         self, data: bytes, key: bytes | None, headers: bytes, txid: int | None
@@ -250,7 +261,11 @@ class StreamWriter:
         headers: Sequence[HeadersLike] | None = None,
     ) -> asyncio.Future[DLSN]:
         """As `append_batch`, but it waits for no room: BufferFull (await `ready()`). Returns a future."""
-        return self._admit_batch(*owned_batch(payloads, txids, keys, headers))
+        try:
+            return self._admit_batch(*owned_batch(payloads, txids, keys, headers))
+        except WriterFenced:
+            self._is_told = True
+            raise
 
     def _admit_batch(
         self,
@@ -296,6 +311,15 @@ class StreamWriter:
     async def _append_many(
         self, rows: Iterable[tuple[Data, int | None, Data | None, HeadersLike]]
     ) -> tuple[DLSN, DLSN]:
+        try:
+            return await self._append_rows(rows)
+        except WriterFenced:
+            self._is_told = True
+            raise
+
+    async def _append_rows(
+        self, rows: Iterable[tuple[Data, int | None, Data | None, HeadersLike]]
+    ) -> tuple[DLSN, DLSN]:
         first = last = None
         for payload, txid, key, headers in rows:
             await self.ready()
@@ -314,9 +338,13 @@ class StreamWriter:
 
         Lets other tasks run now and then while there is room, too: a loop of `ready` and `append_nowait` stalls none.
         """
-        self._check()
-        await self._backpressure.ready()
-        self._check()
+        try:
+            self._check()
+            await self._backpressure.ready()
+            self._check()
+        except WriterFenced:
+            self._is_told = True
+            raise
 
     async def flush(self, *, timeout: float | None = None) -> DLSN | None:
         """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it.
@@ -332,6 +360,7 @@ class StreamWriter:
             name = self._context.name
             raise QuorumTimeout(f"{name}: not all was acknowledged within {timeout:g} s") from None
         if engine.failure is not None:
+            self._is_told = True
             raise engine.failure.copy()
         return engine.last_dlsn
 
@@ -448,7 +477,12 @@ class StreamWriter:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            await self.close()
+            was_told = self._is_told
+            try:
+                await self.close()
+            except WriterFenced:
+                if not was_told:
+                    raise
         elif kind is QuotaExceeded:
             with suppress(Error):
                 await self.close()

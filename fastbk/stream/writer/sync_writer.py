@@ -19,7 +19,15 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.client.sync_pending import Notices, Wakeup
-from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
+from fastbk.errors import (
+    BufferFull,
+    ClientClosed,
+    ConfigError,
+    Error,
+    QuorumTimeout,
+    QuotaExceeded,
+    WriterFenced,
+)
 from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.tracing import tracer_of
 from fastbk.option_checks import checked_timeout
@@ -71,10 +79,14 @@ class PendingRecord:
         kept, and can be waited for again.
         """
         self._writer._wait(self.done, checked_timeout(timeout, _RESULT_TIMEOUT_S))
-        if self._failure is not None:
-            raise self._failure.copy()
-        assert self._future is not None
-        return self._future.result()
+        try:
+            if self._failure is not None:
+                raise self._failure.copy()
+            assert self._future is not None
+            return self._future.result()
+        except WriterFenced:
+            self._writer._is_told = True
+            raise
 
 
 class TracedPendingRecord(PendingRecord):
@@ -117,6 +129,7 @@ class SyncStreamWriter:
         self._pending_type = PendingRecord
         self._is_closed = False
         self._is_aborted = False
+        self._is_told = False  # of being fenced, by a call
         # Written on the loop only.
         self._inner: StreamWriter | None = None
         self._sent = (-1, 0)
@@ -345,6 +358,7 @@ class SyncStreamWriter:
         if (ended := self._failure or writer.failure) is not None:
             failure = ended.copy()
             failure.outcome = "not_written"
+            self._is_told = self._is_told or isinstance(failure, WriterFenced)
             raise failure
         if self._is_closed:
             raise ClientClosed("this writer is closed")
@@ -465,7 +479,12 @@ class SyncStreamWriter:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            self.close()
+            was_told = self._is_told or (self._inner is not None and self._inner._is_told)
+            try:
+                self.close()
+            except WriterFenced:
+                if not was_told:
+                    raise
         elif kind is QuotaExceeded:
             with suppress(Error):
                 self.close()

@@ -16,7 +16,6 @@ EPOCH_US = 1_800_000_000_000_000
 CLOCKED = (
     "chain.segment_slots",
     "context",
-    "cursor.backlog",
     "janitor.audit",
     "janitor.janitor",
     "namespace.catalog",

@@ -78,8 +78,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an entry's time is the clock's, whatever the one before had",
         (
             "fastbk.stream.writer.segment_writer:SegmentWriter.send",
-            "max(not_before_us, self.last_time_us, time.time_ns() // 1000)",
-            "time.time_ns() // 1000",
+            "max(not_before_us, self.last_time_us, now_us)",
+            "now_us",
         ),
         seed=29,
     ),

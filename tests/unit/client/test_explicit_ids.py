@@ -15,6 +15,7 @@ from fastbk.errors import (
     Error,
     LedgerClosed,
     NotEnoughBookies,
+    QuorumTimeout,
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
@@ -132,6 +133,22 @@ async def test_what_waits_for_a_gap_when_the_writer_ends_was_never_written() -> 
         with pytest.raises(Error) as ended:
             await held
         assert ended.value.outcome == "not_written"
+
+
+async def test_an_append_whose_predecessors_never_come_ends() -> None:
+    """By default, too; the writer goes on, and the entry waits for its turn."""
+    async with fake_cluster(append_timeout=0.2) as (client, fakes, _):
+        writer = await client.create_ledger(explicit_ids=True)
+        await writer.append(b"0", entry_id=0)
+        async with asyncio.timeout(20):
+            with pytest.raises(QuorumTimeout, match=r"entry 2 waits for entry 1.* append entry 1") as caught:
+                await writer.append(b"2", entry_id=2)
+        assert (caught.value.outcome, caught.value.entry_id) == ("not_written", 2)
+        assert all(2 not in fake.ids(writer.ledger_id) for fake in fakes)
+        assert await writer.append(b"1", entry_id=1) == 1
+        assert await writer.append(b"3", entry_id=3) == 3
+        await writer.close()
+        assert await read_all(client, writer.ledger_id) == [b"0", b"1", b"2", b"3"]
 
 
 async def test_held_entries_go_on_as_room_comes() -> None:

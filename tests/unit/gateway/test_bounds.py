@@ -44,10 +44,13 @@ from fastbk.stream.paths import (
     namespace_path,
     page_part,
     pages_path,
+    pattern_cursors_path,
     stream_path,
     usage_path,
 )
-from fastbk.stream.positions import DLSN
+from fastbk.stream.pattern.record import PatternRecord, put_pattern
+from fastbk.stream.positions import AHEAD_US_MAX, DLSN, TIME_US_MAX
+from tests.fixtures.fake_streams import unchecked_cursor
 from tests.fixtures.gateway_store import ORDERS, SHOP, WRITER, chain, of, two_namespaces, version_of
 from tests.fixtures.metadata import metadata
 
@@ -71,7 +74,7 @@ def cursor_of(size_bytes: int) -> bytes:
 def test_a_reader_fills_metadata_with_no_large_cursors(store: MetadataStore) -> None:
     """226 of 890 kB ended a ZooKeeper server of 1 GB."""
     reader, path = of(store, "read").records, f"{cursors_path(ORDERS)}/mine"
-    named = put_record(CursorRecord(CursorState(), holder="h" * 800_000))
+    named = unchecked_cursor(CursorRecord(CursorState(), holder="h" * 800_000))
     for value in (named, cursor_of(2 * READERS_CURSOR_BYTES_MAX)):
         with pytest.raises(Unauthorized):
             reader.change([Change(path, value)])
@@ -82,6 +85,35 @@ def test_a_reader_fills_metadata_with_no_large_cursors(store: MetadataStore) -> 
     of(store, *WRITER).records.change([larger])
     # It may move on, as long as it does not grow.
     reader.change([Change(path, cursor_of(2 * READERS_CURSOR_BYTES_MAX - 500), version_of(store, path))])
+
+
+@pytest.mark.parametrize("what", ["time_us", "created_us", "used_at_us"])
+def test_a_cursor_says_no_time_that_lies_a_day_ahead(store: MetadataStore, what: str) -> None:
+    """A cursor used in the year 9999 never expires, and holds its stream's data for good."""
+    reader, path, now_us = of(store, "read").records, f"{cursors_path(ORDERS)}/mine", time.time_ns() // 1000
+
+    def said(time_us: int) -> bytes:
+        if what == "time_us":
+            return put_record(CursorRecord(CursorState(time_us=time_us)))
+        return put_record(replace(CursorRecord(CursorState()), **{what: time_us}))
+
+    for far_us in (now_us + 2 * AHEAD_US_MAX, TIME_US_MAX):
+        with pytest.raises(Unauthorized, match="in a day"):
+            reader.change([Change(path, said(far_us))])
+    reader.change([Change(path, said(now_us + AHEAD_US_MAX // 2))])
+    with pytest.raises(Unauthorized, match="in a day"):
+        reader.change([Change(path, said(TIME_US_MAX), version_of(store, path))])
+    # When it was made stays what a wrong clock said that had no gateway before it: the cursor goes on.
+    made = CursorRecord(CursorState(), created_us=TIME_US_MAX)
+    store.records.change([Change(path, put_record(made), version_of(store, path))])
+    reader.change([Change(path, put_record(replace(made, used_at_us=now_us)), version_of(store, path))])
+
+
+def test_a_pattern_cursor_says_no_time_that_lies_a_day_ahead(store: MetadataStore) -> None:
+    reader, path = of(store, "read").records, f"{pattern_cursors_path(SHOP)}/mine"
+    for what in ("time_us", "created_us", "used_at_us"):
+        with pytest.raises(Unauthorized, match="in a day"):
+            reader.change([Change(path, put_pattern(PatternRecord("*", **{what: TIME_US_MAX})))])  # type: ignore[arg-type]
 
 
 def test_the_largest_cursor_that_a_client_writes_fits(store: MetadataStore) -> None:

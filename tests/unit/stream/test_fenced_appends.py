@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -225,6 +226,85 @@ def test_the_blocking_writer_says_the_same(is_settled: bool, monkeypatch: pytest
         assert refused.value.outcome == "not_written"
         assert isinstance(refused.value.__cause__, LedgerFenced)
         writer.abort()
+    finally:
+        loop.close(WAIT_S)
+
+
+Told = Callable[[StreamWriter], Awaitable[object]]
+
+
+async def _told_by_flush(writer: StreamWriter) -> object:
+    writer.append_nowait(b"x")
+    return await writer.flush()
+
+
+async def _told_by_nowait(writer: StreamWriter) -> object:
+    with suppress(WriterFenced):
+        await writer.append_nowait(b"x")
+    return writer.append_nowait(b"x")
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda writer: writer.append(b"x"),
+        lambda writer: writer.append(b"x", timeout=WAIT_S),
+        lambda writer: writer.append_batch([b"x"]),
+        lambda writer: writer.append_many([b"x"]),
+        _told_by_flush,
+        _told_by_nowait,
+    ],
+)
+async def test_the_end_of_a_block_says_nothing_that_was_said_before(tell: Told) -> None:
+    """An application that was told that it is fenced, and stops, shuts down in order."""
+    cluster = Cluster()
+    await new_stream(cluster)
+    async with former_of(cluster) as former:
+        await former.append(b"kept")
+        await _take_over(cluster)
+        with pytest.raises(WriterFenced):
+            await tell(former)
+    with pytest.raises(WriterFenced):
+        await former.close()  # who calls this asks for it
+    with pytest.raises(WriterFenced, match="so it was") as caught:
+        async with former_of(cluster) as former:
+            await _take_over(cluster)
+            await former.flush()
+            try:
+                await former.append(b"x")
+            except WriterFenced as error:
+                raise WriterFenced("so it was") from error
+    assert caught.value.__context__ is caught.value.__cause__, "the end raised nothing"
+
+
+async def test_the_end_of_a_block_says_what_nobody_was_told() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    with pytest.raises(WriterFenced):
+        async with former_of(cluster) as former:
+            await former.append(b"kept")
+            await _take_over(cluster)
+            former.append_nowait(b"lost")
+    with pytest.raises(WriterFenced):
+        async with former_of(cluster) as former:
+            await former.append(b"kept")
+            await _take_over(cluster)
+
+
+def test_without_await_the_end_of_a_block_says_it_once() -> None:
+    cluster = Cluster()
+    loop = LoopThread(lambda: cluster.client("former"))  # type: ignore[arg-type, return-value]
+    try:
+        loop.call(lambda: new_stream(cluster))
+        for is_told in (True, False):
+            made = SyncStreamWriter(loop, lambda: former_of(cluster), WriterOptions())
+            with nullcontext() if is_told else pytest.raises(WriterFenced), made as writer:
+                writer.append(b"kept", timeout=WAIT_S)
+                loop.call(lambda: _take_over(cluster))
+                pending = writer.append_nowait(b"x")
+                if is_told:
+                    with pytest.raises(WriterFenced):
+                        pending.result(WAIT_S)
     finally:
         loop.close(WAIT_S)
 

@@ -6,7 +6,6 @@ Thousands of streams roll or close at once: nobody fails because its turn has no
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -164,20 +163,3 @@ async def test_an_outage_ends_the_wait_for_a_turn_that_never_comes() -> None:
         with pytest.raises(QuorumTimeout, match="away"):
             await asyncio.wait_for(writer.roll(), PATIENCE_S)
     writer.abort()
-
-
-async def test_a_stream_whose_times_lie_ahead_is_told_of(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Times never fall: all later records get the time that one wrong clock has given."""
-    harness = Harness()
-    writer = await harness.writer()
-    real_ns = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 3_600_000_000_000)
-    await writer.append(b"an hour ahead")
-    await writer.close()
-    monkeypatch.undo()
-    assert not [one for one in caplog.messages if "times_ahead" in one]
-    later = await harness.writer()
-    assert [one for one in caplog.messages if "times_ahead" in one]
-    await later.close()
