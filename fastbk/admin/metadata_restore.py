@@ -8,8 +8,8 @@ An archive may have records that need a higher format level than it says itself,
 the backup was made. The level is raised to what they need (INV-U4): no bookie runs, and janitors are on hold.
 
 The order is the reverse of that of dependence: ledgers, then the records that name them, then bookies' identities,
-without which no bookie starts. An item that nobody can read is named, and all else is written (INV-M17): whoever restores
-decides, before the hold is confirmed, whether a rebuild from the bookies brings it back.
+without which no bookie starts. An item that nobody can read is named, and all else is written (INV-M17): whoever
+restores decides, before the hold is confirmed, whether a rebuild from the bookies brings it back.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ from fastbk.errors import (
     Error,
     MetadataOnHold,
     MetadataUnavailable,
+    StorageError,
     StreamNotFound,
 )
-from fastbk.meta.format_level import LevelLacking
+from fastbk.meta.format_level import LEVEL_PATH, LevelLacking
+from fastbk.meta.records import bad_record
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
 from fastbk.stream.chain.chain import Chain
@@ -245,7 +247,10 @@ class Janitor:
     async def _check_may_change(self) -> None:
         """Raise MetadataOnHold, LevelLacking, and whatever keeps this from being known."""
         await self._client.records.check_not_held()
-        await self._client.records.check_level()
+        try:
+            await self._client.records.check_level()
+        except StorageError as error:
+            bad_record(LEVEL_PATH, error)  # as the process goes on that has read the level before (INV-M17)
 
     async def _process_all(
         self, some: list[StreamSnapshot], counts: Counts, every: int, sizes: ByteCounts

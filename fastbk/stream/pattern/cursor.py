@@ -303,7 +303,7 @@ class PatternCursor(PatternRecords[GapT]):
             self._flush_interval,
             self._flush_acks,
             self._room.set,
-            client.unsettled,
+            self._catalog.client.unsettled,
         )
         self._parts = _Parts(acks, flusher, store.record.epoch)
         source = PatternSource(
