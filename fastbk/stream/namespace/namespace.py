@@ -397,12 +397,12 @@ class Namespace:
 
         Raises StreamExists where there is one, QuotaExceeded, ConfigError while the cluster's format level has none.
         """
-        from fastbk.stream.cursor.opening import checked_expiry
+        from fastbk.stream.cursor.opening import checked_keeping
         from fastbk.stream.pattern.record import split_pattern
         from fastbk.stream.pattern.store import PatternCursorRequest, made_or_moved
 
         space, names = split_pattern(pattern)
-        wish = PatternCursorRequest(names, start, hold, checked_expiry(expire_after), is_new=True)
+        wish = PatternCursorRequest(names, start, *checked_keeping(hold, expire_after), is_new=True)
         return await made_or_moved(self._catalog, (*self._path, *space), name, wish)
 
     async def move_pattern_cursor(

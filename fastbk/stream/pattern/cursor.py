@@ -25,7 +25,7 @@ from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.flusher import CursorFlusher, Kept
-from fastbk.stream.cursor.opening import checked_expiry, clamped_start
+from fastbk.stream.cursor.opening import checked_keeping, clamped_start
 from fastbk.stream.cursor.state import CursorState, Data, check_data
 from fastbk.stream.cursor.store import CursorStore
 from fastbk.stream.namespace.catalog import Catalog
@@ -269,7 +269,7 @@ class PatternCursor(PatternRecords[GapT]):
             raise ConfigError('on_gap must be "raise" or "yield"')
         path_of("0", name)
         self.name = name
-        self._wish = PatternCursorRequest(self._names, start, hold, checked_expiry(expire_after))
+        self._wish = PatternCursorRequest(self._names, start, *checked_keeping(hold, expire_after))
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._is_tailing = tail
