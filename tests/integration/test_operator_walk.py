@@ -1,4 +1,4 @@
-"""An operator's walk on three ZooKeeper servers: metadata lost and restored, a journal damaged and repaired, a roll.
+"""An operator's walk on three ZooKeeper servers: metadata restored and rebuilt, a journal repaired, a roll, a gateway.
 
 Streams and ledgers are the same, byte for byte, after each of these.
 """
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import fastbk
+import fastbk.sync
 from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
+from tests.fixtures.gateways import GatewayProcess
 from tests.fixtures.restart_server import restart_server, restarts_into
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper_ensemble import ZooKeeperEnsemble
@@ -52,6 +53,11 @@ class Walk:
     def records(self) -> dict[str, bytes]:
         return {one: self.cli.raw("stream", "read", one, "--json") for one in self.streams}
 
+    def segments(self) -> list[fastbk.SegmentInfo]:
+        """What metadata says of a stream."""
+        with fastbk.sync.connect(self.ensemble.uri) as client:
+            return client.namespace("shop").stream("orders").segments()
+
     def compare(self) -> None:
         """Read all payloads and entries."""
         for stream, lines in self.streams.items():
@@ -60,21 +66,32 @@ class Walk:
             assert self.cli.raw("ledger", "read", str(ledger_id), "--raw") == b"".join(entries), ledger_id
 
     def loses_all_metadata(self) -> None:
-        """Backup, wipe, restore, and the segments that are newer than the backup."""
+        """Backup, wipe, restore; then a rebuild, which finds the segments that are newer than the backup."""
         cli, backup = self.cli, str(self.folder / "backup")
         cli("namespace", "create", "shop")
         self.append("shop/orders", self.lines)
         asyncio.run(self.world.write(5))
         with self.step("backup"):
             cli("metadata", "backup", "--to", backup)
+        known, before = dict(self.streams), self.records()
+        segments = self.segments()
         self.append("shop/orders", b"".join(b"%d\n" % one for one in range(2000, 3000)))
         self.append("shop/late", self.lines)
         asyncio.run(self.world.write(5))
-        before = self.records()
+        after = self.records()
         ledgers = set(map(int, cli("ledger", "list").split()))
         wait_until(lambda: self.world.seen_by_all(ledgers), "all ledgers are seen", WAIT_S)
         self.world.kill()
         self.ensemble.wipe()
+        with self.step("restore"):
+            cli("metadata", "restore", backup)
+        assert self.segments() == segments
+        self.world.start()
+        assert {one: cli.raw("stream", "read", one, "--json") for one in known} == before
+        for bookie in self.cluster.bookies:
+            bookie.request_stop()  # what is killed is registered until its session ends
+        for bookie in self.cluster.bookies:
+            bookie.wait_gone()
         with self.step("collect and rebuild"):
             cli("metadata", "rebuild", *self.world.collect(self.folder, cli), "--backup", backup)
         # What comes next lies in the journal alone.
@@ -85,7 +102,7 @@ class Walk:
             found = cli("stream", "reattach")
         assert "shop/orders: 1 segment put back\n" in found
         assert "shop/late, made anew: 1 segment put back\n" in found
-        assert self.records() == before
+        assert self.records() == after
         self.append("shop/orders", b"last\n")
         cli("metadata", "confirm", "--yes")
         self.compare()
@@ -125,6 +142,20 @@ class Walk:
         assert (code, len(done["restarted"])) == (0, 3), said
 
 
+    def uses_a_gateway(self) -> None:
+        """Versions of records are those of three servers there, too."""
+        gateway = GatewayProcess(self.folder / "gateway", self.ensemble.uri, None)
+        gateway.start()
+        try:
+            direct, self.cli = self.cli, Cli(gateway.uri)
+            with self.step("through a gateway"):
+                self.append("shop/orders", b"through a gateway\n")
+                assert self.cli.raw("stream", "read", "shop/orders", "--payload") == self.streams["shop/orders"]
+            self.cli = direct
+        finally:
+            assert gateway.stop() == 0
+
+
 @pytest.mark.timeout(300)
 def test_an_operator_walks_from_a_backup_to_a_roll(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble:
@@ -135,6 +166,7 @@ def test_an_operator_walks_from_a_backup_to_a_roll(tmp_path: Path) -> None:
             walk.has_a_damaged_journal()
             asyncio.run(walk.rolls())
             walk.append("shop/orders", b"after the roll\n")
+            walk.uses_a_gateway()
             walk.compare()
             code, answer, said = walk.cli.answer("ledger", "audit")
             assert (code, answer["is_whole"]) == (0, True), said
