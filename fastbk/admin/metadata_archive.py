@@ -309,7 +309,7 @@ def _check_storable(one: Record | Ledger | Bookie) -> None:
 
 
 class _Rules:
-    """What holds for the items of every backup: each is there once, and comes in order. It notes which cannot be stored."""
+    """What holds for the items of every backup: each is there once, in order. It notes those that cannot be stored."""
 
     def __init__(self) -> None:
         self._bad: list[str] = []

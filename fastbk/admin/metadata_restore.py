@@ -5,8 +5,8 @@ puts metadata on hold first, and the hold is not confirmed before everything is 
 run again, and nobody acts on half of it.
 
 The order is the reverse of that of dependence: ledgers, then the records that name them, then bookies' identities,
-without which no bookie starts. An item that nobody can read is named, and all else is written (INV-M17): whoever restores
-decides, before the hold is confirmed, whether a rebuild from the bookies brings it back.
+without which no bookie starts. An item that nobody can read is named, and all else is written (INV-M17): whoever
+restores decides, before the hold is confirmed, whether a rebuild from the bookies brings it back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fastbk.config import is_every_machines_own, is_loopback, resolves_to_loopback_only, split_address
+from fastbk.config import (
+    is_every_machines_own,
+    is_loopback,
+    resolves_to_loopback_only,
+    split_address,
+)
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
 from fastbk.server import process_table
