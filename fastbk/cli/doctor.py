@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, print_json
 from fastbk.cli.terminal import painted
+from fastbk.exit_codes import DONE, FAILED
 
 if TYPE_CHECKING:
     import argparse
@@ -27,14 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, print as it goes, and return 1 if something has to be mended."""
+    """Look, print as it goes, and return 1 if something has to be mended, or is not well by `cluster status`, too."""
     need_linux("fastbk doctor")
     from fastbk.doctor.examine import examine
     from fastbk.doctor.report import Status
+    from fastbk.model.health import Verdict
 
     counts: Counter[Status] = Counter()
+    is_well = True
     for finding in examine(options.config):
         counts[finding.status] += 1
+        is_well &= finding.status is not Status.FAIL and finding.verdict in ("", Verdict.WELL.text)
         if options.problems and finding.status is Status.OK:
             continue
         if options.json:
@@ -48,4 +52,4 @@ def run(options: argparse.Namespace) -> int:
             painted(f"{counts[status]} {status.upper()}", status if counts[status] else "") for status in Status
         )
         print(f"{counts.total()} checks: {said}")
-    return 1 if counts[Status.FAIL] else 0
+    return DONE if is_well else FAILED

@@ -11,12 +11,19 @@ from contextlib import suppress
 from itertools import islice
 
 from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.errors import Error, MetadataConflict, NoSuchLedger
+from fastbk.errors import MetadataConflict, MetadataUnavailable, NoSuchLedger, StorageError
 from fastbk.meta.api import MetadataStore, Watch
-from fastbk.meta.format_level import LEVEL_PATH, POLL_INTERVAL_S, LevelLacking, checked_level
+from fastbk.meta.format_level import LEVEL_PATH, POLL_INTERVAL_S, checked_level
 from fastbk.meta.format_level import decode as level_record
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.records import READ_AT_ONCE, READ_BYTES_MAX, BadRecord, Change, VersionedRecord
+from fastbk.meta.records import (
+    READ_AT_ONCE,
+    READ_BYTES_MAX,
+    BadRecord,
+    Change,
+    VersionedRecord,
+    bad_record,
+)
 from fastbk.meta.replica_marks import FOLDERS_AT_ONCE, LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import CURSOR_KEY, PLACEHOLDER, STREAM_KEY, LedgerMetadata
@@ -90,30 +97,26 @@ class RecordCalls:
     async def check_level(self) -> None:
         """Raise LevelLacking if this version lacks the cluster's format level, as known since ten seconds at most.
 
-        For processes that work for the whole cluster (INV-U5). Raises StorageError where nobody can read the level,
-        MetadataUnavailable.
+        For processes that work for the whole cluster (INV-U5). A level that nobody can read stops none of them
+        (INV-M17). Raises MetadataUnavailable.
         """
         now_s = time.monotonic()
-        if now_s - self._level_read_s >= POLL_INTERVAL_S:
+        if now_s - self._level_read_s < POLL_INTERVAL_S:
+            return
+        try:
             await self.format_level()
-            self._level_read_s = now_s
+        except StorageError as error:
+            bad_record(LEVEL_PATH, error)
+        self._level_read_s = now_s
 
     async def follow_level(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set. Raises LevelLacking once the level has risen above those of this version (INV-U5).
 
-        Without metadata, or where nobody can read the level, all goes on as before.
+        Without metadata all goes on as before.
         """
-        is_damaged = False
         while not stop.is_set():
-            try:
+            with suppress(MetadataUnavailable):
                 await self.check_level()
-                is_damaged = False
-            except LevelLacking:
-                raise
-            except Error as error:
-                if not (is_damaged or error.retryable):
-                    _log.warning("formats.level_not_known", reason=str(error))
-                    is_damaged = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_INTERVAL_S):
                     await stop.wait()

@@ -268,9 +268,9 @@ def _judged(reason: Reason | _Reason) -> Finding:
     """Return a reason as a finding; a remark is none of something wrong."""
     verdict = reason.verdict if isinstance(reason.verdict, str) else reason.verdict.text
     if verdict == HealthVerdict.WELL.text:
-        return ok(f"{reason.text}: {reason.next_step}")
-    found = fail if verdict == HealthVerdict.IN_DANGER.text else warn
-    return found(reason.text, reason.next_step)
+        return replace(ok(f"{reason.text}: {reason.next_step}"), verdict=verdict)
+    found = warn if verdict == HealthVerdict.DEGRADED.text else fail
+    return replace(found(reason.text, reason.next_step), verdict=verdict)
 
 
 def _is_registered(store: MetadataStore, bookie_id: str) -> bool:

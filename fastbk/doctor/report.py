@@ -21,12 +21,19 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's result. `why`: what was found; `fix`: a command or sentence; empty where nothing is to be done."""
+    """One check's result.
+
+    Attributes:
+        why: what was found.
+        fix: a command or sentence; empty where nothing is to be done.
+        verdict: where it is a part of the verdict that `fastbk cluster status` gives, the word for it; else empty.
+    """
 
     name: str
     status: Status
     why: str
     fix: str = ""
+    verdict: str = ""
 
 
 def ok(why: str, name: str = "") -> Finding:

@@ -171,8 +171,8 @@ def reasons_of_bookie(facts: BookieFacts) -> Iterator[Reason]:
         step = f"fastbk bookie info {one} says which and why; restart it if that lasts"
         yield reason(Verdict.IN_DANGER, "frozen", "a process stands still", step)
     if facts.reads_only:
-        text = "reads only after a crash loop: restart it"
-        yield reason(Verdict.IN_DANGER, "reads_only", text, "read its log, then restart it by hand")
+        text = "reads only after a crash loop, until it starts anew by itself"
+        yield reason(Verdict.IN_DANGER, "reads_only", text, "read its log; docs/lifecycle.md has the pauses")
     if facts.state not in _SERVING:
         step = "wait if it is starting; else read its log"
         yield reason(Verdict.IN_DANGER, "state", f"{facts.state}: {short(facts.why)}", step)

@@ -19,7 +19,6 @@ from fastbk.autorecovery.healer import Healer
 from fastbk.autorecovery.state import clock_ms
 from fastbk.console.problems import problems_of
 from fastbk.devcluster import Bookie
-from fastbk.doctor.examine import examine
 from fastbk.doctor.report import Finding, Status
 from fastbk.errors import ClientClosed
 from fastbk.meta.api import MetadataStore
@@ -68,6 +67,7 @@ class Said:
     console: dict[str, Severity]
     ready: set[tuple[str, str, str]] = field(default_factory=set)
     doctor: set[tuple[Status, str]] = field(default_factory=set)
+    doctor_codes: set[int] = field(default_factory=set)
 
 
 class Verdicts:
@@ -102,17 +102,21 @@ class Verdicts:
                 found = await asyncio.to_thread(json_page, bookie, "/readyz")
                 said.ready |= _reasons(found["verdict_reasons"])
                 if is_in_doctor:
-                    said.doctor |= {(one.status, one.why) for one in await asyncio.to_thread(self.doctor, bookie)}
+                    code, found_here = await asyncio.to_thread(self.doctor, bookie)
+                    said.doctor_codes.add(code)
+                    said.doctor |= {(one.status, one.why) for one in found_here}
         return said
 
-    def doctor(self, bookie: Bookie) -> list[Finding]:
-        """Return what the doctor says of a bookie's health and of the cluster's."""
+    def doctor(self, bookie: Bookie) -> tuple[int, list[Finding]]:
+        """Return the doctor's exit code, and what it says of a bookie's health and of the cluster's."""
         # The file has port 0 for the page: the doctor is given the one that it got.
         text = (bookie.directory / "bookie.toml").read_text()
         config = self._folder / f"{bookie.name}.toml"
         listen = f'\\g<1>"127.0.0.1:{bookie.http_port}"'
         config.write_text(re.sub(r'(\[http\]\s*listen = )"[^"]*"', listen, text))
-        return [one for one in examine(config) if one.name.startswith("health")]
+        code, lines = self.cli.run("doctor", "--config", str(config), "--json")
+        found = [msgspec.json.decode(line, type=Finding) for line in lines.splitlines()]
+        return code, [one for one in found if one.name.startswith("health")]
 
 
 def _reasons(listed: list[dict[str, str]]) -> set[tuple[str, str, str]]:
@@ -148,6 +152,9 @@ async def agreed(
         if (max(said.console.values(), default=Severity.OK) >= Severity.WARN) != bool(code):
             return False
         mine = {one for one in said.status_reasons if one[1] == name}
+        # The doctor of a bookie that is well says so; it has no part of what is wrong with others.
+        if asks_doctor and (said.doctor_codes != {0} if code == 0 else 1 not in said.doctor_codes):
+            return False
         if not name:
             return not said.ready and {one[0] for one in said.status_reasons} <= {"well"}
         if not mine or not all(one in said.top_reasons and one[2] in said.console for one in mine):

@@ -19,11 +19,9 @@ from fastbk.errors import (
     Error,
     MetadataOnHold,
     MetadataUnavailable,
-    StorageError,
     StreamNotFound,
 )
-from fastbk.meta.format_level import LEVEL_PATH, LevelLacking
-from fastbk.meta.records import bad_record
+from fastbk.meta.format_level import LevelLacking
 from fastbk.observe.library_log import LibraryLog
 from fastbk.rate_limit import RateLimit
 from fastbk.stream.chain.chain import Chain
@@ -247,10 +245,7 @@ class Janitor:
     async def _check_may_change(self) -> None:
         """Raise MetadataOnHold, LevelLacking, and whatever keeps this from being known."""
         await self._client.records.check_not_held()
-        try:
-            await self._client.records.check_level()
-        except StorageError as error:
-            bad_record(LEVEL_PATH, error)  # as the process goes on that has read the level before (INV-M17)
+        await self._client.records.check_level()
 
     async def _process_all(
         self, some: list[StreamSnapshot], counts: Counts, every: int, sizes: ByteCounts

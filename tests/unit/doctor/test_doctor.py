@@ -453,7 +453,7 @@ def test_the_command(
     patient.start()
     assert main(["doctor", "--config", str(patient.file), "--json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"name", "status", "why", "fix"} == set(records[0])
+    assert {"name", "status", "why", "fix", "verdict"} == set(records[0])
     monkeypatch.setattr(data_module, "CLOCK_SLACK_S", -(10**9))
     (patient.journal / "identity.json").write_text("{}")
     assert main(["doctor", "--config", str(patient.file), "--problems"]) == 1
@@ -462,3 +462,18 @@ def test_the_command(
     assert "OK    " not in out
     assert "      -> " in out
     assert main(["doctor"]) == 0
+
+
+def test_the_exit_code_is_that_of_the_verdict(patient: Patient, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of `cluster status`: 0 for a remark, 1 at `degraded`; what else only warns leaves it 0."""
+    patient.start()
+
+    def asked() -> tuple[int, list[tuple[str, str]]]:
+        code = main(["doctor", "--config", str(patient.file), "--json"])
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return code, [(one["status"], one["verdict"]) for one in lines if one["verdict"]]
+
+    assert asked() == (0, [("ok", "well")]), "no backup yet: a remark"
+    with closing(open_store(patient.uri)) as store:
+        note_backup(store, LastBackup(began_ms=1, backup_id="a"))
+    assert asked() == (1, [("warn", "degraded")])
