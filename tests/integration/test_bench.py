@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fastbk.testing import LocalCluster
 from tests.fixtures.cli import Cli
 from tests.native.compile import build_program
 from tests.style.tree import ROOT
@@ -117,6 +118,12 @@ def test_a_running_cluster_is_measured_and_left_running(tmp_path: Path, bookie: 
     assert answer["bookie_pss_mb"] is None
     bookie.cluster.refresh()
     assert bookie.cluster.bookies[0].is_ready
+
+
+def test_bookies_that_are_known_by_a_name_are_loaded(tmp_path: Path) -> None:
+    with LocalCluster(1, data=tmp_path, settings={"bookie": {"advertised": "localhost"}}) as cluster:
+        for what in ("append", "read"):
+            assert bench_of(cluster.metadata_uri, what, "--seconds", "0.2")["errors"] == 0
 
 
 @pytest.mark.parametrize(
