@@ -3,7 +3,7 @@
 ONLY=words takes cells whose names contain one of these words (commas between); PARTS=words takes parts by name.
 To see that the cells themselves are right, AGAINST=apache runs the Java cells on Apache's bookies instead of ours, and
 AGAINST=ours the Python cells on ours in our own protocol. Tests of other projects run only where PARTS names them;
-AGAINST=apache runs them on Apache's bookies, RESUME=1 without the classes that an earlier run has kept.
+AGAINST=apache runs them on Apache's bookies, RESUME=1 without the classes that passed in an earlier run.
 """
 
 from __future__ import annotations

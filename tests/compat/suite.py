@@ -133,7 +133,7 @@ def suite_tests(
     """Run the classes of a suite's list, or those whose names contain one of `only` (`Class#test`: that test alone).
 
     kind: ours, or apache: with the classes that start Apache's bookies in the test's own process. is_resumed: without
-    the classes that an earlier run has kept.
+    the classes of which no test failed in an earlier run.
     """
     suite = SUITES[name]
     column = f"{suite.title} > {kind}"
@@ -146,7 +146,10 @@ def suite_tests(
     if not only and suite.is_complete:
         yield from _unlisted(suite, column, ours, listed)
     for test_class in chosen(listed, only):
-        if is_resumed and test_class.name in read_kept(BUILD, name, kind):
+        if (
+            is_resumed
+            and read_kept(BUILD, name, kind).get(test_class.name, {"fail": 1})["fail"] == 0
+        ):
             continue
         if test_class.reason:
             yield Result(column, test_class.name, "skip", 0.0, test_class.reason)
@@ -155,6 +158,9 @@ def suite_tests(
         for result in _run(rig, name, column, ours, kind, test_class):
             results.append(result)
             yield result
+        if not results:
+            results.append(Result(column, test_class.name, "fail", 0.0, "no test ran"))
+            yield results[-1]
         if not test_class.only:
             keep(BUILD, name, kind, test_class.name, results)
     kept = {kind: read_kept(BUILD, name, kind) for kind in KINDS}
