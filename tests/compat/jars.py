@@ -30,6 +30,12 @@ class Programs:
     arguments: str
     """Names the class path on a command line."""
 
+    def behind_jars(self) -> Programs:
+        """Return the same, but of a class that a jar has too, the jar's is taken."""
+        paths = sorted(self.class_path.split(":"), key=lambda path: not path.endswith(".jar"))
+        class_path = ":".join(paths)
+        return Programs(class_path, _argument_file(Path(paths[-1], "java-behind-jars"), class_path))
+
     def command(self, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
         """Return a command line; its Java has a small heap and starts fast unless `options` say otherwise."""
         return [
@@ -44,10 +50,8 @@ class Programs:
         ]
 
 
-def programs(
-    pom: str = "pom.xml", sources: str = "java", *, beside: Programs | None = None
-) -> Programs:
-    """Return the programs of the folder `sources`, compiled with the jars of `pom`. Raises NotAvailable.
+def programs(pom: str = "pom.xml", *sources: str, beside: Programs | None = None) -> Programs:
+    """Return the programs of the folders `sources` (`java`), compiled with the jars of `pom`. Raises NotAvailable.
 
     beside: programs that they call; their jars are those of `pom`, too, as far as names agree.
     """
@@ -56,8 +60,9 @@ def programs(
             raise NotAvailable(f"there is no {tool} on PATH")
     name = Path(pom).stem
     jars = _jars(HERE / pom, BUILD / f"{name}.classpath")
-    files = sorted((HERE / sources).rglob("*.java"))
-    classes = BUILD / f"{sources}-{_hash([HERE / pom, *files])}"
+    folders = sources or ("java",)
+    files = sorted(file for folder in folders for file in (HERE / folder).rglob("*.java"))
+    classes = BUILD / f"{folders[-1]}-{_hash([HERE / pom, *files])}"
     also = f":{beside.class_path.split(':')[0]}" if beside is not None else ""
     if not classes.exists():
         half = classes.with_suffix(f".{os.getpid()}")

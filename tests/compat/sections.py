@@ -2,7 +2,8 @@
 
 ONLY=words takes cells whose names contain one of these words (commas between); PARTS=words takes parts by name.
 To see that the cells themselves are right, AGAINST=apache runs the Java cells on Apache's bookies instead of ours, and
-AGAINST=ours the Python cells on ours in our own protocol. Apache's own tests run only where PARTS names them: suite.
+AGAINST=ours the Python cells on ours in our own protocol. Tests of other projects run only where PARTS names them;
+AGAINST=apache runs them on Apache's bookies, RESUME=1 without the classes that passed in an earlier run.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from tests.compat.rolling import rolling_cells
 from tests.compat.sasl import sasl_cells
 from tests.compat.shared_healing import shared_healing
 from tests.compat.shell import shell_cells
-from tests.compat.suite import suite_tests
+from tests.compat.suite import SUITES, suite_tests
 from tests.compat.tls import tls_cells
 from tests.compat.unconfirmed import unconfirmed_cells
 
 Section = Callable[[Rig], Iterator[Result]]
 PULSAR_MAIN = "fastbk.compat.ManagedLedgerCells"
 PROTOCOLS = ("v3", "v2")
-BY_NAME_ONLY = {"suite"}
-"""Parts that take an hour or more."""
+BY_NAME_ONLY = set(SUITES)
+"""Parts that take half an hour or more."""
 
 
 def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]:
@@ -40,6 +41,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
     only = [word for word in environment.get("ONLY", "").split(",") if word]
     parts = [word for word in environment.get("PARTS", "").split(",") if word]
     rounds, seed = int(environment.get("ROUNDS", "") or 10), int(environment.get("SEED", "") or 1)
+    is_resumed = environment.get("RESUME", "") == "1"
     apache = environment.get("AGAINST", "") == "apache"
     all_parts: dict[str, Section] = {
         "java": lambda rig: group(rig, only, "client", kind="apache" if apache else "ours"),
@@ -47,8 +49,10 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
     if environment.get("AGAINST", "") == "ours":
         all_parts = {"python": lambda rig: python_cells(rig, only, kind="ours")}
     elif apache:
-        all_parts["distributedlog"] = lambda rig: group(rig, only, "distributedlog", kind="apache")
-        all_parts["pulsar"] = lambda rig: managed_ledgers(rig, only, kind="apache")
+        all_parts["distributedlog-cells"] = lambda rig: group(
+            rig, only, "distributedlog", kind="apache"
+        )
+        all_parts["managed-ledger-cells"] = lambda rig: managed_ledgers(rig, only, kind="apache")
         all_parts["autorecovery"] = lambda rig: autorecovery_cells(rig, only, kind="apache")
         all_parts["limits"] = lambda rig: limit_cells(rig, only, kind="apache")
         all_parts["kills"] = lambda rig: kill_rounds(rig, rounds, seed, kind="apache")
@@ -69,11 +73,15 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         all_parts["marks"] = lambda rig: mark_cells(rig, only)
         all_parts["rolling"] = lambda rig: rolling_cells(rig, only)
         all_parts["shell"] = lambda rig: shell_cells(rig, only)
-        all_parts["distributedlog"] = lambda rig: group(rig, only, "distributedlog", kind="ours")
-        all_parts["pulsar"] = lambda rig: managed_ledgers(rig, only, kind="ours")
+        all_parts["distributedlog-cells"] = lambda rig: group(
+            rig, only, "distributedlog", kind="ours"
+        )
+        all_parts["managed-ledger-cells"] = lambda rig: managed_ledgers(rig, only, kind="ours")
         all_parts["kills"] = lambda rig: kill_rounds(rig, rounds, seed, kind="mixed")
         all_parts["python-kills"] = lambda rig: python_kill_rounds(rig, rounds, seed)
-        all_parts["suite"] = lambda rig: suite_tests(rig, only)
+    if environment.get("AGAINST", "") != "ours":
+        kind = "apache" if apache else "ours"
+        all_parts |= {name: _suite(name, only, kind, is_resumed) for name in SUITES}
     unknown = set(parts) - set(all_parts)
     if unknown:
         raise SystemExit(
@@ -86,6 +94,10 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         for name, section in all_parts.items()
         if name in (parts or set(all_parts) - BY_NAME_ONLY)
     ]
+
+
+def _suite(name: str, only: list[str], kind: str, is_resumed: bool) -> Section:
+    return lambda rig: suite_tests(rig, name, only, kind=kind, is_resumed=is_resumed)
 
 
 def group(rig: Rig, only: list[str], name: str, *, kind: str) -> Iterator[Result]:

@@ -1,26 +1,115 @@
-"""Apache BookKeeper's own tests, as Maven Central has them, against bookies of ours: see README.md.
+"""Test classes that projects release, unmodified, against bookies of ours: see README.md.
 
-`suite.txt` names the classes and, with reasons, what cannot apply. Each class runs in a Java of its own.
+A list (`suite.txt`, `distributedlog.txt`, ...) names a project's classes and, with reasons, what cannot apply. Each
+class runs in a Java of its own. `build/compat/PART-ours.json` and `PART-apache.json` keep what each class that ran
+whole came to: a table is made of several runs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.compat.jars import BUILD, HERE, JAVA_OPTIONS, NotAvailable, Programs, programs
-from tests.compat.java_cells import piped, serve
+from tests.compat.java_cells import Answer, piped, serve
 from tests.compat.results import Result
 from tests.compat.rig import Rig
 from tests.compat.suite_bookies import SuiteBookies
 
-COLUMN = "apache's tests > ours"
-MAIN = "fastbk.suite.Suite"
-PACKAGE = "org.apache.bookkeeper."
 CLASS_S_MAX = 2400.0
+MOCK_BOOKIES = 3
+MOCK_SECTION = "[with a mock of the client]"
+"""Stands in a list above the classes that have one."""
+VERDICTS = ("pass", "fail", "skip")
+KINDS = {"ours": "fastbk's bookies", "apache": "Apache's bookies"}
+Kept = dict[str, dict[str, int]]
+"""Class → verdict → tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A project's test classes."""
+
+    title: str
+    classes: str
+    """The file that lists them."""
+    package: str
+    """What all their names begin with."""
+    found_in: str
+    """A class of their jar."""
+    bases: tuple[str, ...]
+    """The classes that start bookies for those that extend them."""
+    pom: str = "suite-pom.xml"
+    sources: tuple[str, ...] = ("java-suite", "java-suite-bookkeeper")
+    main: str = "fastbk.suite.Suite"
+    java_options: tuple[str, ...] = ()
+    """Beside the usual ones."""
+    is_complete: bool = True
+    """Whether the list must name every class that starts bookies."""
+
+
+OPENED = (
+    "java.lang",
+    "java.io",
+    "java.util",
+    "sun.net",
+    "jdk.internal.loader",
+    "jdk.internal.platform",
+)
+_PULSAR: dict[str, Any] = {
+    "pom": "pulsar-suite-pom.xml",
+    "sources": ("java-suite", "java-suite-pulsar"),
+    "main": "fastbk.suite.TestNgSuite",
+    # As Pulsar's build runs them, with less memory.
+    "java_options": (
+        "-Xmx1g",
+        *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED),
+        "--add-opens=java.management/sun.management=ALL-UNNAMED",
+        "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+    ),
+}
+SUITES = {
+    "suite": Suite(
+        title="apache's tests",
+        classes="suite.txt",
+        package="org.apache.bookkeeper.",
+        found_in="org.apache.bookkeeper.client.BookKeeperTestClient",
+        bases=("org.apache.bookkeeper.test.BookKeeperClusterTestCase",),
+    ),
+    "distributedlog": Suite(
+        title="distributedlog's tests",
+        classes="distributedlog.txt",
+        package="org.apache.distributedlog.",
+        found_in="org.apache.distributedlog.DLMTestUtil",
+        bases=("org.apache.distributedlog.TestDistributedLogBase",),
+    ),
+    "managed-ledger": Suite(
+        title="managed-ledger's tests",
+        classes="managed-ledger.txt",
+        package="org.apache.bookkeeper.mledger.",
+        found_in="org.apache.bookkeeper.test.MockedBookKeeperTestCase",
+        bases=(
+            "org.apache.bookkeeper.test.BookKeeperClusterTestCase",
+            "org.apache.bookkeeper.test.MockedBookKeeperTestCase",
+        ),
+        **_PULSAR,
+    ),
+    "pulsar-suite": Suite(
+        title="pulsar's tests",
+        classes="pulsar-suite.txt",
+        package="org.apache.pulsar.",
+        found_in="org.apache.pulsar.broker.auth.MockedPulsarServiceBaseTest",
+        bases=("org.apache.pulsar.broker.service.BkEnsemblesTestBase",),
+        is_complete=False,
+        **_PULSAR,
+    ),
+}
 
 
 @dataclass
@@ -34,36 +123,60 @@ class TestClass:
     only: list[str] = field(default_factory=list)
     reason: str = ""
     """Why the whole class cannot apply; empty: it runs."""
+    has_mock: bool = False
+    """Whether it uses a mock of the client, which a client of a cluster replaces."""
 
 
-def suite_tests(rig: Rig, only: list[str]) -> Iterator[Result]:
-    """Run the classes of suite.txt, or those whose names contain one of `only` (`Class#test`: that test alone)."""
+def suite_tests(
+    rig: Rig, name: str, only: list[str], *, kind: str = "ours", is_resumed: bool = False
+) -> Iterator[Result]:
+    """Run the classes of a suite's list, or those whose names contain one of `only` (`Class#test`: that test alone).
+
+    kind: ours, or apache: with the classes that start Apache's bookies in the test's own process. is_resumed: without
+    the classes of which no test failed in an earlier run.
+    """
+    suite = SUITES[name]
+    column = f"{suite.title} > {kind}"
     try:
-        ours = programs("suite-pom.xml", "java-suite")
+        ours = programs(suite.pom, *suite.sources)
     except NotAvailable as error:
-        yield Result(COLUMN, "suite", "skip", 0.0, f"its jars cannot be had: {error}")
+        yield Result(column, name, "skip", 0.0, f"its jars cannot be had: {error}")
         return
-    listed = read_classes((HERE / "suite.txt").read_text())
-    results: list[Result] = []
-    if not only:
-        results += _unlisted(ours, listed)
-        yield from results
+    listed = read_classes((HERE / suite.classes).read_text())
+    if not only and suite.is_complete:
+        yield from _unlisted(suite, column, ours, listed)
     for test_class in chosen(listed, only):
-        if test_class.reason:
-            results.append(Result(COLUMN, test_class.name, "skip", 0.0, test_class.reason))
-            yield results[-1]
+        if (
+            is_resumed
+            and read_kept(BUILD, name, kind).get(test_class.name, {"fail": 1})["fail"] == 0
+        ):
             continue
-        for result in _run(rig.folder / "suite" / test_class.name, ours, test_class):
+        if test_class.reason:
+            yield Result(column, test_class.name, "skip", 0.0, test_class.reason)
+            continue
+        results = []
+        for result in _run(rig, name, column, ours, kind, test_class):
             results.append(result)
             yield result
-    (BUILD / "suite.md").write_text(by_class(results) + "\n")
+        if not results:
+            results.append(Result(column, test_class.name, "fail", 0.0, "no test ran"))
+            yield results[-1]
+        if not test_class.only:
+            keep(BUILD, name, kind, test_class.name, results)
+    kept = {kind: read_kept(BUILD, name, kind) for kind in KINDS}
+    table = by_class(kept, [one.name for one in listed])
+    (BUILD / f"{name}.md").write_text(table + "\n")
 
 
 def read_classes(text: str) -> list[TestClass]:
-    """Return what suite.txt lists. Raises ValueError on a line that has no reason where there has to be one."""
+    """Return what a list names. Raises ValueError on a line that has no reason where there has to be one."""
     classes: list[TestClass] = []
+    has_mock = False
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
+            continue
+        if line == MOCK_SECTION:
+            has_mock = True
             continue
         name, _, reason = line.strip().partition(" ")
         is_test = line.startswith(" ")
@@ -72,21 +185,24 @@ def read_classes(text: str) -> list[TestClass]:
         if is_test:
             classes[-1].excluded[name] = reason.strip()
         else:
-            classes.append(TestClass(name, reason=reason.strip()))
+            classes.append(TestClass(name, reason=reason.strip(), has_mock=has_mock))
     return classes
 
 
-def _unlisted(ours: Programs, listed: list[TestClass]) -> list[Result]:
-    """Return a failure for each class that starts bookies and is not in suite.txt, and how many start none."""
-    command = ours.command("fastbk.suite.Classes")
+def _unlisted(
+    suite: Suite, column: str, ours: Programs, listed: list[TestClass]
+) -> Iterator[Result]:
+    """Give a failure for each class that starts bookies and is not in the list, and how many start none."""
+    command = ours.behind_jars().command("fastbk.suite.Classes", suite.found_in, *suite.bases)
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    known = {PACKAGE + one.name for one in listed}
+    known = {suite.package + one.name for one in listed}
     found = [line.split("\t")[1:] for line in done.stdout.splitlines() if line.startswith("CLASS")]
-    missing = [name for name, has_bookies in found if has_bookies == "true" and name not in known]
+    for name, has_bookies in found:
+        if has_bookies == "true" and name not in known:
+            yield Result(column, name, "fail", 0.0, "neither run nor left out")
     without = sum(has_bookies == "false" and name not in known for name, has_bookies in found)
-    results = [Result(COLUMN, name, "fail", 0.0, "neither run nor left out") for name in missing]
-    reason = f"{without} classes of Apache's jar start no cluster of bookies"
-    return [*results, Result(COLUMN, "all others", "skip", 0.0, reason)]
+    reason = f"{without} classes of the jar start no cluster of bookies"
+    yield Result(column, "all others", "skip", 0.0, reason)
 
 
 def chosen(classes: list[TestClass], only: list[str]) -> list[TestClass]:
@@ -103,41 +219,80 @@ def chosen(classes: list[TestClass], only: list[str]) -> list[TestClass]:
     return list(found.values())
 
 
-def _run(folder: Path, ours: Programs, test_class: TestClass) -> Iterator[Result]:
+def _run(
+    rig: Rig, name: str, column: str, ours: Programs, kind: str, test_class: TestClass
+) -> Iterator[Result]:
+    suite, folder = SUITES[name], rig.folder / name / test_class.name
+    java = ours if kind == "ours" or test_class.has_mock else ours.behind_jars()
     started_s = time.monotonic()
     folder.mkdir(parents=True)
     temporary = folder / "tmp"
     temporary.mkdir()
-    arguments = [PACKAGE + test_class.name]
+    arguments = [suite.package + test_class.name]
     arguments += [f"-{test}={reason}" for test, reason in test_class.excluded.items()]
     arguments += [f"+{test}" for test in test_class.only]
     options = (
         *JAVA_OPTIONS,
+        *suite.java_options,
         f"-Djava.io.tmpdir={temporary}",
         "-Dzookeeper.admin.enableServer=false",
     )
-    bookies = SuiteBookies(folder)
-    with open(folder / "log", "ab") as log:
-        command = ours.command(MAIN, *arguments, options=options)
-        try:
-            with piped(command, log, CLASS_S_MAX, temporary) as process:
-                yield from serve(COLUMN, process, bookies.answers())
-        finally:
-            bookies.stop_all()
+    command = java.command(suite.main, *arguments, options=options)
+    with contextlib.ExitStack() as stack:
+        answers = _answers(rig, folder, kind, test_class, stack)
+        log = stack.enter_context(open(folder / "log", "ab"))
+        process = stack.enter_context(piped(command, log, CLASS_S_MAX, temporary))
+        yield from serve(column, process, answers)
     if process.returncode not in (0, 1):
         took_s = time.monotonic() - started_s
         reason = f"its Java ended with {process.returncode}; see {folder / 'log'}"
-        yield Result(COLUMN, test_class.name, "fail", took_s, reason)
+        yield Result(column, test_class.name, "fail", took_s, reason)
 
 
-def by_class(results: list[Result]) -> str:
-    """Return a table in Markdown: how many tests of each class passed, failed and do not apply."""
-    counts: dict[str, dict[str, int]] = {}
-    for one in results:
-        if one.column == COLUMN:
-            row = counts.setdefault(one.name.partition("#")[0], {"pass": 0, "fail": 0, "skip": 0})
-            row[one.verdict] += 1
-    lines = ["| class | passed | failed | does not apply |", "|---|---|---|---|"]
-    for name, row in counts.items():
-        lines.append(f"| {name} | {row['pass']} | {row['fail']} | {row['skip']} |")
+def _answers(
+    rig: Rig, folder: Path, kind: str, test_class: TestClass, stack: contextlib.ExitStack
+) -> dict[str, Answer]:
+    """Return what a class may ask for: bookies of its own, or where those are that `stack` stops at the end."""
+    if test_class.has_mock:
+        count = {"ours": 0, "apache": 0, kind: MOCK_BOOKIES}
+        cluster = stack.enter_context(rig.cluster(ours=count["ours"], apache=count["apache"]))
+        return {"cluster": lambda: cluster.metadata_uri}
+    bookies = SuiteBookies(folder)
+    stack.callback(bookies.stop_all)
+    return bookies.answers()
+
+
+def keep(folder: Path, suite: str, kind: str, name: str, results: Sequence[Result]) -> None:
+    """Keep how many tests of a class passed, failed and do not apply, beside what is kept of others."""
+    kept = read_kept(folder, suite, kind)
+    kept[name] = {verdict: sum(one.verdict == verdict for one in results) for verdict in VERDICTS}
+    (folder / f"{suite}-{kind}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def read_kept(folder: Path, suite: str, kind: str) -> Kept:
+    """Return what is kept of a suite on a kind of bookies."""
+    path = folder / f"{suite}-{kind}.json"
+    kept: Kept = json.loads(path.read_text()) if path.exists() else {}
+    return kept
+
+
+def by_class(kept: Mapping[str, Kept], names: Sequence[str]) -> str:
+    """Return a table in Markdown: for each kind of bookies, how many tests of each class passed, failed, do not apply.
+
+    names: the order of its rows. Kinds that ran nothing have no columns.
+    """
+    kinds = [kind for kind in kept if kept[kind]]
+    heads = [f"{KINDS[kind]}: passed | failed | does not apply" for kind in kinds]
+    lines = [f"| class | {' | '.join(heads)} |", f"|---|{'---|---|---|' * len(kinds)}"]
+    for name in names:
+        if any(name in kept[kind] for kind in kinds):
+            rows = [kept[kind].get(name) for kind in kinds]
+            cells = [str(row[verdict]) if row else "" for row in rows for verdict in VERDICTS]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    sums = [
+        str(sum(row[verdict] for row in kept[kind].values()))
+        for kind in kinds
+        for verdict in VERDICTS
+    ]
+    lines.append(f"| **all** | {' | '.join(sums)} |")
     return "\n".join(lines)

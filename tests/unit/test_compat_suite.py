@@ -1,9 +1,10 @@
-"""What `./dev compat PARTS=suite` runs of Apache's own tests, and what it leaves out."""
+"""What `./dev compat` runs of other projects' own tests, and what it leaves out."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,13 @@ from tests.compat.jars import HERE
 from tests.compat.java_cells import serve
 from tests.compat.results import Result
 from tests.compat.sections import BY_NAME_ONLY, chosen_sections
-from tests.compat.suite import COLUMN, by_class, chosen, read_classes
+from tests.compat.suite import SUITES, by_class, chosen, keep, read_classes, read_kept
 
 TEXT = """# a comment
 client.TestOne
   testA looks into a Java bookie
 client.TestTwo needs TLS
+[with a mock of the client]
 test.Three
 """
 
@@ -29,6 +31,7 @@ def test_a_list_names_classes_tests_that_cannot_apply_and_classes_that_cannot() 
         "",
     )
     assert (two.reason, three.reason, three.excluded) == ("needs TLS", "", {})
+    assert [one.has_mock for one in (one, two, three)] == [False, False, True]
 
 
 @pytest.mark.parametrize("text", ["  testA looks inside\n", "client.TestOne\n  testA\n"])
@@ -46,11 +49,17 @@ def test_words_choose_classes_and_single_tests() -> None:
     assert len(chosen(read_classes(TEXT), [])) == 3
 
 
-def test_the_list_is_sound_and_its_part_runs_only_when_named() -> None:
-    classes = read_classes((HERE / "suite.txt").read_text())
+@pytest.mark.parametrize("name", SUITES)
+def test_a_list_is_sound_and_its_part_runs_only_when_named(name: str) -> None:
+    classes = read_classes((HERE / SUITES[name].classes).read_text())
     names = [one.name for one in classes]
-    assert len(names) == len(set(names)) and all("." in name for name in names)
-    assert len(chosen_sections({"PARTS": "suite"})) == 1
+    assert len(names) == len(set(names)) > 0
+    for against in ("", "apache"):
+        assert [part for part, _ in chosen_sections({"PARTS": name, "AGAINST": against})] == [name]
+        assert name not in dict(chosen_sections({"AGAINST": against}))
+
+
+def test_parts_that_are_not_named_are_all_that_do_not_take_long() -> None:
     with pytest.raises(SystemExit) as error:
         chosen_sections({"PARTS": "none"})
     parts = str(error.value).split("there are: ")[1].split(", ")
@@ -58,13 +67,23 @@ def test_the_list_is_sound_and_its_part_runs_only_when_named() -> None:
     assert len(chosen_sections({})) == len(parts) - len(BY_NAME_ONLY)
 
 
-def test_figures_are_counted_by_class() -> None:
-    results = [
-        Result(COLUMN, "TestOne#testA", "pass", 1.0),
-        Result(COLUMN, "TestOne#testB", "skip", 0.0, "looks inside"),
-        Result("java v3 > ours", "append", "pass", 1.0),
+def test_figures_of_several_runs_stand_side_by_side(tmp_path: Path) -> None:
+    ours = [
+        Result("suite > ours", "TestOne#testA", "pass", 1.0),
+        Result("suite > ours", "TestOne#testB", "skip", 0.0, "looks inside"),
     ]
-    assert by_class(results).splitlines()[2:] == ["| TestOne | 1 | 0 | 1 |"]
+    keep(tmp_path, "suite", "ours", "client.TestOne", [Result("", "start", "fail", 1.0)])
+    keep(tmp_path, "suite", "ours", "client.TestOne", ours)
+    keep(tmp_path, "suite", "apache", "client.TestOne", [*ours, Result("", "c", "fail", 1.0)])
+    keep(tmp_path, "suite", "apache", "test.Three", ours)
+    keep(tmp_path, "other", "ours", "test.Three", ours)
+    kept = {kind: read_kept(tmp_path, "suite", kind) for kind in ("ours", "apache")}
+    table = by_class(kept, ["test.Three", "client.TestOne", "client.TestTwo"])
+    assert table.splitlines()[2:] == [
+        "| test.Three |  |  |  | 1 | 0 | 1 |",
+        "| client.TestOne | 1 | 0 | 1 | 1 | 1 | 1 |",
+        "| **all** | 1 | 0 | 1 | 2 | 1 | 2 |",
+    ]
 
 
 def test_a_program_that_ends_while_it_asks_ends_alone() -> None:

@@ -23,7 +23,7 @@ public final class Asker {
     }
 
     /** Asks and waits for the answer; IOException with the answer's text if it is an error. */
-    static synchronized String ask(String... words) throws IOException {
+    public static synchronized String ask(String... words) throws IOException {
         OUT.println("ASK\t" + String.join("\t", words));
         OUT.flush();
         String answer = ANSWERS.readLine();

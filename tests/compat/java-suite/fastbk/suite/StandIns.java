@@ -12,6 +12,7 @@ import org.apache.bookkeeper.bookie.GarbageCollectorThread;
 import org.apache.bookkeeper.bookie.InterleavedLedgerStorage;
 import org.apache.bookkeeper.bookie.LedgerDirsManager;
 import org.apache.bookkeeper.proto.BookieServer;
+import org.apache.bookkeeper.server.service.BookieService;
 import org.mockito.invocation.InvocationOnMock;
 
 /**
@@ -42,6 +43,19 @@ public final class StandIns {
                 "getBookieId", call -> process.bookieId(),
                 "getLocalAddress", call -> BookieImpl.getBookieAddress(process.conf()),
                 "getBookie", call -> bookie));
+    }
+
+    /** The service that has a bookie's network server. */
+    public static BookieService service(BookieProcess process) {
+        BookieServer server = server(process);
+        return standIn(BookieService.class, process, Map.of(
+                "start", call -> nothing(server::start),
+                "stop", call -> nothing(process::stop),
+                "close", call -> nothing(process::stop),
+                "getServer", call -> server,
+                "getName", call -> BookieService.NAME,
+                "publishInfo", call -> null,
+                "setExceptionHandler", call -> null));
     }
 
     private static BookieImpl bookie(BookieProcess process) {

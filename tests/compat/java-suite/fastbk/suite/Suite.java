@@ -3,7 +3,6 @@ package fastbk.suite;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.TreeSet;
 import org.junit.AssumptionViolatedException;
 import org.junit.runner.Description;
@@ -18,44 +17,30 @@ import org.junit.runner.notification.RunListener;
  * parameters or for all of them; `+method` for the only ones to run.
  */
 public final class Suite {
-    private static final int REASON_CHARS_MAX = 300;
-
     private Suite() {}
 
     public static void main(String[] arguments) throws Exception {
         Asker.claimOutput();
         Class<?> type = Class.forName(arguments[0]);
-        Map<String, String> excluded = new TreeMap<>();
-        Set<String> only = new TreeSet<>();
-        for (int i = 1; i < arguments.length; i++) {
-            String word = arguments[i].substring(1);
-            if (arguments[i].startsWith("+")) {
-                only.add(word);
-            } else {
-                excluded.put(word.substring(0, word.indexOf('=')), word.substring(word.indexOf('=') + 1));
-            }
-        }
-        Chosen chosen = new Chosen(only, excluded);
+        Chosen chosen = new Chosen(new Choice(arguments));
         Listener listener = new Listener();
         JUnitCore core = new JUnitCore();
         core.addListener(listener);
         Request request = Request.aClass(type).filterWith(chosen);
-        if (chosen.found > 0 || chosen.left.isEmpty()) {
+        if (chosen.found > 0 || !chosen.hasLeftOut) {
             core.run(request);
         }
-        if (only.isEmpty()) {
-            // An exclusion of what is not there would hide that a test was renamed.
-            excluded.keySet().removeAll(chosen.left);
-            for (String name : excluded.keySet()) {
-                Asker.cell(type.getSimpleName() + "#" + name, "fail", 0, "excluded, but there is no such test");
-            }
+        for (String name : chosen.choice.unfound()) {
+            Asker.cell(type.getSimpleName() + "#" + name, "fail", 0, "excluded, but there is no such test");
         }
         // Threads that a test left behind are not waited for.
         Runtime.getRuntime().halt(listener.failed == 0 ? 0 : 1);
     }
 
     static String name(Description test) {
-        return test.getTestClass().getSimpleName() + "#" + test.getMethodName();
+        // A class that is ignored as a whole has no method here.
+        String method = test.getMethodName() == null ? "*" : test.getMethodName();
+        return test.getTestClass().getSimpleName() + "#" + method;
     }
 
     /** A test's name without the parameters of a class that runs several times. */
@@ -66,15 +51,13 @@ public final class Suite {
 
     /** Leaves tests out and says so. */
     private static final class Chosen extends Filter {
-        private final Set<String> only;
-        private final Map<String, String> excluded;
         private final Set<String> said = new TreeSet<>();
-        final Set<String> left = new TreeSet<>();
+        final Choice choice;
+        boolean hasLeftOut;
         int found;
 
-        Chosen(Set<String> only, Map<String, String> excluded) {
-            this.only = only;
-            this.excluded = excluded;
+        Chosen(Choice choice) {
+            this.choice = choice;
         }
 
         @Override
@@ -82,16 +65,14 @@ public final class Suite {
             if (!test.isTest()) {
                 return test.getChildren().stream().map(this::shouldRun).reduce(false, Boolean::logicalOr);
             }
-            if (!only.isEmpty() && !only.contains(method(test))) {
-                return false;
-            }
-            String key = excluded.containsKey(test.getMethodName()) ? test.getMethodName() : method(test);
-            String reason = excluded.get(key);
+            String ofThese = choice.reason(test.getMethodName());
+            String reason = ofThese != null ? ofThese : choice.reason(method(test));
             if (reason == null) {
-                found++;
-                return true;
+                boolean isWanted = choice.isWanted(method(test));
+                found += isWanted ? 1 : 0;
+                return isWanted;
             }
-            left.add(key);
+            hasLeftOut = true;
             if (said.add(name(test))) {
                 Asker.cell(name(test), "skip", 0, reason);
             }
@@ -121,9 +102,7 @@ public final class Suite {
             System.err.println("=== failed: " + failure.getTestHeader());
             failure.getException().printStackTrace();
             failed++;
-            String text = String.valueOf(failure.getException());
-            text = text.length() <= REASON_CHARS_MAX ? text : text.substring(0, REASON_CHARS_MAX) + "...";
-            text += where(failure);
+            String text = Choice.reason(failure.getException(), failure.getDescription().getClassName());
             if (failure.getDescription().isTest()) {
                 verdicts.merge(failure.getDescription(), "fail\t" + text, (first, second) -> first);
             } else {
@@ -147,15 +126,6 @@ public final class Suite {
             String[] verdict = verdicts.getOrDefault(test, "pass\t").split("\t", 2);
             double seconds = (System.nanoTime() - started.get(test)) / 1e9;
             Asker.cell(name(test), verdict[0], seconds, verdict[1]);
-        }
-
-        private static String where(Failure failure) {
-            for (StackTraceElement frame : failure.getException().getStackTrace()) {
-                if (frame.getClassName().equals(failure.getDescription().getClassName())) {
-                    return " (" + frame.getFileName() + ":" + frame.getLineNumber() + ")";
-                }
-            }
-            return "";
         }
     }
 }
