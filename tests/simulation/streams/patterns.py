@@ -331,7 +331,9 @@ class PatternWorld:
         await asyncio.gather(*actors)
         self._processes.check()
         self.cluster.plan = QuietPlan(self._effect)
-        await asyncio.sleep(NEW_S)
+        old_s = asyncio.get_running_loop().time() + NEW_S
+        while asyncio.get_running_loop().time() < old_s:
+            await asyncio.sleep(NEW_S)
         await self._clean(self._processes.client())
         self._processes.check()
         await self._drain()
@@ -340,11 +342,11 @@ class PatternWorld:
         await Holding(self, client).live()
 
     async def _clean(self, client: FakeClient) -> None:
-        janitor = Janitor(as_client(client), JanitorOptions(thorough_every=1, roll_grace_s=1.0))
+        rng, janitor = self.rng, Janitor(as_client(client), JanitorOptions(thorough_every=1, roll_grace_s=1.0))
         for _ in range(3):
             with suppress(*AWAY):
                 await janitor.pass_once()
-            await asyncio.sleep(self.rng.choice([0.1, 5]))
+            await asyncio.sleep(rng.choice([0.1, 5]))
 
     async def _meddle(self, client: FakeClient) -> None:
         """Create, rename and delete streams."""
