@@ -10,6 +10,7 @@ import msgspec
 
 from fastbk.auth.credentials import pages_token
 from fastbk.errors import ConfigError, StorageError
+from fastbk.model.ids import MEANT_BOOKIE
 
 if TYPE_CHECKING:
     import ssl
@@ -45,12 +46,20 @@ class AdminClient:
     """
 
     def __init__(
-        self, host: str, port: int, *, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        bookie_id: str = "",
     ) -> None:
+        """`bookie_id`: whose page is meant; another bookie's refuses. "": whoever answers there."""
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
         self._tls = tls
+        self._bookie_id = bookie_id
         self.token = b"" if tls is None else pages_token()
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -90,6 +99,8 @@ class AdminClient:
                 self.host, self.port, timeout=self._timeout_s, context=self._tls
             )
         headers = {} if data is None else {"Content-Type": "application/json"}
+        if self._bookie_id:
+            headers[MEANT_BOOKIE] = self._bookie_id
         if self.token and self._tls is not None:
             headers["Authorization"] = f"Bearer {self.token.decode('ascii', 'replace')}"
         try:
@@ -139,7 +150,7 @@ def client_of(registration: BookieRegistration, uri: str, timeout_s: float = TIM
             f"bookie {service.bookie_id} in {uri} has no HTTP page: give its [http] section a `listen`"
         )
     tls = own_tls() if endpoint.protocol == HTTPS_PROTOCOL else None
-    return AdminClient(endpoint.host, endpoint.port, timeout_s=timeout_s, tls=tls)
+    return AdminClient(endpoint.host, endpoint.port, timeout_s=timeout_s, tls=tls, bookie_id=service.bookie_id)
 
 
 def client_at(address: str, option: str, timeout_s: float = TIMEOUT_S) -> AdminClient:

@@ -39,6 +39,10 @@ def check_ledger_id(ledger_id: LedgerId) -> LedgerId:
     return ledger_id
 
 
+MEANT_BOOKIE = "Fastbk-Bookie"
+"""The header of HTTP in which clients say whose page they mean."""
+
+
 def check_bookie_id(bookie_id: BookieId) -> BookieId:
     """Return `bookie_id` if Apache's rules allow it; raise ConfigError otherwise."""
     if not isinstance(bookie_id, str):

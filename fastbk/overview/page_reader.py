@@ -15,6 +15,7 @@ import msgspec
 from fastbk.auth.credentials import pages_token
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.api import HTTP_PROTOCOL, HTTPS_PROTOCOL, BookieService, Endpoint
+from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.tls.contexts import RefreshedContext
 from fastbk.tls.options import TlsOptions
 
@@ -44,13 +45,13 @@ class PageReader:
         self._options = tls
         self._tls: RefreshedContext | None = None
 
-    async def read(self, endpoint: Endpoint, target: str) -> bytes:
-        """Return the body of a page. Raises PageError, ConfigError."""
+    async def read(self, endpoint: Endpoint, target: str, bookie_id: str = "") -> bytes:
+        """Return the body of a page; `bookie_id`: whose is meant, "": whoever's. Raises PageError, ConfigError."""
         where = f"{endpoint.protocol}://{endpoint.host}:{endpoint.port}{target}"
         async with self._turns:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await self._exchange(endpoint, target)
+                    answer = await self._exchange(endpoint, target, bookie_id)
             except TimeoutError as error:
                 raise PageError(f"{where}: no answer within {self._timeout_s:g} s") from error
             except ssl.SSLError as error:
@@ -63,9 +64,9 @@ class PageReader:
                 raise PageError(f"{where}: {reason}") from error
         return _body(where, answer)
 
-    async def read_object(self, endpoint: Endpoint, target: str) -> dict[str, Any]:
-        """Return the JSON object of a page. Raises PageError, ConfigError."""
-        body = await self.read(endpoint, target)
+    async def read_object(self, endpoint: Endpoint, target: str, bookie_id: str = "") -> dict[str, Any]:
+        """Return the JSON object of a page, as `read` has it. Raises PageError, ConfigError."""
+        body = await self.read(endpoint, target, bookie_id)
         try:
             found = msgspec.json.decode(body)  # unlike `json` it takes no lone surrogates: nobody could show them
         except (ValueError, RecursionError):
@@ -76,7 +77,7 @@ class PageReader:
             )
         return found
 
-    async def _exchange(self, endpoint: Endpoint, target: str) -> bytes:
+    async def _exchange(self, endpoint: Endpoint, target: str, bookie_id: str) -> bytes:
         tls = self._context() if endpoint.protocol == HTTPS_PROTOCOL else None
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls)
         try:
@@ -84,6 +85,7 @@ class PageReader:
             # In the clear anybody on the way would have the token.
             token = b"" if tls is None else await asyncio.to_thread(pages_token)
             shown = f"Authorization: Bearer {_header_text(token)}\r\n" if token else ""
+            shown += f"{MEANT_BOOKIE}: {bookie_id}\r\n" if bookie_id else ""
             request = f"GET {target} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n{shown}\r\n"
             writer.write(request.encode())
             parts, size_bytes = [], 0

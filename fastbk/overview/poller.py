@@ -219,9 +219,9 @@ class OverviewPoller:
         )
         try:
             # By itself: a bookie that does not answer takes one turn of the reader, and not four.
-            info = await self._pages.read_object(endpoint, "/info")
+            info = await self._pages.read_object(endpoint, "/info", service.bookie_id)
             metrics, hot, events = await asyncio.gather(
-                self._pages.read(endpoint, "/metrics?names=fastbk"),
+                self._pages.read(endpoint, "/metrics?names=fastbk", service.bookie_id),
                 self._read_optional(service.bookie_id, endpoint, "/hot"),
                 self._read_optional(service.bookie_id, endpoint, NEWEST_EVENT),
             )
@@ -238,7 +238,7 @@ class OverviewPoller:
         if (bookie_id, target) in self._missing:
             return {}
         try:
-            return await self._pages.read_object(endpoint, target)
+            return await self._pages.read_object(endpoint, target, bookie_id)
         except PageError as error:
             if error.status != NOT_FOUND:
                 raise

@@ -23,6 +23,7 @@ import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.model.health import BookieFacts, DiskFacts, reasons_of_bookie, verdict_of
+from fastbk.model.ids import MEANT_BOOKIE
 from fastbk.observe import logs
 from fastbk.observe.logs import LimitLog
 from fastbk.observe.prometheus import family
@@ -62,7 +63,7 @@ JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
             405: "Method Not Allowed", 409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type",
-            431: "Request Header Fields Too Large",
+            421: "Misdirected Request", 431: "Request Header Fields Too Large",
             500: "Internal Server Error", 503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
 
 Response = tuple[int, str, bytes]
@@ -90,9 +91,12 @@ class PageServer:
 
     Attributes:
         port: where it listens; 0 before.
+        bookie_id: of the bookie whose pages these are, "" if they are no bookie's. Requests that mean another one are
+            refused: a page on loopback is registered for its own machine, where another bookie's may have that port.
     """
 
     own_paths: tuple[str, ...] = ()
+    bookie_id = ""
 
     def __init__(self, allowed_hosts: Iterable[str] = (), admission: PageAdmission | None = None) -> None:
         """`allowed_hosts`: names that clients call this server by, beside localhost and the machine's."""
@@ -288,6 +292,10 @@ class PageServer:
         if unwanted is not None:
             self._limits.note(unwanted[0], path=path[:200], host=headers.get("host", "")[:200])
             return (403, TEXT, unwanted[1].encode()), 0
+        meant = headers.get(MEANT_BOOKIE.lower(), "")
+        if meant and self.bookie_id and meant != self.bookie_id:
+            text = f"this is the page of bookie {self.bookie_id}, not of the one that was meant\n"
+            return (421, TEXT, text.encode()), 0
         if method not in _WITH_BODY:
             return None, 0
         return _body(method, headers, takes_any=path in self._whole)
@@ -307,9 +315,9 @@ class AdminServer(PageServer):
         admission: PageAdmission | None = None,
         bookie_id: str = "",
     ) -> None:
-        """`disks`: how each directory's disk is, for `/readyz`. `bookie_id`: whom next steps there name."""
+        """`disks`: how each directory's disk is, for `/readyz`. `bookie_id`: whom next steps there name, too."""
         super().__init__(allowed_hosts, admission)
-        self._bookie_id = bookie_id
+        self.bookie_id = bookie_id
         metrics.add_source(lambda: refused_lines("fastbk_supervisor_http_refused", self.refused()))
         self._life = life
         self._disks = disks
@@ -356,7 +364,7 @@ class AdminServer(PageServer):
         """Return the verdict about this bookie, in the words of `fastbk cluster status`. It changes no status."""
         damage = self._metrics.damage()
         facts = BookieFacts(
-            bookie_id=self._bookie_id,
+            bookie_id=self.bookie_id,
             state=self._life.state.value,
             why=self._life.reason,
             is_frozen=any(one.name.startswith("frozen.") for one in conditions),

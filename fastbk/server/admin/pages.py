@@ -54,9 +54,8 @@ async def open_admin(
     """
     host, _ = split_address(facts.config.http.listen, "[http] listen")
     hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
-    bookie_id = facts.config.bookie.id or facts.config.bookie.listen
     admin = AdminServer(
-        facts.life, facts.metrics, facts.disks.shown, hosts, page_admission(facts, host), bookie_id=bookie_id
+        facts.life, facts.metrics, facts.disks.shown, hosts, page_admission(facts, host), bookie_id=facts.bookie_id
     )
     if facts.config.tls.certificate_file:
         from fastbk.server.admin.certificate_metrics import certificate_lines  # 40 ms

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.admin.page_client import AdminClient, BookieRefused, BookieSilent
+from fastbk.admin.page_client import AdminClient, BookieRefused, BookieSilent, client_of
 from fastbk.cli.__main__ import main
 from fastbk.cli.admin_client import add_bookie, admin_client
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta import open_store
-from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieService, Endpoint
+from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieRegistration, BookieService, Endpoint
 from fastbk.model.ids import BookieId
+from fastbk.overview.page_reader import PageError, PageReader
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
@@ -81,6 +82,24 @@ def test_answers_and_refusals(page: Page) -> None:
     assert missing.value.status == 404
     with pytest.raises(BookieRefused, match="something else than JSON"):
         client.get("/metrics")
+
+
+def test_a_page_of_another_bookie_does_nothing(page: Page) -> None:
+    """On loopback each machine has its own bookie at the same port; what is meant for b2 must not happen to b1."""
+    page.server.bookie_id = "b1"
+    service = BookieService(BookieId("b2"), 1, (Endpoint("127.0.0.1", page.server.port, HTTP_PROTOCOL),))
+    meant_for_b2 = client_of(BookieRegistration(service, writable=True), "zk://far")
+    with pytest.raises(BookieRefused, match="the page of bookie b1, not of the one that was meant") as refused:
+        meant_for_b2.post("/echo", {"a": 1})
+    assert refused.value.status == 421
+    endpoint = service.endpoint(HTTP_PROTOCOL)
+    assert endpoint is not None
+    with pytest.raises(PageError, match="the page of bookie b1"):
+        asyncio.run(PageReader().read_object(endpoint, "/echo", "b2"))
+    assert asyncio.run(PageReader().read_object(endpoint, "/echo", "b1")) == {"asked": {}}
+    for bookie_id in ("b1", ""):
+        client = AdminClient("127.0.0.1", page.server.port, bookie_id=bookie_id)
+        assert client.post("/echo", {"a": 1}) == {"asked": {"a": 1}}
 
 
 def test_nobody_there_is_said_with_the_next_step(page: Page) -> None:
