@@ -88,9 +88,9 @@ def split_address(text: str, where: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether no other machine can reach `host`. A name but localhost counts as reachable."""
+    """Return whether no other machine can reach `host`. A name counts as reachable, unless it is "localhost"."""
     found = _numeric(host)
-    return host.lower() == "localhost" if found is None else found.is_loopback
+    return host == "localhost" if found is None else found.is_loopback
 
 
 def is_unspecified(host: str) -> bool:

@@ -190,7 +190,7 @@ async def test_a_bookie_leaves_a_cluster_whose_level_it_lacks(
     await wait_until_async(lambda: member.formats.level == LEVEL_MAX, "the new level")
     raise_level(harness.store, LEVEL_MAX + 1)
     why = "Start a version that has the level"
-    await wait_until_async(lambda: why in str(harness.reasons[-1]), "its leaving")
+    await wait_until_async(lambda: why in str(harness.reasons[-1:]), "its leaving")
     assert harness.listed() == []
     await member.close()
 
