@@ -84,9 +84,13 @@ class AllPairs:
         """Have nothing taken to ledgers any more; return to how many more. Raises Error: then to some."""
         return sum(index.begin_expiry(ids) for index, ids in self._by_index(ledger_ids, int))
 
-    def expire(self, ledger_ids: list[int], reason: str) -> int:
-        """Have ledgers forgotten whose expiry has begun; return how many were. Raises Error: then some may be."""
-        return sum(index.expire(ids, reason) for index, ids in self._by_index(ledger_ids, int))
+    def expire(self, ledger_ids: list[int], reason: str, *, is_proven: bool = False) -> int:
+        """Have ledgers forgotten whose expiry has begun; return how many were. Raises Error: then some may be.
+
+        `is_proven`: metadata deleted them, so those that were fenced are remembered for a while (INV-G8).
+        """
+        parts = self._by_index(ledger_ids, int)
+        return sum(index.expire(ids, reason, is_proven=is_proven) for index, ids in parts)
 
     def drop(self, copies: Sequence[Copy], reason: str) -> int:
         """Have copies dropped; return how many were taken on. Raises Error: then some may be."""

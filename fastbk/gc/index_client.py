@@ -121,9 +121,9 @@ class IndexClient:
         """Have nothing taken to these unconfirmed ledgers any more; return to how many more."""
         return self._count(ledger_ids, {"type": "begin_expiry"}, "expiring")
 
-    def expire(self, ledger_ids: list[int], reason: str) -> int:
-        """Have ledgers forgotten whose expiry has begun; return how many were."""
-        request = {"type": "expire_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
+    def expire(self, ledger_ids: list[int], reason: str, *, is_proven: bool = False) -> int:
+        """Have ledgers forgotten whose expiry has begun; return how many were. `is_proven`: metadata deleted them."""
+        request = {"type": "expire_ledgers", "reason": reason[:REASON_CHARACTERS_MAX], "proven": is_proven}
         return self._count(ledger_ids, request, "expired")
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:

@@ -233,7 +233,10 @@ class UnconfirmedWatch:
         if not self._has_mark():
             gone = [one for one in gone if one in old]
         reason = f"not listed in metadata {self.cluster.instance_id}"
-        expired = self.local.expire(gone, reason) if gone else 0
+        ended = [one for one in gone if one in sure and proven[one] and one not in foreign]
+        expired = self.local.expire(ended, reason, is_proven=True) if ended else 0
+        forgotten = sorted(set(gone).difference(ended))
+        expired += self.local.expire(forgotten, reason) if forgotten else 0
         for one in gone:
             self._marked.pop(one, None)
         due = sorted((old | sure | foreign) - begun)

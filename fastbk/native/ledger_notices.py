@@ -88,9 +88,17 @@ class LedgerNotices(NativeObject):
         """Have the journal take nothing to unconfirmed ledgers from now on; return to how many more."""
         return self._notice(lib.fbk_index_begin_expiry, ledger_ids)[0]
 
-    def expire(self, ledger_ids: Sequence[int]) -> tuple[int, int]:
-        """Delete ledgers whose expiry has begun; return how many were, and how many of the ids were handled."""
-        return self._notice(lib.fbk_index_expire, ledger_ids)
+    def expire(self, ledger_ids: Sequence[int], fenced_deleted_s: int = 0) -> tuple[int, int]:
+        """Delete ledgers whose expiry has begun; return how many were, and how many of the ids were handled.
+
+        `fenced_deleted_s`: not 0 where metadata is proven to have deleted them: the time of deletion of those that were
+        fenced, which are kept as a deleted ledger is (INV-G8). The others are forgotten by the next merge of
+        everything.
+        """
+        ids = ffi.new("int64_t[]", ledger_ids)
+        taken = ffi.new("int32_t *")
+        count = int(lib.fbk_index_expire(self.handle, ids, len(ids), fenced_deleted_s, taken))
+        return count, int(taken[0])
 
     def _notice(self, give: Callable[..., int], ledger_ids: Sequence[int]) -> tuple[int, int]:
         ids = ffi.new("int64_t[]", ledger_ids)

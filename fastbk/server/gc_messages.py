@@ -15,7 +15,8 @@ One JSON object a message over a SOCK_SEQPACKET pair; gc asks, the index answers
   the end): ledgers that metadata was never seen to list;
 - `confirm_ledgers` (listed) -> `confirmed` (ids: those that have another key or creation here): metadata lists these;
 - `admit_ledgers` (ids) -> `admitted` (count): metadata lists these and names this bookie, which does not have them;
-- `begin_expiry` (ids) -> `expiring` (count), `expire_ledgers` (ids, reason) -> `expired` (count): INV-G5;
+- `begin_expiry` (ids) -> `expiring` (count), `expire_ledgers` (ids, reason, proven: metadata has
+  deleted them) -> `expired` (count): INV-G5, INV-G8;
 - `usage` (cursor) -> `usage` (logs, cursor; no logs: the end);
 - `space` -> `space` (free_bytes, total_bytes, floor_bytes: what must stay free, is_full: normal adds are refused);
 - `recount` -> `recount` (accepted): have live bytes counted anew, and logs deleted in which nothing lives;
@@ -94,6 +95,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     changed: list[int] = msgspec.field(default_factory=list)
     reason: str = ""
     fenced: bool = False
+    proven: bool = False
     bytes_per_s: int = 0
     time_max_s: float = 0.0
     shares: list[Share] = msgspec.field(default_factory=list)

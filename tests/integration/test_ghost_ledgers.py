@@ -6,6 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 import fastbk
 from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
@@ -156,12 +158,14 @@ async def test_a_ledger_that_is_deleted_soon_after_it_was_made_is_gone_within_se
         fastbk.connect(uri) as client,
     ):
         kept = await write_and_read(client)
-        gone = []
-        for _ in range(3):
-            writer = await client.create_ledger(1, 1, 1)
-            await writer.append(b"soon gone")
-            await client.delete_ledger(writer.ledger_id)
-            gone.append(writer.ledger_id)
+        gone, writers = [], []
+        async with fastbk.connect(uri) as other:
+            for _ in range(3):
+                writer = await client.create_ledger(1, 1, 1)
+                await writer.append(b"soon gone")
+                await other.delete_ledger(writer.ledger_id)
+                gone.append(writer.ledger_id)
+                writers.append(writer)
         began_s = time.monotonic()
         for bookie in cluster.bookies:
             raw = await raw_bookie(bookie)
@@ -172,5 +176,8 @@ async def test_a_ledger_that_is_deleted_soon_after_it_was_made_is_gone_within_se
 
             await wait_until_async(is_forgotten, "the bookie says that there is no such ledger", 60.0)
         assert time.monotonic() - began_s < 20 * crowd()
+        for writer in writers:  # INV-G8: before, a bookie that had forgotten the ledger acknowledged this
+            with pytest.raises((fastbk.NoSuchLedger, fastbk.LedgerFenced)):
+                await writer.append(b"of a writer that nobody told")
         reader = await client.open_ledger(kept, password=b"real")
         assert [bytes(entry.data) async for entry in reader.read(0, 0)] == [b"kept"]

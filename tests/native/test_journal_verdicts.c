@@ -285,6 +285,32 @@ test_notices(void)
     harness_free(&harness);
 }
 
+/* INV-G8: an unconfirmed ledger that was fenced, and that metadata is proven to have deleted. */
+static void
+test_ended(void)
+{
+    struct harness harness;
+    harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
+    harness_open(&harness);
+    CHECK_EQUAL(harness_roll(&harness, 1, 1, 1), -1);
+    for (int64_t ledger = 1; ledger <= 2; ledger++) {
+        harness_add(&harness, 0, ledger, 0, 1, 0, 64);
+        harness_fence(&harness, 0, ledger, 1);
+        harness_settle(&harness);
+        give_notice(&harness, ledger, FBK_NOTICE_EXPIRING);
+    }
+    give_notice(&harness, 1, FBK_NOTICE_ENDED);
+    give_notice(&harness, 2, FBK_NOTICE_DELETED);
+    uint64_t ended = harness_add(&harness, 0, 1, 1, 1, 0, 64);
+    uint64_t ended_repair = harness_add(&harness, 0, 1, 1, 1, FBK_FLAG_RECOVERY, 64);
+    uint64_t expired = harness_add(&harness, 0, 2, 1, 1, 0, 64);
+    harness_settle(&harness);
+    CHECK_EQUAL(harness_verdict(&harness, 0, ended), FBK_S_FENCED);
+    CHECK_EQUAL(harness_verdict(&harness, 0, ended_repair), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(harness_verdict(&harness, 0, expired), FBK_S_TOO_MANY_REQUESTS); /* its id may be a real ledger's */
+    harness_free(&harness);
+}
+
 static void
 ask_to_forget(struct harness *harness, int64_t ledger_id, uint64_t sequence)
 {
@@ -345,6 +371,7 @@ int
 main(void)
 {
     test_notices();
+    test_ended();
     test_forgotten();
     test_verdicts();
     test_read_only_and_limits();

@@ -131,8 +131,10 @@ int32_t fbk_index_confirm(struct fbk_index *index, const struct fbk_listed *list
 int32_t fbk_index_admit(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken);
 /* Metadata did not list these for too long: the journal takes nothing to them until they are confirmed or expired. */
 int32_t fbk_index_begin_expiry(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken);
-/* Metadata did not list them since then either: deleted, and forgotten by the next merge of everything. */
-int32_t fbk_index_expire(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken);
+/* Metadata did not list them since then either: deleted, and forgotten by the next merge of everything.  fenced_deleted_s: not
+ * 0 where they are proven to be deleted ledgers: the time of deletion of those that were fenced, until which they are kept. */
+int32_t fbk_index_expire(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t fenced_deleted_s,
+                         int32_t *taken);
 /* Ids of deleted ledgers, ascending, up to ids_max; returns how many there are. */
 int64_t fbk_index_list_deleted(const struct fbk_index *index, int64_t *ledger_ids, int64_t ids_max);
 

@@ -16,6 +16,7 @@ from fastbk.invariant import check
 from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import DirectBackground, DirectJobs
+from fastbk.server.index.forgetting import DELETED_KEPT_S, FENCED_KEPT_S
 from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, MaintenanceLoop
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 from fastbk.storage.deletion_log import DeletionLog
@@ -197,15 +198,17 @@ class Flusher:
             self._marked.append(event)
         return count
 
-    def expire_ledgers(self, ledger_ids: Sequence[int], reason: str) -> int:
+    def expire_ledgers(self, ledger_ids: Sequence[int], reason: str, *, is_proven: bool = False) -> int:
         """Delete ledgers whose expiry has begun (INV-G5), and have them forgotten soon: they leave no tombstone.
 
+        `is_proven`: metadata has deleted them. Those that were fenced are remembered for FENCED_KEPT_S then (INV-G8).
         Returns like `delete_ledgers`.
         """
-        count, taken = self._index.expire(ledger_ids)
+        now_s = int(self._clock_s())
+        count, taken = self._index.expire(ledger_ids, now_s - DELETED_KEPT_S + FENCED_KEPT_S if is_proven else 0)
         if count:
             kill_point("index.delete_marked")
-            now_s = int(self._clock_s())
+            self.upkeep.forgetting.hurry_later()
             event = {"expired": list(ledger_ids[:taken]), "reason": reason, "time_s": now_s}
             self._marked.append(event)
         return count
@@ -231,6 +234,7 @@ class Flusher:
         self.upkeep.deleted = self._index.deleted_ledgers()
         if self.upkeep.deleted:
             self.upkeep.forgetting.hurry()
+            self.upkeep.forgetting.hurry_later()
             self.upkeep.recount()
 
     def poll(self) -> None:

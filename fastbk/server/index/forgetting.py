@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DELETED_KEPT_S = 7 * 24 * 3600
 """How long a deleted ledger's state is remembered."""
+FENCED_KEPT_S = 600
+"""How long one is that metadata was never seen to list, if it was fenced (INV-G8): counted among the unconfirmed."""
 INTERVAL_S = 24 * 3600
 """Between two looks whether many states could be forgotten."""
 PAUSE_MIN_S = 10.0
@@ -92,6 +94,7 @@ class Forgetting:
         self._not_before_s = monotonic_s()
         self._backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S)  # exact: one bookie's own work
         self._is_hurried = self._was_hurried = False
+        self._kept_until_s = self._newest_kept_until_s = 0.0
         self._plan: _Plan | None = None
 
     @property
@@ -105,15 +108,26 @@ class Forgetting:
         self._is_hurried = True
         self._look_at_s = min(self._look_at_s, self._monotonic_s())
 
+    def hurry_later(self) -> None:
+        """Forget when FENCED_KEPT_S are over: the index may have kept some of what was deleted so long (INV-G8)."""
+        self._newest_kept_until_s = self._monotonic_s() + FENCED_KEPT_S + 1
+        if not self._kept_until_s:
+            self._kept_until_s = self._newest_kept_until_s
+            self._look_at_s = min(self._look_at_s, self._kept_until_s)
+
     def poll_now(self) -> ForgetCount:
         """Return what a recount looks for, if it is time."""
         if not self.is_due:
             return ForgetCount()
-        self._look_at_s = self._monotonic_s() + INTERVAL_S
+        now_s = self._monotonic_s()
+        if self._kept_until_s and now_s >= self._kept_until_s:
+            self._is_hurried = True
+            self._kept_until_s = self._newest_kept_until_s if now_s < self._newest_kept_until_s else 0.0
+        self._look_at_s = min(now_s + INTERVAL_S, self._kept_until_s or float("inf"))
         before_s = max(EXPIRED_BEFORE_S, int(self._clock_s()) - DELETED_KEPT_S)
         self._was_hurried, self._is_hurried = self._is_hurried, False
         if self._was_hurried:
-            return ForgetCount(before_s, EXPIRED_BEFORE_S, ANY_SHARE)
+            return ForgetCount(before_s, before_s, ANY_SHARE)
         return ForgetCount(before_s, before_s)
 
     def retry_later(self) -> None:

@@ -161,7 +161,7 @@ class GcPort:
             return {"type": "admitted", "count": self._index.admit(request.ids)}
         if request.type == "begin_expiry":
             return {"type": "expiring", "count": self._index.begin_expiry(request.ids)}
-        count = self._flusher.expire_ledgers(request.ids, request.reason)
+        count = self._flusher.expire_ledgers(request.ids, request.reason, is_proven=request.proven)
         return {"type": "expired", "count": count}
 
     def _of_logs(self, request: Request) -> dict[str, object]:

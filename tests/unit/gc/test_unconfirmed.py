@@ -40,6 +40,7 @@ class Harness:
     expiring: set[int] = field(default_factory=set)
     confirmed: set[int] = field(default_factory=set)
     expired: list[int] = field(default_factory=list)
+    proven: list[int] = field(default_factory=list)
     admitted: list[int] = field(default_factory=list)
     ledgers: dict[int, LedgerMetadata] = field(default_factory=dict)
     left_out: set[int] = field(default_factory=set)
@@ -71,9 +72,10 @@ class Harness:
         self.expiring.update(ledger_ids)
         return len(ledger_ids)
 
-    def expire(self, ledger_ids: list[int], reason: str) -> int:
+    def expire(self, ledger_ids: list[int], reason: str, *, is_proven: bool = False) -> int:
         assert set(ledger_ids) <= self.expiring
         self.expired += ledger_ids
+        self.proven += ledger_ids if is_proven else []
         for one in ledger_ids:
             self.expiring.discard(one)
             self.here.pop(one)
@@ -309,6 +311,7 @@ def test_a_ledger_that_was_deleted_soon_goes_within_four_looks(harness: Harness)
     assert harness.expired == [], "a mark is written after that"
     watch.check()
     assert (harness.here, harness.expired) == ({}, [5])
+    assert harness.proven == [5]
 
 
 def test_not_before_a_gc_interval_is_over(harness: Harness) -> None:
@@ -328,6 +331,7 @@ def test_an_id_that_metadata_never_drew_goes_by_its_age(harness: Harness) -> Non
     assert (harness.expiring, harness.expired) == (set(), [5])
     harness.live(watch, AGE_S + 30.0)
     assert harness.expired == [5, 10]
+    assert harness.proven == [5], "an id that metadata did not draw may be somebody's yet (INV-G8)"
 
 
 def test_without_a_mark_of_its_own_only_the_age_counts(harness: Harness) -> None:
@@ -409,9 +413,9 @@ class Life:
             self.act()
         return found
 
-    def expire(self, ledger_ids: list[int], reason: str) -> int:
+    def expire(self, ledger_ids: list[int], reason: str, *, is_proven: bool = False) -> int:
         self.wrong.update(self.lost.intersection(ledger_ids))
-        return self._expire(ledger_ids, reason)
+        return self._expire(ledger_ids, reason, is_proven=is_proven)
 
     def run(self) -> bool:
         """Return whether a ledger was dropped that metadata had lost."""

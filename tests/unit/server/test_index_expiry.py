@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -48,10 +48,13 @@ def life(fake: FakeDisk) -> Iterator[Timed]:
     made.close()
 
 
-def haunt(life: Timed, *ledger_ids: int) -> None:
-    """Make ledgers, and have the journal take nothing to them any more."""
+def haunt(life: Timed, *ledger_ids: int, fenced: Sequence[int] = ()) -> None:
+    """Make ledgers, fence some, and have the journal take nothing to them any more."""
     for ledger_id in ledger_ids:
         life.add(ledger_id, 0, b"of %d" % ledger_id)
+    life.settle()
+    for ledger_id in fenced:
+        life.fence(ledger_id)
     life.settle()
     assert life.index.begin_expiry(ledger_ids) == len(ledger_ids)
     life.journal.step(0)
@@ -89,6 +92,22 @@ def test_ledgers_that_expire_one_look_later_are_forgotten_soon_too(life: Timed) 
     assert in_memory(life) == (2, 2)
     expire(life, 3, 4)
     pass_time(life, 30)
+    assert in_memory(life) == (0, 0)
+
+
+def test_a_fenced_ledger_that_metadata_has_deleted_is_remembered_for_ten_minutes(life: Timed) -> None:
+    """INV-G8. Before: forgotten at once, and its writer began the ledger anew."""
+    haunt(life, 1, 2, 3, fenced=(2, 3))
+    assert life.flusher.expire_ledgers([1, 2], "deleted", is_proven=True) == 2
+    expire(life, 3)
+    pass_time(life, 500)
+    assert in_memory(life) == (1, 1), "not the one that was not fenced, nor the one of which nothing is proven"
+    assert list(life.flusher.upkeep.deleted) == [2]
+    haunt(life, 4, fenced=(4,))
+    assert life.flusher.expire_ledgers([4], "deleted", is_proven=True) == 1
+    pass_time(life, 150)
+    assert in_memory(life) == (1, 1), "each has its own time"
+    pass_time(life, 600)
     assert in_memory(life) == (0, 0)
 
 

@@ -38,6 +38,7 @@ _Static_assert(sizeof(struct fbk_ledger_state) == 72, "ledger state");
 #define FBK_NOTICE_CONFIRMED 5u /* metadata lists it, with this key and creation */
 #define FBK_NOTICE_EXPIRING 6u  /* metadata did not for too long: take nothing until it was read once more */
 #define FBK_NOTICE_LISTED 7u    /* metadata lists a ledger that is not here yet: it counts as confirmed from its first record on */
+#define FBK_NOTICE_ENDED 8u     /* metadata is proven not to list it any more, and it was fenced: deleted, and its writer hears so */
 struct fbk_notice {
     int64_t ledger_id;
     uint32_t what;

@@ -182,7 +182,7 @@ fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_
             continue;
         bool is_limbo = (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
         index->limbo_count -= was_limbo && !is_limbo;
-        state->deleted_s = what == FBK_NOTICE_DELETED ? (uint32_t)deleted_s : 0;
+        state->deleted_s = state->flags & FBK_LEDGER_DELETED ? (uint32_t)deleted_s : 0;
         fbk_index_wake(index, state);
         index->segment->notices[written++ % FBK_NOTICE_COUNT] = (struct fbk_notice){.ledger_id = state->ledger_id, .what = what};
         waiting++;

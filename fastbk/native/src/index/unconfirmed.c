@@ -76,9 +76,10 @@ fbk_index_admit(struct fbk_index *index, const int64_t *ledger_ids, int32_t coun
     return admitted;
 }
 
-/* Those that may expire now. */
+/* Those that may expire now.  fenced_what, deleted_s: for those that were fenced. */
 static int32_t
-notice_to(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what, uint32_t wanted, int32_t *taken)
+notice_to(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what, uint32_t fenced_what,
+          uint64_t deleted_s, uint32_t wanted, int32_t *taken)
 {
     int32_t changed = 0;
     for (*taken = 0; *taken < count; ++*taken) {
@@ -86,7 +87,9 @@ notice_to(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uin
         const struct fbk_ledger_state *state = fbk_index_ledger(index, ledger_ids[*taken]);
         if (!may_expire(state) || (state->flags & FBK_LEDGER_EXPIRING) != wanted)
             continue;
-        changed += fbk_index_give_notice(index, &ledger_ids[*taken], 1, what, FORGOTTEN_S, &handled);
+        bool is_other = fenced_what != what && (state->flags & FBK_LEDGER_FENCED);
+        changed += fbk_index_give_notice(index, &ledger_ids[*taken], 1, is_other ? fenced_what : what,
+                                         is_other ? deleted_s : FORGOTTEN_S, &handled);
         if (handled == 0)
             break;
     }
@@ -96,16 +99,19 @@ notice_to(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uin
 int32_t
 fbk_index_begin_expiry(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken)
 {
-    int32_t begun = notice_to(index, ledger_ids, count, FBK_NOTICE_EXPIRING, 0, taken);
+    int32_t begun = notice_to(index, ledger_ids, count, FBK_NOTICE_EXPIRING, FBK_NOTICE_EXPIRING, 0, 0, taken);
     if (begun > 0)
         index->expiry_notices = fbk_cursor_load(&index->segment->notices_written);
     return begun;
 }
 
 int32_t
-fbk_index_expire(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken)
+fbk_index_expire(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t fenced_deleted_s, int32_t *taken)
 {
-    int32_t expired = notice_to(index, ledger_ids, count, FBK_NOTICE_DELETED, FBK_LEDGER_EXPIRING, taken);
+    /* INV-G8: who was fenced hears so for a while, and does not begin the ledger anew. */
+    uint32_t fenced_what = fenced_deleted_s ? FBK_NOTICE_ENDED : FBK_NOTICE_DELETED;
+    int32_t expired = notice_to(index, ledger_ids, count, FBK_NOTICE_DELETED, fenced_what, fenced_deleted_s,
+                                FBK_LEDGER_EXPIRING, taken);
     fbk_count(&index->segment->stats, FBK_C_INDEX_EXPIRED_LEDGERS, (uint64_t)expired);
     return expired;
 }

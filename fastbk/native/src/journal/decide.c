@@ -121,13 +121,15 @@ bool
 fbk_decide_notice(struct fbk_ledger_state *state, uint32_t what)
 {
     uint32_t before = state->flags;
-    if (what == FBK_NOTICE_DELETED)
+    if (what == FBK_NOTICE_DELETED || what == FBK_NOTICE_ENDED)
         state->flags |= FBK_LEDGER_DELETED;
     else if (what == FBK_NOTICE_LIMBO_OVER || what == FBK_NOTICE_LIMBO_OVER_FENCED)
         state->flags &= ~FBK_LEDGER_LIMBO;
     if (what == FBK_NOTICE_LIMBO_OVER_FENCED)
         state->flags |= FBK_LEDGER_FENCED;
-    if (what == FBK_NOTICE_CONFIRMED || what == FBK_NOTICE_LISTED)
+    if (what == FBK_NOTICE_ENDED)
+        state->flags &= ~FBK_LEDGER_EXPIRING;
+    else if (what == FBK_NOTICE_CONFIRMED || what == FBK_NOTICE_LISTED)
         state->flags &= ~(FBK_LEDGER_UNCONFIRMED | FBK_LEDGER_EXPIRING);
     else if (what == FBK_NOTICE_EXPIRING && (state->flags & FBK_LEDGER_UNCONFIRMED))
         state->flags |= FBK_LEDGER_EXPIRING;
