@@ -310,6 +310,8 @@ def test_a_healer_changes_for_tokens_with_the_right_and_records_it(
         service = begun(tmp_path, cluster.metadata_uri, "autorecovery", *words, "--audit", str(tmp_path / "audit"))
         try:
             pages = Pages(service.port(), tls.options)
+            auditor = "/api/v1/autorecovery/who_is_auditor"
+            wait_until(lambda: pages(auditor, token=token("read"))[0] == 200, "its election")
             assert [pages(delay, "PUT", token=one)[0] for one in ("", token("read"), token("admin"))] == [401, 403, 200]
         finally:
             service.end()
