@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from fastbk.client.apache_translation import ApacheTranslation
     from fastbk.tls.contexts import RefreshedContext
 
-class EndedUnauthenticated(NotEnoughBookies):
-    """The bookie ended the connection before it knew who the client is: it may have been short of room (INV-N6)."""
-
-
 SHUTDOWN_TIMEOUT_S = 2.0
 """How long a bookie may take to say that it has read all before TLS ends."""
 APACHE_SHUTDOWN_TIMEOUT_S = 0.1
@@ -35,6 +31,10 @@ START_TLS_REQUEST = bytes.fromhex("0000000b 0a06 080310091800 d20600")
 START_TLS_DONE = bytes.fromhex("0a06 080310091800 1000")
 """A reply begins with that, behind its length, when TLS is what follows it."""
 START_TLS_REPLY_BYTES_MAX = 1024
+
+
+class EndedUnauthenticated(NotEnoughBookies):
+    """The bookie ended the connection before it knew who the client is: it may have been short of room (INV-N6)."""
 
 
 async def open_connection(

@@ -208,7 +208,8 @@ class Flusher:
         count, taken = self._index.expire(ledger_ids, now_s - DELETED_KEPT_S + FENCED_KEPT_S if is_proven else 0)
         if count:
             kill_point("index.delete_marked")
-            self.upkeep.forgetting.hurry_later()
+            if is_proven:
+                self.upkeep.forgetting.hurry_later()
             event = {"expired": list(ledger_ids[:taken]), "reason": reason, "time_s": now_s}
             self._marked.append(event)
         return count

@@ -212,8 +212,7 @@ class Janitor:
     async def pass_once(self, *, thorough: bool = False) -> Counts:
         """Look at every stream once; return what was done. `thorough`: at everything of each, as seldom as it changes.
 
-        Raises MetadataUnavailable, MetadataOnHold, LevelLacking, and StorageError where nobody can read the format
-        level: nothing was done then, or no more.
+        Raises MetadataUnavailable, MetadataOnHold, LevelLacking: nothing was done then, or no more.
         """
         counts, began_s, deleter = Counts(passes=1), time.monotonic(), self._deleter
         before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
