@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -119,8 +122,32 @@ def _answers(cluster: Cluster, python: PythonSide) -> dict[str, Answer]:
         "resume": send(signal.SIGCONT),
         "count-running": lambda: str(sum(member.is_running for member in cluster.members)),
         "kind": lambda bookie_id: cluster.member(bookie_id).kind,
+        "append-lines": partial(_append_lines, cluster),
+        "count-same-lines": partial(_count_same_lines, cluster),
         "python-read": python.read,
         "python-write": python.write,
         "python-append": python.append,
         "python-close": python.close_writer,
     }
+
+
+def _append_lines(cluster: Cluster, file: str, stream: str) -> None:
+    """Append a file's records to a stream, without those that it has."""
+    where = ("--metadata", cluster.metadata_uri)
+    cluster.fastbk("namespace", "create", stream.partition("/")[0], "--exist-ok", *where)
+    cluster.fastbk("stream", "append", stream, file, "--json-lines", "--resume", "--create", *where)
+
+
+def _count_same_lines(cluster: Cluster, file: str, stream: str) -> str:
+    """Return how many records a stream has; raise if one is not the file's."""
+    read = cluster.fastbk("stream", "read", stream, "--json", "--metadata", cluster.metadata_uri)
+    found, wanted = ([_record(line) for line in text.splitlines()] for text in (read, Path(file).read_text()))
+    if found != wanted:
+        raise ValueError(f"{len(found)} records of {stream} are not the {len(wanted)} of {file}")
+    return str(len(found))
+
+
+def _record(line: str) -> tuple[bytes, int]:
+    record = json.loads(line)
+    text = record.get("payload")
+    return base64.b64decode(record["payload_base64"]) if text is None else text.encode(), record["txid"]

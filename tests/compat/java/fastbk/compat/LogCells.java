@@ -1,9 +1,13 @@
 package fastbk.compat;
 
+import java.io.PrintStream;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Base64;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -33,6 +37,7 @@ final class LogCells {
         cells.put("distributedlog-tail", LogCells::tail);
         cells.put("distributedlog-takeover", LogCells::takeOver);
         cells.put("distributedlog-truncate", LogCells::truncate);
+        cells.put("distributedlog-to-stream", LogCells::toStream);
     }
 
     private static Namespace namespace(World world) throws Exception {
@@ -166,6 +171,41 @@ final class LogCells {
             }
             namespace.deleteLog(name);
             Check.isTrue(!namespace.logExists(name), "deleted");
+        }
+    }
+
+    /** A log becomes a stream, in two attempts: the first one stops half-way. docs/distributedlog.md. */
+    private static void toStream(World world) throws Exception {
+        Path lines = Files.createTempFile("log", ".jsonl");
+        try (Namespace namespace = namespace(world)) {
+            String name = "moved-" + System.nanoTime();
+            namespace.createLog(name);
+            try (DistributedLogManager log = namespace.openLog(name)) {
+                AsyncLogWriter writer = log.openAsyncLogWriter().get(30, TimeUnit.SECONDS);
+                append(writer, 1, RECORDS / 2);
+                print(log, lines);
+                world.ask("append-lines", lines.toString(), "logs/" + name);
+                append(writer, RECORDS / 2 + 1, RECORDS / 2);
+                writer.asyncClose().get(30, TimeUnit.SECONDS);
+                print(log, lines);
+                world.ask("append-lines", lines.toString(), "logs/" + name);
+                String same = world.ask("count-same-lines", lines.toString(), "logs/" + name);
+                Check.equal(Integer.toString(RECORDS), same, "records that are the same");
+            }
+        } finally {
+            Files.delete(lines);
+        }
+    }
+
+    private static void print(DistributedLogManager log, Path file) throws Exception {
+        try (PrintStream out = new PrintStream(Files.newOutputStream(file), false, StandardCharsets.UTF_8)) {
+            LogReader reader = log.openLogReader(DLSN.InitialDLSN);
+            LogRecord record;
+            while ((record = reader.readNext(false)) != null) {
+                String payload = Base64.getEncoder().encodeToString(record.getPayload());
+                out.printf("{\"payload_base64\": \"%s\", \"txid\": %d}\n", payload, record.getTransactionId());
+            }
+            reader.close();
         }
     }
 }
