@@ -67,8 +67,9 @@ def programs(pom: str = "pom.xml", *sources: str, beside: Programs | None = None
     if not classes.exists():
         half = classes.with_suffix(f".{os.getpid()}")
         half.mkdir(parents=True)
-        # "try": Apache's handles may be interrupted while they close, and so may our cells.
-        lint = "-Xlint:all,-try,-serial,-processing,-classfile"
+        # "try": Apache's handles may be interrupted while they close, and so may our cells. "path": jars name others,
+        # which a class path by Maven does not have beside them.
+        lint = "-Xlint:all,-try,-path,-serial,-processing,-classfile"
         arguments = _argument_file(half / "javac", jars + also)
         command = ["javac", arguments, lint, "-Werror", "-d", str(half), *map(str, files)]
         subprocess.run(command, check=True, timeout=300)

@@ -55,7 +55,11 @@ def run_cells(
 
 @contextlib.contextmanager
 def piped(
-    command: Sequence[str], log: IO[bytes], seconds_max: float, folder: Path | None = None
+    command: Sequence[str],
+    log: IO[bytes],
+    seconds_max: float,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """Give a running program with pipes; it is killed at the end, or after `seconds_max`."""
     process = subprocess.Popen(
@@ -66,6 +70,7 @@ def piped(
         text=True,
         bufsize=1,
         cwd=folder,
+        env=environment,
         process_group=0,
     )
     timer = threading.Timer(seconds_max, process.kill)

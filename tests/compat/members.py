@@ -47,6 +47,10 @@ class FastbkMember:
         return str(self._bookie.sections["bookie"]["id"])
 
     @property
+    def folder(self) -> Path:
+        return self._bookie.directory
+
+    @property
     def is_running(self) -> bool:
         return self._bookie.is_running
 

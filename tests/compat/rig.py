@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,8 @@ REGISTER_S_MAX = 60.0
 COMMAND_S_MAX = 120.0
 READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
+Maker = Callable[[Path, ZooKeeperLocation], None]
+"""Makes a cluster's metadata; the folder is for what it has to write."""
 
 
 class Cluster:
@@ -238,9 +240,10 @@ class Rig:
         apache_settings: dict[str, object] | None = None,
         java_options: tuple[str, ...] = (),
         is_made_by_apache: bool = False,
+        make: Maker | None = None,
         is_started: bool = True,
     ) -> Iterator[Cluster]:
-        """Give a cluster of its own; its metadata are made by us, or by Apache's shell.
+        """Give a cluster of its own; its metadata are made by us, by Apache's shell, or by `make`.
 
         is_started: else its bookies are not there or do not run yet: `add_…`, `start`.
         """
@@ -251,7 +254,9 @@ class Rig:
         )
         folder = self.folder / name
         folder.mkdir()
-        if is_made_by_apache:
+        if make is not None:
+            make(folder, location)
+        elif is_made_by_apache:
             self._make_by_apache(folder, location)
         else:
             zookeeper_admin.init(location)

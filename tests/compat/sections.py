@@ -17,6 +17,7 @@ from tests.compat.jars import NotAvailable, Programs, programs
 from tests.compat.java_cells import CELLS_MAIN, run_cells
 from tests.compat.kills import kill_rounds, python_kill_rounds
 from tests.compat.marks import mark_cells
+from tests.compat.pulsar_rig import pulsar_cells, pulsar_kills
 from tests.compat.python_cells import python_cells
 from tests.compat.recover import recover_cells
 from tests.compat.results import Result
@@ -32,8 +33,8 @@ from tests.compat.unconfirmed import unconfirmed_cells
 Section = Callable[[Rig], Iterator[Result]]
 PULSAR_MAIN = "fastbk.compat.ManagedLedgerCells"
 PROTOCOLS = ("v3", "v2")
-BY_NAME_ONLY = set(SUITES)
-"""Parts that take half an hour or more."""
+BY_NAME_ONLY = {*SUITES, "pulsar", "pulsar-v3", "pulsar-mixed", "pulsar-kills"}
+"""Parts that take ten minutes or more."""
 
 
 def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]:
@@ -81,6 +82,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         all_parts["python-kills"] = lambda rig: python_kill_rounds(rig, rounds, seed)
     if environment.get("AGAINST", "") != "ours":
         kind = "apache" if apache else "ours"
+        all_parts |= _pulsar(only, kind, rounds, seed)
         all_parts |= {name: _suite(name, only, kind, is_resumed) for name in SUITES}
     unknown = set(parts) - set(all_parts)
     if unknown:
@@ -94,6 +96,15 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         for name, section in all_parts.items()
         if name in (parts or set(all_parts) - BY_NAME_ONLY)
     ]
+
+
+def _pulsar(only: list[str], kind: str, rounds: int, seed: int) -> dict[str, Section]:
+    return {
+        "pulsar": lambda rig: pulsar_cells(rig, only, kind=kind),
+        "pulsar-v3": lambda rig: pulsar_cells(rig, only, kind=kind, protocol="v3"),
+        "pulsar-mixed": lambda rig: pulsar_cells(rig, only, kind="mixed"),
+        "pulsar-kills": lambda rig: pulsar_kills(rig, rounds, seed, kind=kind),
+    }
 
 
 def _suite(name: str, only: list[str], kind: str, is_resumed: bool) -> Section:

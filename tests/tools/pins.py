@@ -39,6 +39,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "audit": (),
     "wheels": (),
     "kubernetes": (),
+    "pulsar": (),
     "pins": (),
 }
 """Each file, and those that are installed into the same environment before it or with it: it repeats nothing of them.
