@@ -561,7 +561,8 @@ def bookie_paused(world: World, running: Load) -> None:
 
 def freeze(world: World, bookie: str, seconds: float) -> None:
     world.ask("pause", bookie)
-    time.sleep(seconds)
+    thaws_s = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= thaws_s, seconds + PATIENCE_S, "the end of a freeze")
     world.ask("resume", bookie)
     world.ask("restore", bookie)
 
