@@ -662,6 +662,24 @@ def one_round(
 
 
 cell("pulsar-kill-rounds", group="rounds", seconds_max=0.0)(kill_rounds)
+
+
+def bookies_replaced(world: World) -> str:
+    """Each of Apache's bookies is replaced by one of ours, and each of ours by one of Apache's: docs/migration.md."""
+    with load(world, "replaced") as running:
+        for kind in ("ours", "apache"):
+            for old in world.bookies():
+                world.ask("add-bookie", kind)
+                running.more(500)
+                world.ask("read-only", old)
+                running.more(500)
+                world.ask("retire", old)
+                running.more(500)
+            running.audit()
+        return running.finish()
+
+
+cell("pulsar-bookies-replaced", seconds_max=1500.0, group="move")(bookies_replaced)
 ROUND_S_MAX = 90.0
 
 

@@ -24,7 +24,7 @@ from fastbk.meta.uri import ZooKeeperLocation
 from tests.compat import full_disk
 from tests.compat.jars import NotAvailable, Programs, programs
 from tests.compat.java_cells import Answer, piped, run_cells, serve
-from tests.compat.members import free_port, http_text, write_conf
+from tests.compat.members import FileMember, free_port, http_text, write_conf
 from tests.compat.results import Result, is_wanted
 from tests.compat.rig import Cluster, Rig
 from tests.compat.suite import OPENED
@@ -262,6 +262,50 @@ def pulsar_kills(rig: Rig, rounds: int, seed: int, *, kind: str) -> Iterator[Res
             variables=variables,
             run_s_max=rounds * ROUND_S_MAX + 300.0,
         )
+
+
+def pulsar_move(rig: Rig) -> Iterator[Result]:
+    """A cluster in use gets bookies of ours one by one in the place of Apache's, and then the other way round."""
+    column = "pulsar v2 > apache to ours, and back"
+    clients = _clients(rig)
+    if isinstance(clients, str):
+        yield Result(column, "pulsar-bookies-replaced", "skip", 0.0, clients)
+        return
+
+    def add(cluster: Cluster) -> None:
+        cluster.add_apache(4, APACHE_SETTINGS)
+
+    with pulsar_cluster(rig, clients, "apache", "v2", add) as (cluster, broker):
+        answers = _answers(cluster, broker) | {
+            "add-bookie": lambda kind: _add_bookie(cluster, kind),
+            "retire": lambda bookie_id: _retire(cluster, bookie_id),
+        }
+        yield from _run(column, clients, cluster, broker, answers, ["move"])
+
+
+def _add_bookie(cluster: Cluster, kind: str) -> None:
+    """Start another bookie, with the same file for either kind but for its ports and folders."""
+    add = cluster.add_by_conf if kind == "ours" else cluster.add_apache
+    add(1, APACHE_SETTINGS)
+    cluster.start()
+
+
+def _retire(cluster: Cluster, bookie_id: str) -> None:
+    """Stop a bookie, have what it holds copied to others, and forget it. Raises AssertionError if a ledger names it."""
+    member = cluster.member(bookie_id)
+    assert isinstance(member, FileMember)
+    member.stop()
+    cluster.wait_unregistered(bookie_id)
+    cluster.fastbk("bookie", "decommission", bookie_id, "--yes", "--metadata", cluster.metadata_uri)
+    cluster.members.remove(member)
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        named = [
+            info.ledger_id
+            for info in client.list_ledgers()
+            if any(bookie_id in one.ensemble for one in info.metadata.fragments)
+        ]
+    if named:
+        raise AssertionError(f"ledgers {named} still name {bookie_id}")
 
 
 def _clients(rig: Rig) -> Clients | str:

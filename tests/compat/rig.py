@@ -58,6 +58,7 @@ class Cluster:
         self.kazoo = kazoo
         self.programs = programs
         self._read_only: set[str] = set()
+        self._numbers = itertools.count(1)
 
     @property
     def metadata_uri(self) -> str:
@@ -112,8 +113,8 @@ class Cluster:
         java_options: tuple[str, ...] = (),
     ) -> None:
         """Make bookies of Apache's; `start` starts them."""
-        for number in range(count):
-            folder = self.folder / f"apache-{number + 1}"
+        for _ in range(count):
+            folder = self.folder / f"apache-{next(self._numbers)}"
             uri = self.metadata_uri
             self.members.append(
                 ApacheMember(
@@ -136,16 +137,17 @@ class Cluster:
 
         settings: of the files; variables: BK_…, of the environments.
         """
-        for number in range(count):
-            folder = self.folder / f"by-conf-{number + 1}"
+        for _ in range(count):
+            folder = self.folder / f"by-conf-{next(self._numbers)}"
             conf = make_conf(folder, self.metadata_uri, settings or {})
             self.members.append(ConfMember(folder, conf, self.registered_by, variables=variables))
 
     def start(self) -> None:
         """Start all bookies and wait until they take writes."""
-        for member in self.members:
+        starting = [member for member in self.members if not member.is_running]
+        for member in starting:
             member.spawn()
-        for member in self.members:
+        for member in starting:
             member.wait_ready()
 
     def stop(self) -> None:

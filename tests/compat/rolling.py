@@ -83,15 +83,9 @@ class Move:
 
     def new_apache(self) -> str:
         """Start another one of Apache's, with empty directories and an id of its own."""
-        member = ApacheMember(
-            self._cluster.folder / "apache-new",
-            self._cluster.programs,
-            self._cluster.metadata_uri,
-            self._cluster.registered_by,
-        )
-        self._cluster.members.append(member)
-        member.spawn()
-        member.wait_ready()
+        self._cluster.add_apache(1)
+        self._cluster.start()
+        member = self._cluster.members[-1]
         return member.bookie_id
 
     def decommission(self, bookie_id: str) -> None:
