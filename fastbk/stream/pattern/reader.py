@@ -276,8 +276,7 @@ class PatternReader(PatternRecords[GapT]):
     def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
         if self._on_gap == "raise":
             raise error
-        gap = unreadable_gap(chunk, at)
-        return Gap(gap.kind, gap.first, gap.next, gap.records, chunk.stream)
+        return unreadable_gap(chunk, at)
 
     @property
     def positions(self) -> dict[str, DLSN]:
