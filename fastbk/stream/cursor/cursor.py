@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, Self, TypeVar, cast
 
 from fastbk.client.client import Client
+from fastbk.client.coalescer import may_end_quietly
 from fastbk.client.iteration import Repeated
 from fastbk.errors import ClientClosed, ConfigError, Error, ProtocolError
 from fastbk.model.ids import ID_MAX
@@ -128,6 +129,16 @@ class CursorHolder(Generic[HeldT, PlaceT, GapT]):
             raise ClientClosed(f"cursor {self.name} is not open: use `async with`")
         return self._parts
 
+    @property
+    def _failure(self) -> Error | None:
+        """What ended the holder; None while it goes on."""
+        return self._held().flusher.failure
+
+    @property
+    def _is_reported(self) -> bool:
+        """Whether a call has raised CursorFenced: then the end of the block does not."""
+        return self._parts is not None and self._parts.flusher.is_reported
+
     def _alive(self) -> HeldT:
         parts = self._held()
         parts.flusher.check()
@@ -156,11 +167,11 @@ class CursorHolder(Generic[HeldT, PlaceT, GapT]):
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        was_reported = self._is_reported
         try:
             await self.close()
-        except Error:
-            # The error that is under way says more than what closing says after it.
-            if error is None:
+        except Error as closing:
+            if not may_end_quietly(closing, error, is_reported=was_reported):
                 raise
 
     def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
@@ -274,8 +285,9 @@ class Cursor(CursorHolder[_Parts, DLSN, GapT]):
     """Reads a stream from its mark on, and keeps what is done; made by `Stream.cursor(name)`.
 
     `async with` opens it: whoever held it before is fenced, and finds out (CursorFenced) when it next has something
-    to keep. Leaving the block keeps all that was acknowledged. What was acknowledged and not kept when a process dies
-    is delivered again (INV-S10). Not for several tasks to read from at once; acknowledging from any is fine.
+    to keep. Leaving the block keeps all that was acknowledged, and raises CursorFenced only if no call has before.
+    What was acknowledged and not kept when a process dies is delivered again (INV-S10). Not for several tasks to read
+    from at once; acknowledging from any is fine.
     """
 
     def __init__(
