@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.errors import NotEnoughBookies, ProtocolError
+from fastbk.errors import ProtocolError
 from fastbk.model import protobuf
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ApacheLogin(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The bookie has ended it."""
         reason = f"it ended the connection instead of authenticating: {exc or 'does it take SASL, and this user?'}"
-        self._end(NotEnoughBookies(reason))
+        self._end(ConnectionError(0, reason))
 
     def _take(self, reply: _Reply) -> None:
         if self.done.done():

@@ -1,11 +1,41 @@
-"""What several callers want and is done once: something that is asked for again and again, and the end of something."""
+"""What several callers want and is done once: something that is asked for again and again, and the end of something.
+
+Also what is said once: that somebody else has a ledger, stream or cursor now.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 
-from fastbk.errors import ClientClosed, Error
+from fastbk.errors import (
+    ClientClosed,
+    CursorFenced,
+    Error,
+    LedgerFenced,
+    NoSuchLedger,
+    StreamNotFound,
+    WriterFenced,
+)
+
+TAKEN_AWAY = (LedgerFenced, NoSuchLedger, WriterFenced, StreamNotFound, CursorFenced)
+"""What ends writers and cursors whose ledger, stream or cursor somebody else has opened, or deleted.
+
+The first call that meets it raises it, and the application stops. The end of its block says it only where no call has.
+"""
+
+
+def may_end_quietly(closing: Error, leaving: BaseException | None, *, is_reported: bool) -> bool:
+    """Return whether the end of a block keeps to itself what closing raised.
+
+    `leaving`: the exception that ends the block. It says more than what closing says after it, and gets that as a note.
+    `is_reported`: whether a call of the block has raised that somebody else has it now (TAKEN_AWAY).
+    """
+    if leaving is None:
+        return is_reported and isinstance(closing, TAKEN_AWAY)
+    if not isinstance(leaving, type(closing)):
+        leaving.add_note(f"Closing failed, too: {closing}")
+    return True
 
 
 class Coalescer:

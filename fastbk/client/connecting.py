@@ -59,10 +59,13 @@ async def open_connection(
     started = loop.time()
     connection = Connection(slots, on_lost, on_drained, apache)
     connection.bookie_id = bookie_id
+    login: Login | None = None
+    if credentials is not None and (apache is None or credentials.user):
+        login = credentials.login() if apache is None else credentials.sasl_login()
+    is_unknown = tls is not None or login is not None  # whose it is, for a while
     try:
         async with asyncio.timeout(timeout_s):
             if apache is not None:
-                login = credentials.sasl_login() if credentials is not None and credentials.user else None
                 await _connect_to_apache(connection, host, port, tls, login, timeout_s)
             elif tls is None:
                 await loop.create_connection(lambda: connection, host, port)
@@ -74,13 +77,12 @@ async def open_connection(
         raise NotEnoughBookies(f"{host}:{port}: TLS: {_tls_reason(error)}") from error
     except OSError as error:
         was_there = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
-        kind = EndedUnauthenticated if tls is not None and was_there else NotEnoughBookies
+        kind = EndedUnauthenticated if is_unknown and was_there else NotEnoughBookies
         raise kind(f"{host}:{port}: {error.strerror or error}") from error
     try:
-        login = credentials.login() if credentials is not None and apache is None else None
-        hello = await connection.send_hello(
-            client_name, max(0.001, timeout_s - (loop.time() - started)), login
-        )
+        own_login = login if apache is None else None  # Apache's bookies have it already
+        left_s = max(0.001, timeout_s - (loop.time() - started))
+        hello = await connection.send_hello(client_name, left_s, own_login)
         if hello.bookie_id != bookie_id:
             raise ProtocolError(f"{host}:{port} is bookie {hello.bookie_id!r}, not {bookie_id!r}")
     except BaseException as error:
@@ -94,7 +96,7 @@ async def open_connection(
                 f"{host}:{port} ended the connection behind the TLS handshake ({reason}): does it accept this client's"
                 " certificate (FASTBK_TLS_CERTIFICATE_FILE)? Its log tells (connection.tls_failed)"
             ) from error
-        if login is not None and isinstance(error, NotEnoughBookies):
+        if own_login is not None and isinstance(error, NotEnoughBookies):
             raise EndedUnauthenticated(f"{host}:{port}: {reason}, before it had authenticated this client") from error
         raise
     return connection
@@ -144,6 +146,8 @@ async def _connect_to_apache(
             protocol.begin(transport)
             await _logged_in(protocol, host, port)
             transport.set_protocol(connection)
+            if transport.is_closing():
+                raise ConnectionError(0, "it ended the connection behind the authentication")
         if transport.is_closing():
             raise _ended_handshake()
     except BaseException:
@@ -155,8 +159,8 @@ async def _connect_to_apache(
 async def _logged_in(protocol: ApacheLogin, host: str, port: int) -> None:
     try:
         await protocol.done
-    except Error as error:
-        raise type(error)(f"{host}:{port}: {error}") from error
+    except ProtocolError as error:
+        raise ProtocolError(f"{host}:{port}: {error}") from error
 
 
 async def _upgrade(

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from fastbk.client.add_pipe import Waiter
+from fastbk.client.coalescer import TAKEN_AWAY, may_end_quietly
 from fastbk.client.config import ClientConfig
 from fastbk.client.explicit_lac_sender import LacGuard
 from fastbk.client.ledger_options import wrong_use_of_ids
@@ -73,6 +74,9 @@ class LedgerWriter:
 
     A `timeout` that passes is the same with QuorumTimeout in place of CancelledError. Other adds, their order and the
     connections are never affected.
+
+    Leaving an `async with` block closes the ledger. It raises LedgerFenced and NoSuchLedger only if no call has raised
+    it before; `close` always does.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class LedgerWriter:
         self._entries_max = config.entries_in_flight_max
         self._loop = asyncio.get_running_loop()
         self._blocked: Error | None = None
+        self._is_reported = False  # by a call: another client has the ledger, or has deleted it
         self._room: deque[asyncio.Future[None]] = deque()
         # Whoever waits for room holds the gate; meanwhile nobody may pass.
         self._gate = asyncio.Lock()
@@ -124,7 +129,7 @@ class LedgerWriter:
         if type(data) is not bytes:
             data = owned_bytes(data)
         if self._blocked is not None:
-            raise self._blocked.copy()
+            raise self._reported(self._blocked)
         if self._held is not None or entry_id is not None:
             return self._hold(data, entry_id)
         size, pipe = len(data), self._pipe
@@ -158,12 +163,16 @@ class LedgerWriter:
         return called_by(self._append_within(data, entry_id, limit_s), "LedgerWriter.append")
 
     async def _append(self, data: bytes, entry_id: EntryId | None) -> EntryId:
-        if self._held is not None or entry_id is not None or self._blocked is not None:
-            return await self._acknowledged(self.append_nowait(data, entry_id=entry_id), entry_id)
-        size = len(data)
-        if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
-            return await self._append_in_turn(data)
-        return await self._pipe.admit_one(data, size)
+        try:
+            if self._held is not None or entry_id is not None or self._blocked is not None:
+                return await self._acknowledged(self.append_nowait(data, entry_id=entry_id), entry_id)
+            size = len(data)
+            if self._gated or not self._has_room(size) or size > self._pipe.data_bytes_max:
+                return await self._append_in_turn(data)
+            return await self._pipe.admit_one(data, size)
+        except TAKEN_AWAY:
+            self._is_reported = True
+            raise
 
     async def _acknowledged(self, future: asyncio.Future[EntryId], entry_id: EntryId | None) -> EntryId:
         """Wait for an entry that may be held for others before it, which may never come."""
@@ -272,11 +281,15 @@ class LedgerWriter:
         for data in owned:
             self._check_size(len(data))
         if self._blocked is not None:
-            raise self._blocked.copy()
+            raise self._reported(self._blocked)
         piece, size = self._piece(owned, 0)
-        if not self._gated and len(piece) == len(owned) and self._has_room(size):
-            return await self._pipe.admit_many(owned, size)
-        return await self._append_in_pieces(owned)
+        try:
+            if not self._gated and len(piece) == len(owned) and self._has_room(size):
+                return await self._pipe.admit_many(owned, size)
+            return await self._append_in_pieces(owned)
+        except TAKEN_AWAY:
+            self._is_reported = True
+            raise
 
     async def _append_in_pieces(self, owned: list[bytes]) -> tuple[EntryId, EntryId]:
         self._gated += 1
@@ -341,7 +354,7 @@ class LedgerWriter:
     async def _wait_for_room(self, size: int) -> None:
         while True:
             if self._blocked is not None:
-                raise self._blocked.copy()
+                raise self._reported(self._blocked)
             if self._has_room(size):
                 return
             future: asyncio.Future[None] = self._loop.create_future()
@@ -351,6 +364,11 @@ class LedgerWriter:
             finally:
                 if future in self._room:
                     self._room.remove(future)
+
+    def _reported(self, ended: Error) -> Error:
+        """Return what has ended the writer, for a call that raises it."""
+        self._is_reported = self._is_reported or isinstance(ended, TAKEN_AWAY)
+        return ended.copy()
 
     def _progressed(self) -> None:
         """The head has moved, or the writer has ended."""
@@ -384,10 +402,13 @@ class LedgerWriter:
         """Return when everything appended so far is acknowledged; raises what ended the writer."""
         limit_s = checked_timeout(timeout, self._config.append_timeout)
         if self._machine.failure is not None:
-            raise self._machine.failure.copy()
+            raise self._reported(self._machine.failure)
         try:
             async with asyncio.timeout(limit_s):
                 await self._pipe.wait_for_all()
+        except TAKEN_AWAY:
+            self._is_reported = True
+            raise
         except TimeoutError:
             raise QuorumTimeout(
                 f"ledger {self.ledger_id}: entries from {self._adds.head} on were not acknowledged"
@@ -441,9 +462,9 @@ class LedgerWriter:
 
     def _check_open(self) -> None:
         if self._adds.failure is not None:
-            raise self._adds.failure.copy()
+            raise self._reported(self._adds.failure)
         if self._done and self._blocked is not None:
-            raise self._blocked.copy()
+            raise self._reported(self._blocked)
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Flush, then close the ledger in the metadata with its LAC and length. A second call does nothing.
@@ -617,11 +638,11 @@ class LedgerWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        was_reported = self._is_reported
         try:
             await self.close()
-        except Error:
-            # The error that is under way says more than what closing says after it.
-            if error is None:
+        except Error as closing:
+            if not may_end_quietly(closing, error, is_reported=was_reported):
                 raise
 
 

@@ -139,7 +139,7 @@ class Pending:
         if not self._is_done:
             self._writer._wait(self, timeout)
         if self._error is not None:
-            raise self._error.copy()
+            raise self._writer._inner._reported(self._error)
         return self.entry_id
 
     def _wait(self, timeout_s: float) -> bool:

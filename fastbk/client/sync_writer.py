@@ -17,6 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
+from fastbk.client.coalescer import may_end_quietly
 from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.ledger_writer import Data
@@ -177,7 +178,7 @@ class LedgerWriter:
         self._thread.check()
         ended = self._inner.ended
         if ended is not None:
-            raise ended.copy()
+            raise self._inner._reported(ended)
 
     # --- admission ----------------------------------------
 
@@ -317,7 +318,7 @@ class LedgerWriter:
             inner = self._inner
             await inner.flush(timeout=timeout)
             lac = inner.last_add_confirmed
-            if lac > self._lac_told:
+            if lac > self._lac_told and inner.ended is None:
                 self._lac_told = lac
                 with suppress(Error, TimeoutError):
                     async with asyncio.timeout(min(1.0, self._config.read_timeout)):
@@ -369,10 +370,11 @@ class LedgerWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        was_reported = self._inner._is_reported
         try:
             self.close()
-        except Error:
-            if error is None:
+        except Error as closing:
+            if not may_end_quietly(closing, error, is_reported=was_reported):
                 raise
 
 

@@ -148,9 +148,15 @@ class Call:
 
     def are_filled(self, paths: Iterable[str]) -> list[bool]:
         """Return whether each of several nodes has data or children; all are asked for at once, and no data comes."""
+        return [stat is not None and bool(stat.dataLength or stat.numChildren) for stat in self._stats(paths)]
+
+    def sizes(self, paths: Iterable[str]) -> list[int]:
+        """Return how many bytes each of several nodes has, 0 where there is none; asked for as by `are_filled`."""
+        return [0 if stat is None else stat.dataLength for stat in self._stats(paths)]
+
+    def _stats(self, paths: Iterable[str]) -> list[Any]:
         listed = list(paths)
-        stats = self._read(lambda zk: [zk.exists_async(path) for path in listed])
-        return [stat is not None and bool(stat.dataLength or stat.numChildren) for stat in stats]
+        return self._read(lambda zk: [zk.exists_async(path) for path in listed])
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str] | None:
         """Return the names of a node's children, None if there is no such node (then `watch` is not set)."""

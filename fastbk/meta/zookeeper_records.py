@@ -27,6 +27,7 @@ from fastbk.meta.records import (
     check_path,
     children_subject,
     conflict,
+    count_within,
     has_some_below,
     record_names,
     record_subject,
@@ -76,7 +77,7 @@ class ZooKeeperRecords:
         return self.read_some(paths, None)
 
     def read_some(self, paths: Sequence[str], bytes_max: int | None) -> list[VersionedRecord | None]:
-        """Return the first ones of several records: no more are asked for at once than have room (INV-M18)."""
+        """Return the first ones of several records; the sizes of many are read before (INV-M18)."""
         call = self._session.call("read records")
         nodes = _nodes(call, [self._path(path) for path in paths], bytes_max)
         missing = [at for at, node in enumerate(nodes) if _record(node) is None]
@@ -251,16 +252,17 @@ class _Counters:
 
 
 def _nodes(call: Call, paths: Sequence[str], bytes_max: int | None = None) -> list[Node | None]:
-    """Return nodes; with `bytes_max` the first ones that have no more, one at least."""
+    """Return nodes; with `bytes_max` the first ones that have no more, one at least.
+
+    Where there is room for all, however large, their sizes are not asked for. What grows between the sizes and the
+    data is what somebody writes during one round trip.
+    """
+    if bytes_max is not None and len(paths) * VALUE_BYTES_MAX > bytes_max:
+        some = paths[:_READ_AT_ONCE]
+        paths = some[: count_within(call.sizes(some), bytes_max)]
     found: list[Node | None] = []
-    size_bytes = 0
-    while len(found) < len(paths):
-        room = _READ_AT_ONCE if bytes_max is None else max(bytes_max - size_bytes, 0) // VALUE_BYTES_MAX
-        if found and not room:
-            break
-        some = call.get_all(paths[len(found) : len(found) + min(max(room, 1), _READ_AT_ONCE)])
-        size_bytes += sum(0 if node is None else len(node.data) for node in some)
-        found += some
+    for at in range(0, len(paths), _READ_AT_ONCE):
+        found += call.get_all(paths[at : at + _READ_AT_ONCE])
     return found
 
 

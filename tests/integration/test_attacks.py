@@ -8,8 +8,16 @@ import struct
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import fastbk
+from fastbk.client import bookie_pool
+from fastbk.client.apache_translation import ApacheTranslation, Use
+from fastbk.client.config import ClientConfig
+from fastbk.client.known_bookies import KnownBookies
+from fastbk.meta.api import Endpoint
 from fastbk.native.client_codec import put_read
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
@@ -24,6 +32,8 @@ from tests.integration.test_limits import can_connect, counted, dial, hello
 from tests.rigs.attacks import own_bytes
 
 ONE_WORKER = {"workers": 1}
+APACHES_AUTHENTICATION = bytes.fromhex("0a06 0803 1005 1800")
+"""The header of such a request of version 3, behind its length; connections of version 2 begin with it, too."""
 
 
 def reached(cluster: LocalCluster, counter: str) -> float:
@@ -129,8 +139,19 @@ async def send_without_end(port: int) -> None:
                 writer.close()
 
 
-async def test_a_client_whose_connections_end_before_it_is_known_tries_again(tmp_path: Path) -> None:
+def _as_apaches(config: ClientConfig, known: KnownBookies, bookie_id: str, _: Endpoint, use: Use) -> ApacheTranslation:
+    return ApacheTranslation(config, known, bookie_id, use)
+
+
+@pytest.mark.parametrize("protocol", ["own", "v2", "v3"])
+async def test_a_client_whose_connections_end_before_it_is_known_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
     """A crowded bookie ends the oldest connection of which it does not know whose it is, an honest client's too."""
+    begins, options = MAGIC, dict[str, Any]()
+    if protocol != "own":
+        monkeypatch.setattr(bookie_pool, "translation_of", _as_apaches)
+        begins, options = APACHES_AUTHENTICATION, {"apache_protocol": protocol}
     settings = {"authentication": sasl_section(tmp_path, "honest")}
     async with LocalCluster(1, settings=settings, proxies=True) as cluster:
         (proxy,) = cluster._injected._proxies(cluster._injected._network(0), "clients")
@@ -138,14 +159,14 @@ async def test_a_client_whose_connections_end_before_it_is_known_tries_again(tmp
 
         def mangle(data: bytes, to_client: bool) -> bytes:
             nonlocal ended
-            if to_client or not data.startswith(MAGIC) or ended == 3:
+            if to_client or begins not in data[:12] or ended == 3:
                 return data
             ended += 1
             return bytes(len(data))  # the bookie takes that for nobody's, and ends the connection
 
         proxy.mangle = mangle
         async with (
-            fastbk.connect(cluster.metadata_uri, credentials=as_user(tmp_path, "honest")) as client,
+            fastbk.connect(cluster.metadata_uri, credentials=as_user(tmp_path, "honest"), **options) as client,
             await client.create_ledger(1, 1, 1) as writer,
         ):
             assert await writer.append(b"served") == 0

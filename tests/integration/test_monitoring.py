@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -29,6 +31,7 @@ from fastbk.errors import Error
 from fastbk.meta import last_backup, open_store
 from fastbk.meta.records import Change
 from fastbk.observe.names import NAMES
+from fastbk.stream.writer import segment_writer
 from fastbk.testing import LocalCluster
 from fastbk.tls.authority import Authority
 from fastbk.units import MIB
@@ -364,10 +367,21 @@ def harm_services(world: World) -> None:
         assert noted is not None
         store.records.change([Change(last_backup.PATH, None, noted.version)])
     world.expect("FastbkBackupOld", None, "nobody knows of a backup")
+    asyncio.run(append_ahead(world))
+    world.expect("FastbkTimesAhead", None, "a stream's writer has a clock an hour ahead")
     world.healer.stop()
     world.expect("FastbkNoAuditor", None, "AutoRecovery is stopped")
     world.janitor.stop()
     world.expect("FastbkJanitorLate", None, "the janitor is stopped")
+
+
+async def append_ahead(world: World) -> None:
+    """Append a record by a writer whose clock is an hour ahead."""
+    clock = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: time.time_ns() + 3_600_000_000_000)
+    async with world.connect() as client:
+        with patch.object(segment_writer, "time", clock):
+            async with (await client.namespace("shop").create_stream("ahead")).writer() as writer:
+                await writer.append(PAYLOAD)
 
 
 def harm_metadata(world: World) -> None:

@@ -179,6 +179,7 @@ def _facts(info: StreamInfo) -> dict[str, object]:
         "trim": str(info.trim),
         "last_dlsn": None if info.last_dlsn is None else str(info.last_dlsn),
         "last_txid": info.last_txid,
+        "last_time": None if info.last_time is None else info.last_time.isoformat(timespec="milliseconds"),
         "epoch": info.epoch,
         "owner": info.owner,
         **({"fault": info.fault} if info.fault else {}),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from fastbk.invariant import check
-from fastbk.stream.cursor.state import NONE, RANGES_MAX, CursorState, Data, check_data
+from fastbk.stream.cursor.state import NONE, RANGES_MAX, CursorState, Data
 from fastbk.stream.positions import DLSN
 
 
@@ -129,15 +129,10 @@ class CursorAcks:
         """Return what of these records is not done, as ranges `first` up to, not with, `end`."""
         return self.ranges.missing(max(first, self.mark_seq), end)
 
-    def ack(self, seq: int, dlsn: DLSN, data: Mapping[str, int | str] | None = None) -> bool:
-        """All up to this record, it included, is done, and `data` the map; False, and nothing, if it was done before.
-
-        Raises ConfigError for a map that is too large.
-        """
+    def ack(self, seq: int, dlsn: DLSN) -> bool:
+        """All up to this record, it included, is done; False, and nothing, if it was before."""
         if seq < self.mark_seq:
             return False
-        if data is not None:
-            self.data = check_data(data)
         self._move(seq + 1, behind(dlsn))
         return True
 

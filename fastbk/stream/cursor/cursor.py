@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, Self, TypeAlias, cast
+from typing import Generic, Literal, Protocol, Self, TypeVar, cast
 
+from fastbk.client.client import Client
+from fastbk.client.coalescer import may_end_quietly
 from fastbk.client.iteration import Repeated
 from fastbk.errors import ClientClosed, ConfigError, Error, ProtocolError
 from fastbk.model.ids import ID_MAX
@@ -15,11 +17,11 @@ from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
-from fastbk.stream.cursor.flusher import CursorFlusher, Kept
+from fastbk.stream.cursor.flusher import CursorFlusher, Keeper, Kept
 from fastbk.stream.cursor.opening import CursorRequest, checked_keeping, clamped_start, take_over
-from fastbk.stream.cursor.state import NONE
+from fastbk.stream.cursor.state import NONE, Data, check_data
 from fastbk.stream.cursor.state_storage import StateStorage
-from fastbk.stream.cursor.store import path_of
+from fastbk.stream.cursor.store import part_of
 from fastbk.stream.positions import DLSN, NUMBER_MAX, Start, check_start
 from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
@@ -27,15 +29,265 @@ from fastbk.stream.reader.stream_reader import CHUNK_BYTES, CHUNK_RECORDS, Strea
 from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.stats import CursorStats, Lag
 
-Done: TypeAlias = Record | Chunk | DLSN
+
+class Acks(Protocol):
+    """What is done of all that a cursor reads."""
+
+    changes: int
+    data: Data
+
+    @property
+    def gap_records(self) -> int:
+        """Records that were gone before they were done."""
 
 
-class Cursor(Generic[GapT]):
+AcksT = TypeVar("AcksT", bound=Acks, covariant=True)
+HeldT = TypeVar("HeldT", bound="Held[Acks]")
+PlaceT = TypeVar("PlaceT")
+"""What is acknowledged beside records and chunks: positions, or nothing where a position does not say its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[AcksT]):
+    """What every open cursor has."""
+
+    acks: AcksT
+    flusher: CursorFlusher
+    epoch: int
+
+
+class CursorHolder(Generic[HeldT, PlaceT, GapT]):
+    """What cursors of a stream and of a pattern share: a holder's life, and acknowledgements."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        flush_interval: float,
+        flush_acks: int,
+        tail: bool,
+        prefetch_bytes: int,
+        on_gap: Literal["raise", "yield"],
+    ) -> None:
+        checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
+        if not 0.001 <= flush_interval <= 3600:
+            raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
+        checked_integer("flush_acks", flush_acks, 1, ID_MAX)
+        if on_gap not in ("raise", "yield"):
+            raise ConfigError('on_gap must be "raise" or "yield"')
+        part_of(name)
+        self.name = name
+        self._flush_interval = flush_interval
+        self._flush_acks = flush_acks
+        self._is_tailing = tail
+        self._prefetch_bytes = prefetch_bytes
+        self._raises = on_gap == "raise"
+        self._parts: HeldT | None = None
+        self._room = asyncio.Event()
+
+    # --- what differs ---------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the cursor, or take it over."""
+        raise NotImplementedError
+
+    async def _stop_reading(self) -> None:
+        raise NotImplementedError
+
+    def _place(self, done: Record | Chunk | PlaceT) -> tuple[str, int, DLSN]:
+        """Return what was done: the stream's id, "" for the only one; number, NONE before the mark; position.
+
+        Raises ConfigError, TypeError.
+        """
+        raise NotImplementedError
+
+    def _acks_of(self, stream_id: str) -> CursorAcks | None:
+        """Return what is done of a stream; None: it is not read any more."""
+        raise NotImplementedError
+
+    def _is_stale(self, stream_id: str, seq: int) -> bool:
+        """Whether acknowledging it changes nothing: it was handed out before a `reset`, and not again since."""
+        raise NotImplementedError
+
+    def _has_room(self, acks: CursorAcks, seq: int) -> bool:
+        return acks.has_room(seq)
+
+    def _changed(self) -> None:
+        """Something was done."""
+        if self._parts is not None:
+            self._parts.flusher.touch()
+            self._room.set()
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def _flusher(self, path: str, acks: Acks, keeper: Keeper, client: Client) -> CursorFlusher:
+        times = self._flush_interval, self._flush_acks
+        return CursorFlusher(path, acks, keeper, *times, self._room.set, client.unsettled)
+
+    def _held(self) -> HeldT:
+        if self._parts is None:
+            raise ClientClosed(f"cursor {self.name} is not open: use `async with`")
+        return self._parts
+
+    @property
+    def _failure(self) -> Error | None:
+        """What ended the holder; None while it goes on."""
+        return self._held().flusher.failure
+
+    @property
+    def _is_reported(self) -> bool:
+        """Whether a call has raised CursorFenced: then the end of the block does not."""
+        return self._parts is not None and self._parts.flusher.is_reported
+
+    def _alive(self) -> HeldT:
+        parts = self._held()
+        parts.flusher.check()
+        return parts
+
+    async def close(self) -> None:
+        """Keep what was acknowledged, and let go; again: does nothing.
+
+        Raises CursorFenced, and what kept it from keeping it.
+        """
+        if self._parts is None:
+            return
+        try:
+            await self._parts.flusher.close()
+        finally:
+            await self._stop_reading()
+
+    async def abort(self) -> None:
+        """Let go without keeping anything more, as a process does that dies."""
+        if self._parts is not None:
+            self._parts.flusher.abort()
+            await self._stop_reading()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        was_reported = self._is_reported
+        try:
+            await self.close()
+        except Error as closing:
+            if not may_end_quietly(closing, error, is_reported=was_reported):
+                raise
+
+    def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
+        """Pass by a record that cannot be read, and count it as gone. Raises `error` instead, with on_gap "raise"."""
+        if self._raises:
+            raise error
+        self._alive()
+        gap, seq = unreadable_gap(chunk, at), chunk.first_seq + at
+        acks = self._acks_of("" if chunk.origin is None else chunk.origin.id)
+        if acks is not None and acks.pass_gap(seq, seq + 1, gap.next):
+            self._changed()
+        return gap
+
+    # --- acknowledging --------------------------------------------------------------------------------------------
+
+    def ack(self, up_to: Record | Chunk | PlaceT, *, data: Mapping[str, int | str] | None = None) -> Awaitable[None]:
+        """Everything of its stream up to this record (a chunk's last), it included, is done.
+
+        Awaiting the result has that kept now; what is not awaited is kept in groups. `data` becomes the cursor's map,
+        kept together with this mark; where this record was done before, nothing changes. A position alone must be of a
+        record that was handed out lately, and a pattern's cursor takes none. Raises CursorFenced, ConfigError.
+        """
+        parts = self._alive()
+        known = None if data is None else check_data(data)
+        acks, seq, dlsn = self._acks_at(self._place(up_to))
+        if acks is not None and acks.ack(seq, dlsn):
+            if known is not None:
+                parts.acks.data = known
+            self._changed()
+        return Kept(parts.flusher, parts.acks.changes)
+
+    def ack_one(self, done: Record | PlaceT) -> Awaitable[None]:
+        """This record is done, whatever is before it; awaiting the result has that kept now.
+
+        What is not awaited is kept in groups. While 10,000 ranges of such records lie behind the mark, 4,000 behind
+        the marks of all streams of a pattern, there is no room for more: then only who awaits has it acknowledged, once
+        there are fewer. Raises CursorFenced, ConfigError.
+        """
+        parts, place = self._alive(), self._place(done)
+        if self._took_one(place):
+            return Kept(parts.flusher, parts.acks.changes)
+        return self._ack_one_later(parts, place)
+
+    async def _ack_one_later(self, parts: HeldT, place: tuple[str, int, DLSN]) -> None:
+        await self._take_one_with_room(place)
+        await parts.flusher.until(parts.acks.changes)
+
+    async def _ack_one_unkept(self, done: Record | PlaceT) -> None:
+        """For `fastbk.sync`: wait for room only."""
+        self._alive()
+        await self._take_one_with_room(self._place(done))
+
+    async def _take_one_with_room(self, place: tuple[str, int, DLSN]) -> None:
+        while not self._took_one(place):
+            self._room.clear()
+            await self._room.wait()
+            self._alive()
+
+    def _took_one(self, place: tuple[str, int, DLSN]) -> bool:
+        """Acknowledge a record; False: there is no room."""
+        acks, seq, dlsn = self._acks_at(place)
+        if acks is None or acks.is_done(seq):
+            return True
+        if not self._has_room(acks, seq):
+            return False
+        acks.ack_one(seq, dlsn)
+        self._changed()
+        return True
+
+    def _acks_at(self, place: tuple[str, int, DLSN]) -> tuple[CursorAcks | None, int, DLSN]:
+        """Return what is done of a record's stream, None where acknowledging it changes nothing; and the record."""
+        stream_id, seq, dlsn = place
+        return None if self._is_stale(stream_id, seq) else self._acks_of(stream_id), seq, dlsn
+
+    async def flush(self) -> None:
+        """Return when all that was acknowledged is kept: it survives any crash. Raises CursorFenced.
+
+        Raises anything else where that failed; it is tried again, later or by the next call.
+        """
+        parts = self._held()
+        await parts.flusher.until(parts.acks.changes)
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> Mapping[str, int | str]:
+        """The map that came with the last acknowledgement that had one."""
+        return dict(self._held().acks.data)
+
+    @property
+    def epoch(self) -> int:
+        """Of this opening; rises with each."""
+        return self._held().epoch
+
+    @property
+    def gap_records(self) -> int:
+        """Records that were gone before they were done, over the cursor's life."""
+        return self._held().acks.gap_records
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts(Held[CursorAcks]):
+    """What an open cursor of one stream has."""
+
+    context: StreamContext
+    reader: StreamReader[Gap]
+    delivery: CursorDelivery
+
+
+class Cursor(CursorHolder[_Parts, DLSN, GapT]):
     """Reads a stream from its mark on, and keeps what is done; made by `Stream.cursor(name)`.
 
     `async with` opens it: whoever held it before is fenced, and finds out (CursorFenced) when it next has something
-    to keep. Leaving the block keeps all that was acknowledged. What was acknowledged and not kept when a process dies
-    is delivered again (INV-S10). Not for several tasks to read from at once; acknowledging from any is fine.
+    to keep. Leaving the block keeps all that was acknowledged, and raises CursorFenced only if no call has before.
+    What was acknowledged and not kept when a process dies is delivered again (INV-S10). Not for several tasks to read
+    from at once; acknowledging from any is fine.
     """
 
     def __init__(
@@ -69,25 +321,18 @@ class Cursor(Generic[GapT]):
                 and again until `reset`; or "yield" a Gap, count it, and go on.
         """
         check_start(start)
-        checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
-        if not 0.001 <= flush_interval <= 3600:
-            raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
-        checked_integer("flush_acks", flush_acks, 1, ID_MAX)
-        if on_gap not in ("raise", "yield"):
-            raise ConfigError('on_gap must be "raise" or "yield"')
-        path_of("0", name)
-        self.name = name
+        super().__init__(
+            name,
+            flush_interval=flush_interval,
+            flush_acks=flush_acks,
+            tail=tail,
+            prefetch_bytes=prefetch_bytes,
+            on_gap=on_gap,
+        )
         self._given = context
         self._wish = CursorRequest(start, on_gap == "raise", *checked_keeping(hold, expire_after))
-        self._flush_interval = flush_interval
-        self._flush_acks = flush_acks
-        self._tail = tail
-        self._prefetch_bytes = prefetch_bytes
-        self._raises = on_gap == "raise"
-        self._parts: _Parts | None = None
         self._chunk: Chunk | None = None
         self._handed_out = 0
-        self._room = asyncio.Event()
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -104,69 +349,24 @@ class Cursor(Generic[GapT]):
         reader: StreamReader[Gap] = StreamReader(
             context,
             acks.mark,
-            tail=self._tail,
+            tail=self._is_tailing,
             prefetch_bytes=self._prefetch_bytes,
             on_gap="yield",
         )
         reader.consumer = self
         await reader.__aenter__()
         keeper = StateStorage(context, self.name, store, acks)
-        flusher = CursorFlusher(
-            f"{context.name}/{self.name}",
-            acks,
-            keeper,
-            self._flush_interval,
-            self._flush_acks,
-            self._room.set,
-            context.client.unsettled,
-        )
         path = f"{context.name}/{self.name}"
+        flusher = self._flusher(path, acks, keeper, context.client)
         delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises, name=path)
-        self._parts = _Parts(context, acks, reader, flusher, delivery, store.record.state.epoch)
+        self._parts = _Parts(acks, flusher, store.record.state.epoch, context, reader, delivery)
 
     def __repr__(self) -> str:
         where = "not open" if self._parts is None else f"mark {self._parts.acks.mark}"
         return f"<Cursor {self._given.name}/{self.name}: {where}>"
 
-    def _opened(self) -> _Parts:
-        if self._parts is None:
-            raise ClientClosed(f"cursor {self.name} is not open: use `async with`")
-        return self._parts
-
-    def _alive(self) -> _Parts:
-        parts = self._opened()
-        parts.flusher.check()
-        return parts
-
-    async def close(self) -> None:
-        """Keep what was acknowledged, and let go; again: does nothing.
-
-        Raises CursorFenced, and what kept it from keeping it.
-        """
-        if self._parts is None:
-            return
-        try:
-            await self._parts.flusher.close()
-        finally:
-            await self._parts.reader.__aexit__(None, None, None)
-
-    async def abort(self) -> None:
-        """Let go without keeping anything more, as a process does that dies."""
-        if self._parts is not None:
-            self._parts.flusher.abort()
-            await self._parts.reader.__aexit__(None, None, None)
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await self.close()
-        except Error:
-            # The error that is under way says more than what closing says after it.
-            if error is None:
-                raise
+    async def _stop_reading(self) -> None:
+        await self._held().reader.__aexit__(None, None, None)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -193,16 +393,6 @@ class Cursor(Generic[GapT]):
             if isinstance(item, Gap):
                 return cast("GapT", item)
             self._chunk, self._handed_out = item, 0
-
-    def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
-        """Pass by a record that cannot be read, and count it as gone. Raises `error` instead, with on_gap "raise"."""
-        if self._raises:
-            raise error
-        parts, gap, seq = self._alive(), unreadable_gap(chunk, at), chunk.first_seq + at
-        if parts.acks.pass_gap(seq, seq + 1, gap.next):
-            parts.flusher.touch()
-            self._room.set()
-        return gap
 
     def _delivery(self) -> CursorDelivery:
         """Return what hands out many records at once, with what iteration took and has not handed out before it."""
@@ -235,80 +425,24 @@ class Cursor(Generic[GapT]):
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
-    def ack(self, up_to: Done, *, data: Mapping[str, int | str] | None = None) -> Awaitable[None]:
-        """Everything up to this record (a chunk's last), it included, is done; awaiting the result has that kept now.
-
-        What is not awaited is kept in groups. `data` becomes the cursor's map, kept together with this mark; where
-        this record was done before, nothing changes. A position alone must be of a record that was handed out lately.
-        Raises CursorFenced, ConfigError.
-        """
-        parts = self._alive()
-        seq, dlsn = self._place(parts, up_to)
-        if not self._is_stale(parts, seq) and parts.acks.ack(seq, dlsn, data):
-            parts.flusher.touch()
-            self._room.set()
-        return Kept(parts.flusher, parts.acks.changes)
-
-    def ack_one(self, done: Record | DLSN) -> Awaitable[None]:
-        """This record is done, whatever is before it; awaiting the result has that kept now.
-
-        What is not awaited is kept in groups. While 10,000 ranges of such records lie behind the mark there is no room
-        for more: then only who awaits has it acknowledged, once there are fewer. Raises CursorFenced, ConfigError.
-        """
-        parts = self._alive()
-        seq, dlsn = self._place(parts, done)
-        if parts.acks.has_room(seq) or parts.acks.is_done(seq):
-            self._take_one(parts, seq, dlsn)
-            return Kept(parts.flusher, parts.acks.changes)
-        return self._ack_one_later(parts, seq, dlsn)
-
-    async def _ack_one_later(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
-        await self._until_room(parts, seq)
-        self._take_one(parts, seq, dlsn)
-        await parts.flusher.until(parts.acks.changes)
-
-    async def _until_room(self, parts: _Parts, seq: int) -> None:
-        while not parts.acks.has_room(seq) and not parts.acks.is_done(seq):
-            self._room.clear()
-            await self._room.wait()
-            parts.flusher.check()
-
-    def _take_one(self, parts: _Parts, seq: int, dlsn: DLSN) -> None:
-        if not self._is_stale(parts, seq) and parts.acks.ack_one(seq, dlsn):
-            parts.flusher.touch()
-            self._room.set()
-
-    async def _ack_one_unkept(self, done: Record | DLSN) -> None:
-        """For `fastbk.sync`: wait for room only."""
-        parts = self._alive()
-        seq, dlsn = self._place(parts, done)
-        await self._until_room(parts, seq)
-        self._take_one(parts, seq, dlsn)
-
-    def _is_stale(self, parts: _Parts, seq: int) -> bool:
-        """Whether this record was handed out before a `reset`, and not again since."""
+    def _is_stale(self, stream_id: str, seq: int) -> bool:
+        if seq == NONE:
+            return True  # a position before the mark, which may have no number yet: it is done, or was left
         chunk = self._chunk
         is_ahead = chunk is not None and seq >= chunk.first_seq + self._handed_out
-        return parts.delivery.is_stale(seq, is_ahead=is_ahead)
+        return self._held().delivery.is_stale(seq, is_ahead=is_ahead)
 
-    @staticmethod
-    def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
+    def _acks_of(self, stream_id: str) -> CursorAcks:
+        return self._held().acks
+
+    def _place(self, done: Record | Chunk | DLSN) -> tuple[str, int, DLSN]:
         check_done(done)
         if isinstance(done, Record):
-            return done.seq, done.dlsn
+            return "", done.seq, done.dlsn
         if isinstance(done, Chunk):
-            return done.first_seq + len(done) - 1, done.last_dlsn
-        if done < parts.acks.mark:
-            return -1, done
-        return parts.delivery.seq_of(done), done
-
-    async def flush(self) -> None:
-        """Return when all that was acknowledged is kept: it survives any crash. Raises CursorFenced.
-
-        Raises anything else where that failed; it is tried again, later or by the next call.
-        """
-        parts = self._opened()
-        await parts.flusher.until(parts.acks.changes)
+            return "", done.first_seq + len(done) - 1, done.last_dlsn
+        parts = self._held()
+        return "", NONE if done < parts.acks.mark else parts.delivery.seq_of(done), done
 
     async def reset(self, where: Start, *, seq: int | None = None) -> None:
         """Begin anew elsewhere, also backwards, but not before what the stream still has; kept when this returns.
@@ -327,8 +461,7 @@ class Cursor(Generic[GapT]):
         await parts.delivery.seek(mark)
         self._chunk = None
         parts.acks.reset(mark, NONE if seq is None or mark != where else seq)
-        parts.flusher.touch()
-        self._room.set()
+        self._changed()
         await self.flush()
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -336,13 +469,13 @@ class Cursor(Generic[GapT]):
     @property
     def position(self) -> DLSN:
         """Where the next record to be handed out lies, or will lie, or before: what is done is passed by."""
-        parts, ahead = self._opened(), self._at_hand()
+        parts, ahead = self._held(), self._at_hand()
         return parts.reader.position if ahead is None else ahead.first_dlsn
 
     @property
     def lag(self) -> Lag:
         """How far what was handed out is behind what this cursor knows to be there; no I/O. `backlog()` asks."""
-        parts, ahead = self._opened(), self._at_hand()
+        parts, ahead = self._held(), self._at_hand()
         if ahead is None:
             return parts.reader._lag_from(parts.acks.not_done)
         not_done = parts.acks.not_done(ahead.first_seq, parts.reader._end_seq)
@@ -350,7 +483,7 @@ class Cursor(Generic[GapT]):
 
     def stats(self) -> CursorStats:
         """Return this cursor's figures now; no I/O."""
-        parts = self._opened()
+        parts = self._held()
         return CursorStats(
             reader=parts.reader.stats(),
             mark_seq=parts.acks.mark_seq,
@@ -362,7 +495,7 @@ class Cursor(Generic[GapT]):
     @property
     def records_at_hand(self) -> int:
         """Records that were read for it, and that it has not handed out; those that are done are among them."""
-        parts, chunk = self._opened(), self._chunk
+        parts, chunk = self._held(), self._chunk
         return parts.delivery.held_records + (0 if chunk is None else len(chunk) - self._handed_out)
 
     def _at_hand(self) -> Chunk | None:
@@ -370,41 +503,26 @@ class Cursor(Generic[GapT]):
         chunk, at = self._chunk, self._handed_out
         if chunk is not None and at < len(chunk):
             return chunk[at:]
-        return self._opened().delivery.held
+        return self._held().delivery.held
 
     @property
     def mark(self) -> DLSN:
         """Everything before it is done, as far as this handle knows."""
-        return self._opened().acks.mark
+        return self._held().acks.mark
 
     @property
     def mark_seq(self) -> int:
         """The number of the first record that is not done; -1 while none was seen."""
-        return self._opened().acks.mark_seq
-
-    @property
-    def data(self) -> Mapping[str, int | str]:
-        """The map that came with the mark."""
-        return dict(self._opened().acks.data)
-
-    @property
-    def epoch(self) -> int:
-        """Of this opening; rises with each."""
-        return self._opened().epoch
-
-    @property
-    def gap_records(self) -> int:
-        """Records that were gone before they were done, over the cursor's life."""
-        return self._opened().acks.gap_records
+        return self._held().acks.mark_seq
 
     @property
     def ranges(self) -> int:
         """Ranges done behind the mark: at most 10,000."""
-        return len(self._opened().acks.ranges)
+        return len(self._held().acks.ranges)
 
     async def backlog(self) -> Backlog:
         """Return what is not done of what readers can see now. Raises what reads raise."""
-        parts = self._opened()
+        parts = self._held()
         return await backlog_of(parts.context, parts.acks)
 
 
@@ -413,14 +531,3 @@ def check_done(done: object) -> None:
     if not isinstance(done, Record | Chunk | DLSN):
         raise TypeError(f"a record, a chunk or a DLSN is acknowledged, not {type(done).__name__}")
 
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What an open cursor has."""
-
-    context: StreamContext
-    acks: CursorAcks
-    reader: StreamReader[Gap]
-    flusher: CursorFlusher
-    delivery: CursorDelivery
-    epoch: int

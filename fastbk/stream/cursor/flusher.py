@@ -55,6 +55,7 @@ class CursorFlusher:
 
     Attributes:
         failure: what ended the holder: CursorFenced, ClientClosed, a bug; None while it may go on.
+        is_reported: a call has raised CursorFenced: the end of the cursor's block need not say it again.
         trouble: why the last state could not be kept; None when it could.
     """
 
@@ -73,6 +74,7 @@ class CursorFlusher:
         `on_end()` is called when `failure` is there. `unsettled`: of the client, which waits for what is kept.
         """
         self.failure: Error | None = None
+        self.is_reported = False
         self.trouble: Error | None = None
         self._retry = Retry(AGAIN_S, AGAIN_S_MAX)
         self._name = name
@@ -106,8 +108,9 @@ class CursorFlusher:
         return max(0, self._acks.changes - self._kept)
 
     def check(self) -> None:
-        """Raise what ended the holder."""
+        """Raise what ended the holder, in a call."""
         if self.failure is not None:
+            self.is_reported = self.is_reported or isinstance(self.failure, CursorFenced)
             raise self.failure.copy()
 
     def touch(self) -> None:
@@ -128,9 +131,17 @@ class CursorFlusher:
 
         In the second case they are tried again, later or by the next call.
         """
+        try:
+            await self._until(changes)
+        except CursorFenced:
+            self.is_reported = True
+            raise
+
+    async def _until(self, changes: int) -> None:
         if changes <= self._kept:
             return
-        self.check()
+        if self.failure is not None:
+            raise self.failure.copy()
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((changes, future))
         self._due()
@@ -228,7 +239,7 @@ class CursorFlusher:
     async def until_settled(self) -> None:
         """Return when all that was acknowledged so far is kept, or could not be."""
         with suppress(Error):
-            await self.until(self._acks.changes)
+            await self._until(self._acks.changes)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -237,15 +248,21 @@ class CursorFlusher:
 
         Called again, it waits for the first call's end, and raises the same. After `abort` it does nothing.
         """
-        if not self._is_given_up:
+        if self._is_given_up:
+            return
+        try:
             await self._closing.reach(self._close, self.abort)
+        except CursorFenced:
+            self.is_reported = True
+            raise
 
     async def _close(self) -> None:
         self._is_closing = True
         self._work.set()
         try:
             await asyncio.wait([self._task])
-            self.check()
+            if self.failure is not None:
+                raise self.failure.copy()
             await self._keeper.close(self.is_dirty)
             self._kept = self._acks.changes
             self._resolve_waiters(self._kept, None)

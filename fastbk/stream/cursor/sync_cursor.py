@@ -52,6 +52,7 @@ class SyncHolder(SyncRecords[Held, GapT]):
         self._acks: deque[tuple[Any, Data | None]] = deque()
         self._wakeup = Wakeup(loop, self._take_acks)
         self._failure: Error | None = None
+        self._is_reported = False  # of `_failure`, by a call
 
     def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
@@ -66,13 +67,18 @@ class SyncHolder(SyncRecords[Held, GapT]):
         self._opened()
         self._check_done(up_to)
         known = None if data is None else check_data(data)
-        if self._failure is not None:
-            raise self._failure.copy()
+        self._raise_failure()
         self._acks.append((up_to, known))
         self._wakeup.wake()
         if len(self._acks) > ACKS_WAITING_MAX:
             self._loop.call_plain(self._take_acks)
         return PendingAck(self.flush)
+
+    def _raise_failure(self) -> None:
+        """Raise what an acknowledgement met on the loop, in a call."""
+        if self._failure is not None:
+            self._is_reported = True
+            raise self._failure.copy()
 
     def _take_acks(self) -> None:
         """Give what was acknowledged here to the asyncio cursor. On the loop; behind its end they are refused."""
@@ -81,6 +87,8 @@ class SyncHolder(SyncRecords[Held, GapT]):
         while self._acks:
             up_to, data = self._acks.popleft()
             try:
+                if (ended := inner._failure) is not None:
+                    raise ended.copy()  # not by a call of the cursor's: nobody has been told by this
                 inner.ack(up_to, data=data)
             except BaseException as error:  # noqa: BLE001 -- told at the next call
                 self._failure = self._failure or as_error(error, "this cursor")
@@ -108,8 +116,7 @@ class SyncHolder(SyncRecords[Held, GapT]):
         """Return when all that was acknowledged is kept. Raises CursorFenced."""
 
         async def flushed(inner: Held) -> None:
-            if self._failure is not None:
-                raise self._failure.copy()
+            self._raise_failure()
             await inner.flush()
 
         self._call(flushed)
@@ -121,9 +128,15 @@ class SyncHolder(SyncRecords[Held, GapT]):
             self._is_closed = True
             self._loop.call(inner.abort)
 
-    async def _ended(self, inner: Held, error: BaseException | None) -> None:
+    async def _close_inner(self, inner: Held) -> None:
         self._take_acks()
-        await super()._ended(inner, error)
+        await inner.close()
+        if not self._is_reported:
+            self._raise_failure()
+
+    @property
+    def _was_reported(self) -> bool:
+        return self._is_reported or (self._inner is not None and self._inner._is_reported)
 
     @property
     def data(self) -> Mapping[str, int | str]:

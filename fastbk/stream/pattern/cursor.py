@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Never
 
 from msgspec.structs import replace
 
@@ -14,19 +12,16 @@ from fastbk.errors import (
     ConfigError,
     CursorFenced,
     Error,
-    ProtocolError,
     StreamNotFound,
 )
-from fastbk.model.ids import ID_MAX
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import checked_integer
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.context import StreamContext, clock_us
 from fastbk.stream.cursor.acks import CursorAcks
+from fastbk.stream.cursor.cursor import CursorHolder, Held
 from fastbk.stream.cursor.delivery import CursorDelivery
-from fastbk.stream.cursor.flusher import CursorFlusher, Kept
 from fastbk.stream.cursor.opening import checked_keeping, clamped_start
-from fastbk.stream.cursor.state import CursorState, Data, check_data
+from fastbk.stream.cursor.state import CursorState, Data
 from fastbk.stream.cursor.store import CursorStore
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.listing import STREAMS_AT_ONCE
@@ -45,11 +40,9 @@ from fastbk.stream.pattern.store import (
     CursorStart,
     PatternCursorRequest,
     begins_of,
-    path_of,
     take_over,
 )
 from fastbk.stream.positions import DLSN, FIRST, Start, check_start
-from fastbk.stream.reader.buffer import unreadable_gap
 from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.read_ahead import ReadTurns
 from fastbk.stream.reader.stream_reader import StreamReader
@@ -57,7 +50,6 @@ from fastbk.stream.records import Chunk, Gap, Origin, OriginRecord, Record
 
 _log = LibraryLog("fastbk.stream.pattern")
 
-Done: TypeAlias = Record | Chunk
 RECORD_BURST = 5.0
 RECORD_PAUSE_S = 0.1
 """Between states, after a burst of them: the record is one of metadata."""
@@ -214,16 +206,7 @@ class PatternStorage:
             await self._write()
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What an open cursor has."""
-
-    acks: PatternAcks
-    flusher: CursorFlusher
-    epoch: int
-
-
-class PatternCursor(PatternRecords[GapT]):
+class PatternCursor(CursorHolder[Held[PatternAcks], Never, GapT], PatternRecords[GapT]):
     """Reads all streams of one namespace whose names match, and keeps what is done of each in one record.
 
     Made by `Namespace.cursor("shop/*", name)`. It has one holder, as `Cursor` has: `async with` makes it or takes it
@@ -260,23 +243,16 @@ class PatternCursor(PatternRecords[GapT]):
             prefetch_bytes: of all streams together.
             on_gap: "raise" raises what is gone of one stream in its turn, until `reset` of that stream.
         """
-        super().__init__(catalog, path, pattern)
-        checked_integer("prefetch_bytes", prefetch_bytes, 1, ID_MAX)
-        if not 0.001 <= flush_interval <= 3600:
-            raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
-        checked_integer("flush_acks", flush_acks, 1, ID_MAX)
-        if on_gap not in ("raise", "yield"):
-            raise ConfigError('on_gap must be "raise" or "yield"')
-        path_of("0", name)
-        self.name = name
+        PatternRecords.__init__(self, catalog, path, pattern)
+        super().__init__(
+            name,
+            flush_interval=flush_interval,
+            flush_acks=flush_acks,
+            tail=tail,
+            prefetch_bytes=prefetch_bytes,
+            on_gap=on_gap,
+        )
         self._wish = PatternCursorRequest(self._names, start, *checked_keeping(hold, expire_after))
-        self._flush_interval = flush_interval
-        self._flush_acks = flush_acks
-        self._is_tailing = tail
-        self._prefetch_bytes = prefetch_bytes
-        self._raises = on_gap == "raise"
-        self._parts: _Parts | None = None
-        self._room = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<PatternCursor {self.name} of {self.pattern}{'' if self._parts else ', not open'}>"
@@ -296,16 +272,8 @@ class PatternCursor(PatternRecords[GapT]):
         begins = lambda: begins_of(self._catalog, self._path, space, self._wish)  # noqa: E731
         store = await take_over(self._catalog.client, space, "/".join(self._path), self.name, self._wish, begins)
         acks = PatternAcks(store.record)
-        flusher = CursorFlusher(
-            f"{self.pattern} {self.name}",
-            acks,
-            PatternStorage(store, acks),
-            self._flush_interval,
-            self._flush_acks,
-            self._room.set,
-            self._catalog.client.unsettled,
-        )
-        self._parts = _Parts(acks, flusher, store.record.epoch)
+        flusher = self._flusher(f"{self.pattern} {self.name}", acks, PatternStorage(store, acks), self._catalog.client)
+        self._parts = Held(acks, flusher, store.record.epoch)
         source = PatternSource(
             self._catalog,
             self._path,
@@ -367,11 +335,9 @@ class PatternCursor(PatternRecords[GapT]):
         return reader, CursorDelivery(reader, acks, self._changed, raises=self._raises, name=name, is_polled=True)
 
     def _changed(self) -> None:
-        parts = self._parts
-        if parts is not None:
-            parts.acks.changed()
-            parts.flusher.touch()
-            self._room.set()
+        if self._parts is not None:
+            self._parts.acks.changed()
+        super()._changed()
 
     def _gone(self, stream_id: str) -> None:
         if self._parts is not None and self._parts.acks.get(stream_id) is not None:
@@ -379,41 +345,8 @@ class PatternCursor(PatternRecords[GapT]):
             self._parts.flusher.touch()
             self._room.set()
 
-    def _held(self) -> _Parts:
-        if self._parts is None:
-            raise ClientClosed(f"{self!r}: use `async with`")
-        return self._parts
-
-    def _alive(self) -> _Parts:
-        parts = self._held()
-        parts.flusher.check()
-        return parts
-
-    async def close(self) -> None:
-        """Keep what was acknowledged, and let go; again: does nothing.
-
-        Raises CursorFenced, and what kept it from keeping it.
-        """
-        if self._parts is None:
-            return
-        try:
-            await self._parts.flusher.close()
-        finally:
-            await super().close()
-
-    async def abort(self) -> None:
-        """Let go without keeping anything more, as a process does that dies."""
-        if self._parts is not None:
-            self._parts.flusher.abort()
-            await super().close()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await self.close()
-        except Error:
-            # The error that is under way says more than what closing says after it.
-            if error is None:
-                raise
+    async def _stop_reading(self) -> None:
+        await PatternRecords.close(self)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -427,96 +360,27 @@ class PatternCursor(PatternRecords[GapT]):
         acks = None if chunk.origin is None else self._alive().acks.get(chunk.origin.id)
         return acks is None or acks.is_done(chunk.first_seq + at)
 
-    def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
-        """Pass by a record that cannot be read, and count it as gone. Raises `error` instead, with on_gap "raise"."""
-        if self._raises:
-            raise error
-        gap, seq = unreadable_gap(chunk, at), chunk.first_seq + at
-        acks = None if chunk.origin is None else self._alive().acks.get(chunk.origin.id)
-        if acks is not None and acks.pass_gap(seq, seq + 1, gap.next):
-            self._changed()
-        return Gap(gap.kind, gap.first, gap.next, gap.records, chunk.stream)
-
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    def ack(self, up_to: Done, *, data: Mapping[str, int | str] | None = None) -> Awaitable[None]:
-        """Everything of its stream up to this record (a chunk's last), it included, is done.
+    def _place(self, done: Record | Chunk) -> tuple[str, int, DLSN]:
+        check_done(done)
+        assert isinstance(done, OriginRecord | Chunk) and done.origin is not None
+        if isinstance(done, Chunk):
+            return done.origin.id, done.first_seq + len(done) - 1, done.last_dlsn
+        return done.origin.id, done.seq, done.dlsn
 
-        Awaiting the result has that kept now; what is not awaited is kept in groups, all streams' together. `data`
-        becomes the cursor's map, kept together with it. Of a stream that is not read any more nothing is kept.
-        Raises CursorFenced, ConfigError.
-        """
-        parts = self._alive()
-        stream_id, seq, dlsn = _place(up_to)
-        known = None if data is None else check_data(data)
-        acks = self._acks_at(stream_id, seq)
-        if acks is not None and acks.ack(seq, dlsn):
-            if known is not None:
-                parts.acks.data = known
-            self._changed()
-        return Kept(parts.flusher, parts.acks.changes)
+    def _acks_of(self, stream_id: str) -> CursorAcks | None:
+        return self._held().acks.get(stream_id)
 
-    def ack_one(self, done: Record) -> Awaitable[None]:
-        """This record is done, whatever is before it; awaiting the result has that kept now.
-
-        While 4,000 ranges of such records lie behind the marks of all streams there is no room for more: then only who
-        awaits has it acknowledged, once there are fewer. Raises CursorFenced, ConfigError.
-        """
-        parts = self._alive()
-        stream_id, seq, dlsn = _place(done)
-        acks = self._acks_at(stream_id, seq)
-        if acks is None or acks.is_done(seq):
-            return Kept(parts.flusher, parts.acks.changes)
-        if parts.acks.has_room(acks, seq):
-            acks.ack_one(seq, dlsn)
-            self._changed()
-            return Kept(parts.flusher, parts.acks.changes)
-        return self._ack_one_later(parts, stream_id, seq, dlsn)
-
-    async def _ack_one_later(self, parts: _Parts, stream_id: str, seq: int, dlsn: DLSN) -> None:
-        await self._until_room(parts, stream_id, seq)
-        acks = self._acks_at(stream_id, seq)
-        if acks is not None and acks.ack_one(seq, dlsn):
-            self._changed()
-        await parts.flusher.until(parts.acks.changes)
-
-    async def _until_room(self, parts: _Parts, stream_id: str, seq: int) -> None:
-        while (acks := self._acks_at(stream_id, seq)) is not None:
-            if acks.is_done(seq) or parts.acks.has_room(acks, seq):
-                return
-            self._room.clear()
-            await self._room.wait()
-            parts.flusher.check()
-
-    def _acks_at(self, stream_id: str, seq: int) -> CursorAcks | None:
-        """Return what is done of the stream of a record that is acknowledged.
-
-        None: the stream is not read any more, or the record was handed out before a `reset` of it, and not again since.
-        """
+    def _is_stale(self, stream_id: str, seq: int) -> bool:
         part, chunk = self._opened().parts().get(stream_id), self._chunk
         is_at_hand = chunk is not None and chunk.origin is not None and chunk.origin.id == stream_id
         is_ahead = chunk is not None and is_at_hand and seq >= chunk.first_seq + self._at
         delivery = None if part is None else part.delivery
-        if isinstance(delivery, CursorDelivery) and delivery.is_stale(seq, is_ahead=is_ahead):
-            return None
-        return self._alive().acks.get(stream_id)
+        return isinstance(delivery, CursorDelivery) and delivery.is_stale(seq, is_ahead=is_ahead)
 
-    async def _ack_one_unkept(self, done: Record) -> None:
-        """For `fastbk.sync`: wait for room only."""
-        parts = self._alive()
-        stream_id, seq, dlsn = _place(done)
-        await self._until_room(parts, stream_id, seq)
-        acks = self._acks_at(stream_id, seq)
-        if acks is not None and acks.ack_one(seq, dlsn):
-            self._changed()
-
-    async def flush(self) -> None:
-        """Return when all that was acknowledged is kept: it survives any crash. Raises CursorFenced.
-
-        Raises anything else where that failed; it is tried again, later or by the next call.
-        """
-        parts = self._held()
-        await parts.flusher.until(parts.acks.changes)
+    def _has_room(self, acks: CursorAcks, seq: int) -> bool:
+        return self._held().acks.has_room(acks, seq)
 
     async def reset(self, stream: str, where: Start) -> None:
         """Begin anew in one stream, by its path, also backwards, but not before what it still has; kept on return.
@@ -550,24 +414,9 @@ class PatternCursor(PatternRecords[GapT]):
         return {path: one.mark for path, one in found.items() if one is not None}
 
     @property
-    def data(self) -> Mapping[str, int | str]:
-        """The map that came with the last acknowledgement that had one."""
-        return dict(self._held().acks.data)
-
-    @property
-    def epoch(self) -> int:
-        """Of this opening; rises with each."""
-        return self._held().epoch
-
-    @property
     def ranges(self) -> int:
         """Ranges done behind the marks of all streams: at most 4,000."""
         return self._held().acks.ranges
-
-    @property
-    def gap_records(self) -> int:
-        """Records that were gone before they were done, over the cursor's life."""
-        return self._held().acks.gap_records
 
 
 def _first_of(chain: Chain) -> DLSN:
@@ -580,13 +429,3 @@ def check_done(done: object) -> None:
         raise TypeError(f"a record or chunk is acknowledged, not {type(done).__name__}: it says its stream")
     if not done.stream:
         raise ConfigError("this record says no stream: acknowledge what this cursor has handed out")
-
-
-def _place(done: Done) -> tuple[str, int, DLSN]:
-    """Return what was done: the stream's id, number and position. Raises as `check_done`."""
-    check_done(done)
-    assert isinstance(done, OriginRecord | Chunk) and done.origin is not None
-    origin = done.origin
-    if isinstance(done, Chunk):
-        return origin.id, done.first_seq + len(done) - 1, done.last_dlsn
-    return origin.id, done.seq, done.dlsn

@@ -167,11 +167,14 @@ class PatternRecords(Generic[GapT]):
     async def _next(self, max_records: int, max_bytes: int, timeout: float | None) -> Chunk | GapT | None:
         checked_integer("max_records", max_records, 1, ID_MAX)
         checked_integer("max_bytes", max_bytes, 1, ID_MAX)
-        chunk, at = self._chunk, self._at
-        if chunk is not None and at < len(chunk):
-            part = chunk[at : at + max_records]
-            self._at = at + len(part)
-            return part
+        while self._chunk is not None and self._at < len(self._chunk):
+            at, chunk = self._at, self._chunk
+            end = at
+            while end < min(at + max_records, len(chunk)) and not self._is_done(chunk, end):
+                end += 1
+            self._at = max(end, at + 1)
+            if end > at:
+                return chunk[at:end]
         self._chunk = None
         return cast("Chunk | GapT | None", await self._taken(max_records, max_bytes, timeout))
 
@@ -276,8 +279,7 @@ class PatternReader(PatternRecords[GapT]):
     def _unreadable(self, chunk: Chunk, at: int, error: ProtocolError) -> Gap:
         if self._on_gap == "raise":
             raise error
-        gap = unreadable_gap(chunk, at)
-        return Gap(gap.kind, gap.first, gap.next, gap.records, chunk.stream)
+        return unreadable_gap(chunk, at)
 
     @property
     def positions(self) -> dict[str, DLSN]:

@@ -359,7 +359,7 @@ class EntryUnreadable(StorageError):
 
 def unreadable_gap(chunk: Chunk, at: int) -> Gap:
     """Return the gap that stands for one record of a chunk."""
-    return Gap("lost", chunk[at:].first_dlsn, chunk[at : at + 1].next_dlsn, 1)
+    return Gap("lost", chunk[at:].first_dlsn, chunk[at : at + 1].next_dlsn, 1, chunk.stream)
 
 
 def _chunk_of_items(items: Sequence[Entries], max_bytes: int) -> Chunk:

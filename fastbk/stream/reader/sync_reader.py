@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from fastbk.client.coalescer import may_end_quietly
 from fastbk.client.loop_thread import Hand, LoopThread, facade_text
-from fastbk.errors import ClientClosed, ProtocolError
+from fastbk.errors import ClientClosed, Error, ProtocolError
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
@@ -66,7 +67,7 @@ class SyncRecords(Generic[Inner, GapT]):
 
         self._inner = self._loop.call(entered, undo=lambda inner: inner.__aexit__(None, None, None))
         if self._is_closed:  # by a signal's handler, or another thread
-            self._end(None)
+            self.close()
             raise ClientClosed("it was closed while it was opened: make a new one")
 
     def close(self) -> None:
@@ -74,20 +75,22 @@ class SyncRecords(Generic[Inner, GapT]):
 
         An exception in the caller's thread (Ctrl-C) ends the wait, and not the closing.
         """
-        self._end(None)
-
-    def _end(self, error: BaseException | None) -> None:
         self._is_closed = True
         inner = self._inner
         if inner is None:
             return
         self._hand = Hand()
         if self._loop.is_closed is None:
-            self._loop.call(lambda: self._ended(inner, error), goes_on=True)
+            self._loop.call(lambda: self._close_inner(inner), goes_on=True)
 
-    async def _ended(self, inner: Inner, error: BaseException | None) -> None:
-        """End the asyncio reader. On the loop."""
-        await inner.__aexit__(None if error is None else type(error), error, None)
+    async def _close_inner(self, inner: Inner) -> None:
+        """Close the asyncio reader. On the loop."""
+        await inner.close()
+
+    @property
+    def _was_reported(self) -> bool:
+        """Whether a call has raised that somebody else has it now."""
+        return False
 
     def __enter__(self) -> Self:
         if self._inner is None:
@@ -95,7 +98,12 @@ class SyncRecords(Generic[Inner, GapT]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._end(error)
+        was_reported = self._was_reported
+        try:
+            self.close()
+        except Error as closing:
+            if not may_end_quietly(closing, error, is_reported=was_reported):
+                raise
 
     # --- reading ------------------------------------------------------------------------------------------------
 

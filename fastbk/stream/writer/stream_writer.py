@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from fastbk.client.coalescer import SharedEnd
+from fastbk.client.coalescer import TAKEN_AWAY, SharedEnd, may_end_quietly
 from fastbk.client.ledger_writer import called_by
 from fastbk.errors import (
     BufferFull,
@@ -46,10 +46,9 @@ class StreamWriter:
     """Appends to one stream; made by `Stream.writer()`. Safe to share between tasks of one loop.
 
     `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes. It raises WriterFenced
-    only if no call has raised it before. Leaving it by an
-    exception aborts: readers see what was acknowledged (INV-S17), and nothing more is waited for. The first append
-    that fails ends the writer (INV-S5); open the stream again and go on behind `last_txid`. Cancelling the await of an
-    append's future withdraws nothing.
+    and StreamNotFound only if no call has raised it before. Leaving it by an exception aborts: readers see what was
+    acknowledged (INV-S17), and nothing more is waited for. The first append that fails ends the writer (INV-S5); open
+    the stream again and go on behind `last_txid`. Cancelling the await of an append's future withdraws nothing.
     """
 
     def __init__(self, context: ContextLike, options: WriterOptions) -> None:
@@ -59,8 +58,8 @@ class StreamWriter:
         self._options = options
         self._engine: AppendEngine | None = None
         self._is_closed = False
-        self._is_told = False
-        """A call has raised WriterFenced: the end of the block need not say so again."""
+        self._is_reported = False
+        """A call has raised that another has the stream, or has deleted it."""
         self._end = SharedEnd()
         self.epoch = 0
         """Of this opening; rises with each."""
@@ -191,8 +190,8 @@ class StreamWriter:
                 else:
                     return await taken
             return await self._backpressure.append(lambda: take(engine), timeout_s)
-        except WriterFenced:
-            self._is_told = True
+        except TAKEN_AWAY:
+            self._is_reported = True
             raise
 
     def append_nowait(
@@ -209,8 +208,8 @@ class StreamWriter:
         """
         try:
             return self._admit(*owned_record(payload, key, headers), txid)
-        except WriterFenced:
-            self._is_told = True
+        except TAKEN_AWAY:
+            self._is_reported = True
             raise
 
     def _admit(
@@ -263,8 +262,8 @@ class StreamWriter:
         """As `append_batch`, but it waits for no room: BufferFull (await `ready()`). Returns a future."""
         try:
             return self._admit_batch(*owned_batch(payloads, txids, keys, headers))
-        except WriterFenced:
-            self._is_told = True
+        except TAKEN_AWAY:
+            self._is_reported = True
             raise
 
     def _admit_batch(
@@ -313,8 +312,8 @@ class StreamWriter:
     ) -> tuple[DLSN, DLSN]:
         try:
             return await self._append_rows(rows)
-        except WriterFenced:
-            self._is_told = True
+        except TAKEN_AWAY:
+            self._is_reported = True
             raise
 
     async def _append_rows(
@@ -342,8 +341,8 @@ class StreamWriter:
             self._check()
             await self._backpressure.ready()
             self._check()
-        except WriterFenced:
-            self._is_told = True
+        except TAKEN_AWAY:
+            self._is_reported = True
             raise
 
     async def flush(self, *, timeout: float | None = None) -> DLSN | None:
@@ -360,7 +359,7 @@ class StreamWriter:
             name = self._context.name
             raise QuorumTimeout(f"{name}: not all was acknowledged within {timeout:g} s") from None
         if engine.failure is not None:
-            self._is_told = True
+            self._is_reported = True
             raise engine.failure.copy()
         return engine.last_dlsn
 
@@ -477,11 +476,11 @@ class StreamWriter:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            was_told = self._is_told
+            was_reported = self._is_reported
             try:
                 await self.close()
-            except WriterFenced:
-                if not was_told:
+            except Error as closing:
+                if not may_end_quietly(closing, None, is_reported=was_reported):
                     raise
         elif kind is QuotaExceeded:
             with suppress(Error):

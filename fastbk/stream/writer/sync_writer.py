@@ -17,6 +17,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from fastbk.client.coalescer import TAKEN_AWAY, may_end_quietly
 from fastbk.client.loop_thread import LoopThread, blocking, facade_text
 from fastbk.client.sync_pending import Notices, Wakeup
 from fastbk.errors import (
@@ -26,7 +27,6 @@ from fastbk.errors import (
     Error,
     QuorumTimeout,
     QuotaExceeded,
-    WriterFenced,
 )
 from fastbk.observe.library_log import LibraryLog
 from fastbk.observe.tracing import tracer_of
@@ -84,8 +84,8 @@ class PendingRecord:
                 raise self._failure.copy()
             assert self._future is not None
             return self._future.result()
-        except WriterFenced:
-            self._writer._is_told = True
+        except TAKEN_AWAY:
+            self._writer._is_reported = True
             raise
 
 
@@ -129,7 +129,7 @@ class SyncStreamWriter:
         self._pending_type = PendingRecord
         self._is_closed = False
         self._is_aborted = False
-        self._is_told = False  # of being fenced, by a call
+        self._is_reported = False  # by a call, that another has the stream
         # Written on the loop only.
         self._inner: StreamWriter | None = None
         self._sent = (-1, 0)
@@ -358,7 +358,7 @@ class SyncStreamWriter:
         if (ended := self._failure or writer.failure) is not None:
             failure = ended.copy()
             failure.outcome = "not_written"
-            self._is_told = self._is_told or isinstance(failure, WriterFenced)
+            self._is_reported = self._is_reported or isinstance(failure, TAKEN_AWAY)
             raise failure
         if self._is_closed:
             raise ClientClosed("this writer is closed")
@@ -479,11 +479,11 @@ class SyncStreamWriter:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            was_told = self._is_told or (self._inner is not None and self._inner._is_told)
+            was_reported = self._is_reported or (self._inner is not None and self._inner._is_reported)
             try:
                 self.close()
-            except WriterFenced:
-                if not was_told:
+            except Error as closing:
+                if not may_end_quietly(closing, None, is_reported=was_reported):
                     raise
         elif kind is QuotaExceeded:
             with suppress(Error):

@@ -106,7 +106,7 @@ class Holding:
 
     def _opened(self, cursor: Cursor) -> None:
         """Check what the former holders left: all that they were told is kept, and nothing that nobody did."""
-        parts = cursor._opened()
+        parts = cursor._held()
         created_us = parts.flusher._keeper._store.record.created_us
         life = self._facts.life
         if life is None or life.created_us != created_us:

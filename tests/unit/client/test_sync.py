@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -25,6 +26,7 @@ from fastbk.errors import (
     QuorumTimeout,
     RecordTooLarge,
 )
+from fastbk.wire.statuses import Status
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
 from tests.unit.client.fake_cluster import numbers, taken_over
@@ -128,6 +130,33 @@ def test_failures_say_the_same_as_the_async_client() -> None:
             fenced.close()
         with pytest.raises(NotEnoughBookies, match="5 bookies are needed, but only 3"):
             client.create_ledger(5)
+
+
+@pytest.mark.parametrize("how", ["append", "result", "append_many", "nowait", "flush", "nothing"])
+def test_the_end_of_a_block_says_nothing_that_was_said_before(how: str) -> None:
+    def told(writer: fastbk.sync.LedgerWriter) -> None:
+        pending = writer.append_nowait(b"x") if how in ("result", "nowait", "flush", "nothing") else None
+        if how == "append":
+            writer.append(b"x")
+        elif how == "append_many":
+            writer.append_many([b"x", b"y"])
+        elif how == "result" and pending is not None:
+            pending.result()
+        elif how == "flush":
+            writer.flush()
+        elif how == "nowait" and pending is not None:
+            wait_until(pending.done, "it has failed")
+            writer.append_nowait(b"y")
+
+    with sync_cluster() as (client, fakes, store):
+        is_told = how != "nothing"
+        with nullcontext() if is_told else pytest.raises(LedgerFenced), client.create_ledger() as writer:
+            writer.append(b"kept")
+            taken_over(store, writer.ledger_id)
+            for fake in fakes.fakes:
+                fake.faults.refuse_adds = lambda *_: Status.FENCED
+            with pytest.raises(LedgerFenced) if is_told else nullcontext():
+                told(writer)
 
 
 @pytest.mark.parametrize("name", ["Client", "LedgerWriter", "LedgerReader"])

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
+from fastbk.client import LedgerWriter
 from fastbk.client.request_ids import SLOT_MAX
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
     ConfigError,
+    Error,
     LedgerClosed,
     LedgerFenced,
     NoSuchLedger,
     RecordTooLarge,
 )
+from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.entries import parse_entry
+from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import (
@@ -272,6 +278,91 @@ async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -
                 with pytest.raises(LedgerFenced):
                     await writer.append(b"x")
                 raise KeyError("mine")
+
+
+Tell = Callable[[LedgerWriter], Awaitable[object]]
+
+
+async def _told_by_nowait(writer: LedgerWriter) -> object:
+    with suppress(LedgerFenced, NoSuchLedger):
+        await writer.append_nowait(b"x")
+    return writer.append_nowait(b"x")
+
+
+async def _told_by_flush(writer: LedgerWriter) -> object:
+    writer.append_nowait(b"x").add_done_callback(lambda future: future.exception())
+    return await writer.flush()
+
+
+async def _told_by_ready(writer: LedgerWriter) -> object:
+    with suppress(LedgerFenced, NoSuchLedger):
+        await writer.append_nowait(b"x")
+    return await writer.ready()
+
+
+async def _told_by_lac(writer: LedgerWriter) -> object:
+    with suppress(LedgerFenced, NoSuchLedger):
+        await writer.append_nowait(b"x")
+    return await writer.write_last_add_confirmed()
+
+
+def _taken_away(store: MemoryStore, fakes: list[FakeBookie], ledger_id: int, *, is_deleted: bool) -> type[Error]:
+    """Another client has begun to recover the ledger, or has deleted it; return what its writer is told."""
+    if is_deleted:
+        store.delete_ledger(ledger_id, store.read_ledger(ledger_id).version)
+    else:
+        taken_over(store, ledger_id)
+    for fake in fakes:
+        fake.faults.refuse_adds = lambda *_: FENCED
+    return NoSuchLedger if is_deleted else LedgerFenced
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["fenced", "deleted"])
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda writer: writer.append(b"x"),
+        lambda writer: writer.append(b"x", timeout=10),
+        lambda writer: writer.append_many([b"x", b"y"]),
+        _told_by_nowait,
+        _told_by_flush,
+        _told_by_ready,
+        _told_by_lac,
+    ],
+)
+async def test_the_end_of_a_block_says_nothing_that_was_said_before(tell: Tell, is_deleted: bool) -> None:
+    async with fake_cluster() as (client, fakes, store):
+        async with await client.create_ledger() as writer:
+            await writer.append(b"kept")
+            error = _taken_away(store, fakes, writer.ledger_id, is_deleted=is_deleted)
+            with pytest.raises(error):
+                await tell(writer)
+        other = await client.create_ledger()
+        error = _taken_away(store, fakes, other.ledger_id, is_deleted=is_deleted)
+        with pytest.raises(error):
+            await tell(other)
+        with pytest.raises(error):
+            await other.close()  # who calls this asks for it
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["fenced", "deleted"])
+async def test_the_end_of_a_block_says_what_nobody_was_told(is_deleted: bool) -> None:
+    async with fake_cluster() as (client, fakes, store):
+        with pytest.raises(NoSuchLedger if is_deleted else LedgerFenced):
+            async with await client.create_ledger() as writer:
+                _taken_away(store, fakes, writer.ledger_id, is_deleted=is_deleted)
+                lost = writer.append_nowait(b"lost")
+        assert lost.exception() is not None
+        for fake in fakes:
+            fake.faults.refuse_adds = None
+        with pytest.raises(KeyError) as mine:
+            async with await client.create_ledger() as writer:
+                _taken_away(store, fakes, writer.ledger_id, is_deleted=is_deleted)
+                lost = writer.append_nowait(b"lost")
+                raise KeyError("mine")
+        assert lost.exception() is not None
+        (note,) = mine.value.__notes__
+        assert note.startswith("Closing failed, too: ") and f"ledger {writer.ledger_id}" in note
 
 
 async def test_closing_the_client_fails_what_its_writers_still_wait_for() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -13,6 +14,7 @@ from kazoo.client import KazooClient
 from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import open_store, zookeeper_admin
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.meta.records import READ_BYTES_MAX, VALUE_BYTES_MAX, Change, each_record
 from fastbk.meta.zookeeper_bytes import cookie_bytes, service_bytes
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Layout
@@ -69,6 +71,28 @@ def test_a_ledger_of_more_than_31_bits_has_no_place_in_the_legacy_layout(
         pytest.raises(ConfigError, match="31 bits"),
     ):
         store.create_ledger(2**31, metadata())
+
+
+@pytest.mark.parametrize(("count", "trips"), [(READ_BYTES_MAX // VALUE_BYTES_MAX, 1), (500, 2), (1000, 4)])
+def test_records_are_read_in_few_round_trips(
+    zookeeper: ZooKeeperPlace, monkeypatch: pytest.MonkeyPatch, count: int, trips: int
+) -> None:
+    """It was one for each 18 of them, which is as many as have room where each is as large as one may be."""
+    taken: list[int] = []
+    read = Call._read
+
+    def counted(call: Call, submit: Callable[[Any], list[Any]]) -> list[Any]:
+        taken.append(1)
+        return read(call, submit)
+
+    with closing(open_store(zookeeper.uri())) as store:
+        paths = [f"many/{number:04}" for number in range(count)]
+        for at in range(0, count, 100):
+            store.records.change([Change(path, path.encode()) for path in paths[at : at + 100]])
+        monkeypatch.setattr(Call, "_read", counted)
+        found = list(each_record(store.records, paths))
+    assert [one and one.value for one in found] == [path.encode() for path in paths]
+    assert len(taken) == trips
 
 
 def test_metadata_that_zookeeper_would_not_take_is_refused_at_once(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,6 +20,7 @@ from fastbk.stream.chain.changes import truncate
 from fastbk.stream.cursor import acks
 from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.cursor.opening import create_cursor, move_cursor, place_before, place_of
+from fastbk.stream.cursor.state import DATA_BYTES_MAX
 from fastbk.stream.cursor.store import cursors_of
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Chunk, Gap, Record
@@ -207,6 +208,34 @@ async def test_acknowledgements_of_what_was_handed_out_before_a_reset_do_not_und
         assert cursor.mark_seq == 4, "what was handed out again counts"
     async with opened(cluster, tail=False) as cursor:
         assert await rest(cursor) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("call", [Cursor.ack, Cursor.ack_one])
+async def test_a_position_from_before_a_reset_does_not_bring_the_mark_back(
+    cluster: Cluster, call: Callable[[Cursor, DLSN], Awaitable[None]]
+) -> None:
+    """Not while the number of the new mark is not known yet, either."""
+    places = await write(cluster.client(), [4, 4])
+    async with opened(cluster) as cursor:
+        await take(cursor, 3)
+        await cursor.reset(places[6])
+        await call(cursor, places[1])
+        assert (cursor.mark, cursor.mark_seq, cursor.ranges) == (places[6], -1, 0)
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [6, 7]
+
+
+async def test_the_map_goes_with_the_mark(cluster: Cluster) -> None:
+    await write(cluster.client(), [8])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 8)
+        cursor.ack(records[5], data={"rows": 7, "file": "a"})
+        cursor.ack(records[4], data={"rows": 1})
+        assert cursor.data == {"rows": 7, "file": "a"}, "an older one does not bring its map back"
+        for wrong in ({"a": 1.5}, {"a": 1 << 63}, {"a": "x" * DATA_BYTES_MAX}):
+            with pytest.raises(ConfigError):
+                cursor.ack(records[7], data=wrong)  # type: ignore[arg-type]
+            assert (cursor.mark_seq, cursor.data) == (6, {"rows": 7, "file": "a"})
 
 
 async def test_it_is_made_and_moved_by_somebody_who_does_not_read(cluster: Cluster) -> None:

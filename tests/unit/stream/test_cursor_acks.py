@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from fastbk.errors import ConfigError, StorageError
 from fastbk.stream.cursor.acks import AckRanges, CursorAcks, behind
 from fastbk.stream.cursor.state import (
-    DATA_BYTES_MAX,
     NONE,
     RANGES_MAX,
     CursorRecord,
     CursorState,
+    check_data,
     get_record,
     get_state,
     put_record,
@@ -125,17 +125,6 @@ def test_the_number_of_the_mark_comes_with_the_first_record() -> None:
     assert (acks.mark_seq, acks.mark, len(acks.ranges)) == (13, DLSN(4, 7, 3), 0)
 
 
-def test_the_map_goes_with_the_mark() -> None:
-    acks = CursorAcks(CursorState())
-    assert acks.ack(5, place(5), {"rows": 7, "file": "a"})
-    assert not acks.ack(4, place(4), {"rows": 1}), "an older one does not bring its map back"
-    assert acks.data == {"rows": 7, "file": "a"}
-    for wrong in ({"a": 1.5}, {"a": 1 << 63}, {"a": "x" * DATA_BYTES_MAX}):
-        with pytest.raises(ConfigError):
-            acks.ack(9, place(9), wrong)  # type: ignore[arg-type]
-        assert (acks.mark_seq, acks.data) == (6, {"rows": 7, "file": "a"})
-
-
 def test_ten_thousand_ranges_fit_into_a_record_and_one_more_has_to_wait() -> None:
     acks = CursorAcks(CursorState(mark_seq=0))
     far = 1 << 60
@@ -173,7 +162,7 @@ def test_damaged_states_are_refused(junk: bytes, at: int) -> None:
 def test_a_map_that_could_not_be_read_again_is_refused(data: Any) -> None:
     """A cursor with `True` in its map was unusable for good."""
     with pytest.raises(ConfigError):
-        CursorAcks(CursorState()).ack(3, DLSN(1, 3, 0), data)
+        check_data(data)
 
 
 def test_a_map_with_true_in_it_that_an_earlier_version_kept_can_be_read() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
@@ -59,6 +59,21 @@ async def test_a_writer_learns_of_it_by_its_next_append(records: int) -> None:
     assert told.value.outcome == "not_written"
     with pytest.raises(StreamNotFound):
         await writer.close()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_the_end_of_its_block_says_it_where_no_call_has(is_told: bool) -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    with nullcontext() if is_told else pytest.raises(StreamNotFound, match="test/ab was deleted"):
+        async with StreamWriter(context_of(cluster.client()), WriterOptions()) as writer:
+            await writer.append(b"x")
+            await _deleted(cluster)
+            lost = writer.append_nowait(b"y")
+            if is_told:
+                with pytest.raises(StreamNotFound):
+                    await writer.flush()
+    assert isinstance(lost.exception(), StreamNotFound)
 
 
 class Together(Plan):

@@ -352,6 +352,18 @@ async def test_it_goes_on_behind_what_was_acknowledged_in_each_stream(world: Wor
     assert values(rest, "shop/b") == [b"b 2", b"b 3", b"b 5"]
 
 
+async def test_what_was_done_meanwhile_is_not_delivered(world: World) -> None:
+    await world.fill(a=7)
+    others = [one async for one in world.space().reader("*", tail=False)]
+    async with world.space().cursor("*", "c", tail=False) as cursor:
+        (first,) = await taken(cursor, 1)
+        assert first.seq == 0
+        for at in (1, 4):
+            cursor.ack_one(others[at])
+        chunks = [await cursor.read(), await cursor.read(), await cursor.read()]
+        assert [one and [each.seq for each in one] for one in chunks] == [[2, 3], [5, 6], None]  # type: ignore[union-attr]
+
+
 async def test_all_positions_are_in_one_record_and_small(world: World) -> None:
     await world.fill(**{f"s{at}": 2 for at in range(12)})
     async with world.space().cursor("*", "c") as cursor:
