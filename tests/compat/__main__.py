@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ from tests.compat.sections import Section, chosen_sections
 
 def main() -> int:
     """Run what the environment asks for; return 1 if a cell failed or there was none."""
+    # Bookies, brokers and ZooKeeper end with us, also where `timeout` ends us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     BUILD.mkdir(parents=True, exist_ok=True)
     try:
         ours = programs()
