@@ -166,19 +166,22 @@ def exclusive(world: World) -> None:
 
 @cell("pulsar-failover")
 def failover(world: World) -> None:
+    """One consumer gets all, whichever the broker chooses; when it closes, the other one does."""
     topic, sent = world.topic("failover"), words(200)
     with world.client() as client:
         kind = pulsar.ConsumerType.Failover
-        first = client.subscribe(
-            topic, "reader", kind, consumer_name="a", initial_position=EARLIEST
-        )
-        second = client.subscribe(topic, "reader", kind, consumer_name="b")
+        both = [
+            client.subscribe(topic, "reader", kind, consumer_name=name, initial_position=EARLIEST)
+            for name in ("a", "b")
+        ]
         send(client, topic, sent[:100])
-        equal(sent[:100], data(receive(first, 100)), "messages of the first")
-        nothing_comes(second)
-        first.close()
+        parts: list[list[bytes]] = [[], []]
+        until(lambda: take_some(both, parts) == 100, PATIENCE_S, "all messages")
+        check([] in parts and sent[:100] in parts, f"parts: {list(map(len, parts))}")
+        active = parts.index(sent[:100])
+        both[active].close()
         send(client, topic, sent[100:])
-        equal(sent[100:], data(receive(second, 100)), "messages of the second")
+        equal(sent[100:], data(receive(both[1 - active], 100)), "messages of the other one")
 
 
 @cell("pulsar-shared")
@@ -364,8 +367,10 @@ def check_compacted(
     consumer = client.subscribe(
         topic, subscription, is_read_compacted=True, initial_position=EARLIEST
     )
-    found = receive(consumer, len(last))
-    equal(last, {one.partition_key(): one.data() for one in found}, "the compacted topic")
+    # Compaction keeps the last message of all, though it only says that its key is gone.
+    found = receive(consumer, len(last) + 1)
+    values = {one.partition_key(): one.data() for one in found if one.data()}
+    equal(last, values, "the compacted topic")
     nothing_comes(consumer)
     consumer.close()
 
@@ -392,7 +397,9 @@ def schemas(kind: Any) -> Cell:
         # The broker keeps schemas in ledgers: they are read from there anew.
         world.unload(topic)
         with world.client() as client:
-            wider = record("Reading", sensor=String(), value=Integer(), unit=String(default="m"))
+            wider = record(
+                "Reading", sensor=String(), value=Integer(), unit=String(required_default=True)
+            )
             client.create_producer(topic, schema=kind(wider)).close()
             other = record("Reading", sensor=Integer(required=True), place=Integer(required=True))
             try:
@@ -448,7 +455,7 @@ def retention(world: World) -> None:
 def trimming(world: World) -> object:
     """What all have acknowledged is deleted: in the topic, in the ledgers' metadata, and on the bookies' disks."""
     topic = world.topic("trimmed")
-    count, size_bytes = 1000, 64 << 10
+    count, size_bytes = 1600, 64 << 10
     before_bytes = int(world.ask("disk-bytes"))
     with world.client() as client:
         consumer = client.subscribe(topic, "reader", initial_position=EARLIEST)
@@ -475,15 +482,15 @@ def trimming(world: World) -> object:
     until(
         lambda: world.ask("ledgers-left", listed) == "", PATIENCE_S, "the ledgers' metadata to go"
     )
-    written_bytes = full_bytes - before_bytes
 
     def is_smaller() -> bool:
         world.ask("collect-garbage")
-        return int(world.ask("disk-bytes")) - before_bytes < written_bytes / 2
+        return int(world.ask("disk-bytes")) - before_bytes < count * size_bytes
 
-    until(is_smaller, PATIENCE_S, "the disks to be smaller by half of what was written")
+    # What stays are the entry logs that are written to.
+    until(is_smaller, PATIENCE_S, "the disks to have less than one copy of three")
     left_bytes = int(world.ask("disk-bytes")) - before_bytes
-    return f"{written_bytes >> 20} MiB on disks, {left_bytes >> 20} MiB after"
+    return f"{(full_bytes - before_bytes) >> 20} MiB on disks, {left_bytes >> 20} MiB after"
 
 
 @cell("pulsar-offload", seconds_max=150.0)
@@ -512,11 +519,13 @@ def offload(world: World) -> object:
         until(
             lambda: world.ask("ledgers-left", listed) == "", PATIENCE_S, "the bookies' copies to go"
         )
+        moved_bytes = int(world.ask("offloaded-bytes"))
+        check(moved_bytes > sum(map(len, sent)) / 10, f"{moved_bytes} bytes in the file system")
         world.unload(topic)
         consumer = client.subscribe(topic, "reader")
         found = data(receive(consumer, len(sent) + 1))
         equal([*sent, b"the last"], found, "messages")
-    return f"{len(first)} ledgers, {world.ask('offloaded-bytes')} bytes in the file system"
+    return f"{len(first)} ledgers, {moved_bytes >> 10} KiB in the file system"
 
 
 def fault(

@@ -90,13 +90,8 @@ class Broker:
         self._port, self._web_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.offloaded = folder / "offloaded"
-        profile = folder / "core-site.xml"
-        profile.write_text(
-            "<configuration><property><name>hadoop.tmp.dir</name>"
-            f"<value>{self.offloaded}</value></property></configuration>\n"
-        )
         ports = {"brokerServicePort": self._port, "webServicePort": self._web_port}
-        settings = broker_settings(metadata, profile, is_v2=protocol == "v2")
+        settings = broker_settings(metadata, self.offloaded, is_v2=protocol == "v2")
         write_conf(folder / "broker.conf", ports | settings)
 
     @property
@@ -140,7 +135,7 @@ class Broker:
             self._process.stdin.close()
 
 
-def broker_settings(metadata: str, profile: Path, *, is_v2: bool) -> dict[str, object]:
+def broker_settings(metadata: str, offloaded: Path, *, is_v2: bool) -> dict[str, object]:
     """Return a broker.conf: ensembles of three, small caches, short waits, all features that the cells use."""
     return {
         "clusterName": "compat",
@@ -159,9 +154,11 @@ def broker_settings(metadata: str, profile: Path, *, is_v2: bool) -> dict[str, o
         "managedLedgerCacheSizeMB": 16,
         "managedLedgerMaxEntriesPerLedger": 1000,
         "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+        # BookKeeper's client forgets entries when a bookie is replaced twice while it comes back. The broker then
+        # goes on with another ledger.
+        "managedLedgerAddEntryTimeoutSeconds": 15,
         "managedLedgerOffloadDriver": "filesystem",
-        "fileSystemURI": "file:///",
-        "fileSystemProfilePath": profile,
+        "fileSystemURI": f"file://{offloaded}",
         "bookkeeperUseV2WireProtocol": "true" if is_v2 else "false",
         "bookkeeperClientTimeoutInSeconds": 10,
         "bookkeeperNumberOfChannelsPerBookie": 2,

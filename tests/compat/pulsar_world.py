@@ -208,6 +208,8 @@ class Load:
         self._gate = threading.Lock()
         """Held to send a message, and by who wants none to be sent."""
         self._is_over = False
+        self._settled_s = time.monotonic()
+        self._longest_s = 0.0
         self._errors: list[str] = []
         self._threads = [
             threading.Thread(target=act, daemon=True) for act in (self._produce, self._consume)
@@ -237,6 +239,9 @@ class Load:
             is_acknowledged = result == pulsar.Result.Ok
             if not is_acknowledged and len(self._errors) < 5:
                 self._errors.append(str(result))
+            now_s = time.monotonic()
+            self._longest_s = max(self._longest_s, now_s - self._settled_s)
+            self._settled_s = now_s
             self.sent.settle(key, number, is_acknowledged=is_acknowledged)
             self._window.release()
 
@@ -266,6 +271,7 @@ class Load:
                 until(lambda: self.consumed.is_complete, PATIENCE_S, "the consumer's end")
             self._world.unload(self.topic)
             self._read_all()
+            self._settled_s = time.monotonic()
         faults = [*self.consumed.verdict(), *self.audited.verdict()]
         check(not faults, f"{len(faults)} faults: {'; '.join(faults[:5])}")
 

@@ -121,7 +121,7 @@ def test_parts_of_pulsar_run_only_by_name() -> None:
 
 def test_a_broker_writes_to_three_bookies_in_the_wire_version_that_is_asked_for(tmp_path: Path) -> None:
     for is_v2, word in ((True, "true"), (False, "false")):
-        settings = broker_settings("zk:127.0.0.1:1/c", tmp_path / "core-site.xml", is_v2=is_v2)
+        settings = broker_settings("zk:127.0.0.1:1/c", tmp_path / "offloaded", is_v2=is_v2)
         assert settings["bookkeeperUseV2WireProtocol"] == word
         assert [settings[f"managedLedgerDefault{name}"] for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")] == [
             3, 3, 2,
