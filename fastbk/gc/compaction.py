@@ -1,8 +1,8 @@
 """When compaction begins, what it takes on, and when it ends; the index does the moving, in the background.
 
 A run is a row of goes: each takes on the logs with the smallest live share that fit into the room there is, until
-nothing is below the ratio any more, or its time is over. What went wrong with a log is said and counted, and that log
-is left alone until the next run. A full disk has its own turn: dead logs go first, then the cheapest ones.
+none of those that it found is below the ratio any more, or its time is over. What a run has made, and what went wrong,
+is left alone until the next run: a log with little in it is below the ratio by its header and padding alone. A full disk has its own turn: dead logs go first, then the cheapest ones.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Run:
     is_over: bool = False
     was_suspended: bool = False
     """It was asked for all the same."""
+    last_log_id: int = -1
+    """Of the logs that were there when it began: what it makes has higher ids."""
     tried: set[int] = field(default_factory=set)
 
 
@@ -189,7 +191,12 @@ class Compactor:
         every = self.local.usage()
         if run.goes == 0:
             run.logs = sum(log.sealed for log in every)
-        logs = [log for log in every if log.log_id not in run.tried]
+            run.last_log_id = max((log.log_id for log in every), default=-1)
+        logs = [
+            log
+            for log in every
+            if log.log_id <= run.last_log_id and log.log_id not in run.tried
+        ]
         room = compaction_choice.room_bytes(self.local.space())
         if run.kind == URGENT:
             return compaction_choice.choose_urgently(logs, room, GO_LOGS_MAX)
