@@ -17,6 +17,9 @@ Up to three tests that fail in a phase run once more when both phases have ended
 One that passes then is reported as `unsteady` with both results on the page: it missed its deadline on a busy machine,
 or it has a race. Mend it. One that fails again fails the run. A second try repeats the random choices of the first.
 
+Compiled modules are kept beside their sources, also where PYTHONDONTWRITEBYTECODE is set: several processes collect
+tests, hundreds are started by them, and each would compile all that it imports anew.
+
 The last lines say how many seconds and how many processor minutes each phase took.
 """
 
@@ -108,7 +111,7 @@ class Phase:
     def start(self, nice: int, *, is_captured: bool) -> None:
         """Start pytest; if its output is captured, `show` prints it."""
         environment = dict(
-            os.environ,
+            {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             FASTBK_TIER=tier()[0],
             FASTBK_TEST_SENTINELS=str(self.sentinels),
             FASTBK_TEST_FAILURES=str(self.failures),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.style.tree import ROOT, walk
+from tests.style.tree import ROOT, statements, walk
 
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
 # `package.folder` puts one folder of a package into a layer of its own.
@@ -157,7 +157,7 @@ def imports_of(relative: str, text: str) -> list[tuple[int, str]]:
     """Return (line, dotted name) of everything that a file imports; `from a import b` gives `a.b`."""
     found: list[tuple[int, str]] = []
     package = Path(relative).parent.parts
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

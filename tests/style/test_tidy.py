@@ -13,7 +13,7 @@ import pytest
 from fastbk.native.build_modules import MODULES
 from fastbk.native.build_native import NATIVE, ffi_of
 from fastbk.native.build_stubs import stub_text
-from tests.style.tree import ROOT, SKIPPED, walk
+from tests.style.tree import ROOT, SKIPPED, statements, walk
 
 # A file holds one whole concept: each split makes names public that nobody else should use.
 FILE_LINES_MAX = 1000
@@ -123,7 +123,8 @@ def test_no_sleep_stands_in_for_a_condition() -> None:
         # Fixtures may be slow on purpose: a peer that delays its answers is one, a slow disk another.
         if not relative.startswith(("tests/fixtures/", "tests/tools/", *RULES_THEMSELVES))
         and relative != "tests/rigs/fuse_file.py"
-        for line in blind_sleeps(path.read_text())
+        if "sleep(" in (text := path.read_text())
+        for line in blind_sleeps(text)
     ]
     assert not faults, "\n".join(faults)
 
@@ -154,7 +155,7 @@ def test_files_are_short() -> None:
 
 def python_functions(text: str) -> Iterator[tuple[str, int]]:
     """Yield (name, lines) of each function of Python source, its docstring not counted."""
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if ast.get_docstring(node, clean=False) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,3 +28,12 @@ def walk(suffixes: tuple[str, ...] = (), under: str = "") -> Iterator[tuple[str,
                 continue
             if not suffixes or path.suffix in suffixes:
                 yield relative, path
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements of a module, outer ones first: a tenth of the nodes, since none is in an expression."""
+    found = [tree]
+    for node in found:
+        for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+            found += getattr(node, part, ())
+        yield node

@@ -65,9 +65,10 @@ def test_a_file_that_cannot_be_read_is_among_the_failures(
 
 
 @pytest.mark.slow
-def test_two_phases_run_at_once_and_print_one_after_the_other(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_two_phases_run_at_once_print_one_after_the_other_and_keep_what_is_compiled(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     file = tmp_path / "test_few.py"
     file.write_text("def test_here() -> None: ...\n")
     first, second = phases = [
@@ -78,4 +79,5 @@ def test_two_phases_run_at_once_and_print_one_after_the_other(
     said = capfd.readouterr().out
     assert first.code == 0 and second.code not in (0, tiers.EXIT_TESTS_FAILED)
     assert said.index("1 test collected") < said.index("not found: ")
+    assert list((tmp_path / "__pycache__").glob("test_few.*.pyc"))
     assert min(first.wall_s, second.wall_s, first.processor_s, second.processor_s) > 0.1

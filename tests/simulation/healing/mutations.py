@@ -45,12 +45,13 @@ MUTATIONS = (
         "H2: a worker repairs a ledger that another one has locked",
         (_WORKER + "._repair", "if lock is None:", "if False:"),
         (_WORKER + "._repair", "self._client.locks.run(lock, self._repair", "(self._repair"),
-        seed=6,
+        seed=1057,
     ),
     fault(
         "lock_is_kept",
         "H2: a lock is not given back",
         ("fastbk.client.lock_calls:LockCalls._is_released", "lock.release()", "None"),
+        seed=1001,
     ),
     fault(
         "vote_is_for_ever",
@@ -71,7 +72,7 @@ MUTATIONS = (
         "lease_never_ends",
         "H5: a worker that is cut off goes on at its rate",
         (_WORKER + "._announce", "self.rate.end_s = rate, end_s", "self.rate.end_s = rate, 1e9"),
-        seed=185,
+        seed=1051,
     ),
     fault(
         "named_before_it_has_all",

@@ -16,6 +16,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "kept-a-moment-later",
         "what is acknowledged while a state is written counts as kept with it",
         (f"{CURSOR}:PatternStorage.keep", "return changes", "return self._acks.changes"),
-        seed=7,
+        seed=1001,
     ),
 )

@@ -49,7 +49,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             'return Gap("trimmed", position, chain.trim, records)',
             'return Gap("trimmed", position, chain.trim._replace(entry=chain.trim.entry + 1), records)',
         ),
-        seed=23,
+        seed=1019,
     ),
     fault(
         "latest-is-old",
@@ -95,7 +95,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return state if other is None or other.serial <= state.serial else other",
             "return state",
         ),
-        seed=15,
+        seed=1052,
     ),
     fault(
         "ranges-forgotten",
