@@ -2,7 +2,8 @@
 
 A run is a row of goes: each takes on the logs with the smallest live share that fit into the room there is, until
 none of those that it found is below the ratio any more, or its time is over. What a run has made, and what went wrong,
-is left alone until the next run: a log with little in it is below the ratio by its header and padding alone. A full disk has its own turn: dead logs go first, then the cheapest ones.
+is left alone until the next run: a log with little in it is below the ratio by its header and padding alone. A full
+disk has its own turn: dead logs go first, then the cheapest ones.
 """
 
 from __future__ import annotations

@@ -455,7 +455,7 @@ def retention(world: World) -> None:
 def trimming(world: World) -> object:
     """What all have acknowledged is deleted: in the topic, in the ledgers' metadata, and on the bookies' disks."""
     topic = world.topic("trimmed")
-    count, size_bytes = 1600, 64 << 10
+    count, size_bytes = 2000, 64 << 10
     before_bytes = int(world.ask("disk-bytes"))
     with world.client() as client:
         consumer = client.subscribe(topic, "reader", initial_position=EARLIEST)
@@ -564,16 +564,12 @@ def bookie_killed(world: World, running: Load) -> None:
 @fault("pulsar-bookie-paused", seconds_max=300.0)
 def bookie_paused(world: World, running: Load) -> None:
     for bookie in world.bookies():
-        freeze(world, bookie, FREEZE_S)
+        world.ask("pause", bookie)
+        end_s = time.monotonic() + FREEZE_S
+        until(lambda end_s=end_s: time.monotonic() > end_s, FREEZE_S + 5, "the freeze to end")
+        world.ask("resume", bookie)
+        world.ask("restore", bookie)
         running.more()
-
-
-def freeze(world: World, bookie: str, seconds: float) -> None:
-    world.ask("pause", bookie)
-    thaws_s = time.monotonic() + seconds
-    until(lambda: time.monotonic() >= thaws_s, seconds + PATIENCE_S, "the end of a freeze")
-    world.ask("resume", bookie)
-    world.ask("restore", bookie)
 
 
 @fault("pulsar-bookie-read-only")

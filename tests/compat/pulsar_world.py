@@ -299,7 +299,10 @@ class Load:
         self.audit()
         self.stop()
         failed = f", {self.sent.failed} failed ({', '.join(self._errors)})" if self._errors else ""
-        return f"{self.sent.acknowledged} acknowledged{failed}, {self.consumed.repeated} consumed again"
+        return (
+            f"{self.sent.acknowledged} acknowledged{failed}, {self.consumed.repeated} consumed again,"
+            f" longest wait {self._longest_s:.1f} s"
+        )
 
     def stop(self) -> None:
         self._is_over = True
