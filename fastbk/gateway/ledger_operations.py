@@ -20,7 +20,7 @@ from fastbk.gateway.rules import ADD, ADMIN, DELETE, READ, WRITE, ForbiddenChang
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.api import VersionedLedger, one_ledger
 from fastbk.meta.gateway_messages import LedgerPage, LedgerRow, bounded
-from fastbk.meta.records import BadRecord, check_folder, check_path
+from fastbk.meta.records import BadRecord, check_folder, check_path, each_record
 from fastbk.model.ids import check_ledger_id
 from fastbk.model.ledger import STREAM_KEY, LedgerMetadata
 from fastbk.model.missing_replica import from_json, to_json
@@ -203,10 +203,9 @@ def _is_pending(store: MetadataStore, access: Access, ledger_id: int, metadata: 
     if not is_of_draft(metadata.custom):
         return False
     drafts = [f"{folder}/{name}" for name in store.records.children(folder)]
-    for at in range(0, len(drafts), READ_AT_ONCE):
+    for one in each_record(store.records, drafts):
         access.check_time()
-        found = store.records.read(drafts[at : at + READ_AT_ONCE])
-        if any(ledger_id in ledgers_to_delete(one.value) for one in found if one is not None):
+        if one is not None and ledger_id in ledgers_to_delete(one.value):
             return True
     return False
 

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from fastbk.gateway.namespace_tree import NamespaceTree
     from fastbk.meta.api import LedgerRead, MetadataStore
 
-READ_AT_ONCE = 32
-"""Records of 900 kB each are 29 MB, twice what an answer has room for."""
 FOLDERS_AT_ONCE = 16
 UNNAMED_PAGES_MAX = 16
 """Pages of a stream that were written for nothing, as others were faster, until a janitor deletes them."""
@@ -64,16 +62,10 @@ def read(store: MetadataStore, access: Access, request: messages.ReadRecords) ->
     """Return records, as many as an answer has room for. Raises Unauthorized."""
     for path in request.paths:
         access.check_reading(check_path(path), name_of(path))
-    rows: list[RecordRow | None] = []
-    sizes: list[int] = []
-    for at in range(0, len(request.paths), READ_AT_ONCE):
-        access.check_time()
-        found = store.records.read(request.paths[at : at + READ_AT_ONCE])
-        rows += [None if one is None else RecordRow(one.value, one.version) for one in found]
-        sizes += [0 if one is None else len(one.value) for one in found]
-        if sum(sizes) > messages.ANSWER_BYTES_MAX:
-            break
-    return bounded(rows, sizes)
+    access.check_time()
+    found = store.records.read_some(request.paths, messages.ANSWER_BYTES_MAX)
+    rows = [None if one is None else RecordRow(one.value, one.version) for one in found]
+    return bounded(rows, [0 if one is None else len(one.value) for one in found])
 
 
 def children(store: MetadataStore, access: Access, request: messages.ListChildren) -> list[list[str]]:

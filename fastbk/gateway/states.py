@@ -11,10 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.errors import Unauthorized
+from fastbk.gateway.ledger_operations import READ_AT_ONCE
 from fastbk.gateway.record_names import Kind, RecordName, name_of
-from fastbk.gateway.record_operations import FOLDERS_AT_ONCE, READ_AT_ONCE
+from fastbk.gateway.record_operations import FOLDERS_AT_ONCE
 from fastbk.meta.gateway_messages import ABSENT, FORBIDDEN
-from fastbk.meta.records import BadRecord, check_path
+from fastbk.meta.records import BadRecord, check_path, each_record
 from fastbk.meta.sqlite_texts import service_text
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def states(store: MetadataStore, access: Access, request: ReadStates) -> list[st
     ledger_ids = [one for one in found if isinstance(one, int)]
     for ledger_id, ledger in _read(access, ledger_ids, store.read_ledgers, READ_AT_ONCE):
         found[ledger_id] = _ledger_state(access, ledger_id, ledger)
-    for path, record in _read(access, records, store.records.read, READ_AT_ONCE):
+    for path, record in zip(records, each_record(store.records, records), strict=True):
+        access.check_time()
         found[f"={path}"] = ABSENT if record is None else str(record.version)
     listed = _read(access, [path for path, _ in folders], store.records.children_of, FOLDERS_AT_ONCE)
     for (path, name), (_, names) in zip(folders, listed, strict=True):

@@ -10,6 +10,7 @@ import random
 import struct
 import time
 import zlib
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from fastbk.gateway.states import states
 from fastbk.meta import MetadataStore
 from fastbk.meta import gateway_messages as messages
 from fastbk.meta.records import Change
+from fastbk.meta.sqlite_records import SqliteRecords
 from fastbk.stream.chain import changes as chains
 from fastbk.stream.chain.chain import LISTED_ROWS_MAX, Chain, get_chain, get_page, put_chain
 from fastbk.stream.chain.drafts import ledgers_named
@@ -262,6 +264,26 @@ def test_what_nobody_waits_for_any_more_ends(store: MetadataStore) -> None:
     subjects = tuple(f"={chain_path(one)}" for one in (ORDERS, PAYMENTS))
     with pytest.raises(MetadataUnavailable, match="took too long"):
         states(store, late, messages.ReadStates(1000, subjects))
+
+
+def test_many_records_are_read_by_few_calls_of_the_store(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was one for each 32 of them, which is a round trip to ZooKeeper."""
+    paths = tuple(f"{cursors_path(ORDERS)}/c{number}" for number in range(300))
+    store.records.change([Change(path, b"1") for path in paths])
+    assert isinstance(store.records, SqliteRecords)
+    calls, file, queries = DirectCalls(store, principal("read")), store.records._file, list[str]()
+    query_of = file.rows
+
+    def counted(query: str, *values: Any) -> list[Any]:
+        queries.append(query)
+        return query_of(query, *values)
+
+    monkeypatch.setattr(file, "rows", counted)
+    found = calls.call(messages.ReadRecords(1000, paths), list[messages.RecordRow | None])
+    assert len(found) == len(paths) and None not in found
+    states_of = calls.call(messages.ReadStates(1000, tuple(f"={path}" for path in paths)), list[str])
+    assert len(states_of) == len(paths)
+    assert len(queries) == 4, "the sizes and the data, for each request"
 
 
 def test_states_are_the_same_one_by_one_and_together(store: MetadataStore) -> None:
