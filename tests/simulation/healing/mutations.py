@@ -86,12 +86,12 @@ MUTATIONS = (
         "the mark of a gone bookie goes though a fragment names it still",
         (_MARKED + "._replace", "elif copied.left:", "elif False:"),
         ("fastbk.autorecovery.verification:Verification._list", "if lost:", "if False:"),
-        seed=23,
+        seed=1053,
     ),
     fault(
         "holes_are_not_confirmed",
         "what was found missing twice is not marked",
         ("fastbk.autorecovery.verification:Verification._confirm_one", "if not both:", "if both:"),
-        seed=2,
+        seed=1005,
     ),
 )
