@@ -112,8 +112,9 @@ class Cluster:
         java_options: tuple[str, ...] = (),
     ) -> None:
         """Make bookies of Apache's; `start` starts them."""
-        for number in range(count):
-            folder = self.folder / f"apache-{number + 1}"
+        for _ in range(count):
+            number = sum(isinstance(member, ApacheMember) for member in self.members) + 1
+            folder = self.folder / f"apache-{number}"
             uri = self.metadata_uri
             self.members.append(
                 ApacheMember(
