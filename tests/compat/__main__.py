@@ -18,9 +18,11 @@ from tests.compat.results import Result, Results
 from tests.compat.rig import Rig
 from tests.compat.sections import Section, chosen_sections
 
+EXIT_INTERRUPTED = 130
+
 
 def main() -> int:
-    """Run what the environment asks for; return 1 if a cell failed or there was none."""
+    """Run what the environment asks for; return 1 if a cell failed or there was none, 130 if it was interrupted."""
     # Bookies, brokers and ZooKeeper end with us, also where `timeout` ends us.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -29,7 +31,7 @@ def main() -> int:
     except NotAvailable as error:
         print(f"Apache's jars cannot be had: {error}")
         return 1
-    results = Results()
+    results, is_interrupted = Results(), False
     folder = Path(tempfile.mkdtemp(prefix="fastbk-compat-"))
     try:
         with Rig(folder, ours) as rig:
@@ -41,6 +43,7 @@ def main() -> int:
                 run_part(name, section, rig, results)
     except KeyboardInterrupt:
         print("interrupted")
+        is_interrupted = True
     finally:
         if results.failed or os.environ.get("KEEP"):
             print(f"logs and data: {folder}")
@@ -49,6 +52,8 @@ def main() -> int:
     results.write(BUILD / "results.json")
     (BUILD / "table.md").write_text(results.table() + "\n")
     print(f"\n{results.table()}\n\n{results.summary()}")
+    if is_interrupted:
+        return EXIT_INTERRUPTED
     return 1 if results.failed or not results.all else 0
 
 
