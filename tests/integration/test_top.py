@@ -108,7 +108,14 @@ def test_a_journal_delayed_by_30_ms_is_at_the_top_within_5_s(cluster: LocalClust
             )  # fmt: skip
             print(f"at the top after {time.monotonic() - began_s:.1f} s\n{pane.text()}")
             assert "1 with warnings" in pane.text()
-        wait_until(is_first(pane, "bookie-1"), "it is well again")
+        wait_until(lambda: not is_alone_slow(pane, "bookie-3"), "it is as well as the others again")
+
+
+def is_alone_slow(pane: Pane, bookie: str) -> bool:
+    """Return whether only this bookie's journal is said to be slow: on a busy disk all of them may be."""
+    found = rows(pane.text())
+    slow = [row for row in found if "slow journal" in row]
+    return len(found) < 3 or (len(slow) == 1 and bookie in slow[0])
 
 
 def test_keys_filters_details_and_a_frozen_bookie(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -116,7 +123,7 @@ def test_keys_filters_details_and_a_frozen_bookie(cluster: LocalCluster, tmp_pat
         wait_until(is_first(pane, "bookie-1"), "three bookies")
         with cluster.frozen(1):
             wait_until(is_first(pane, "!! bookie-2", "no answer"), "the frozen one is at the top")
-            pane.press("Up", "Enter")  # the cursor stayed at another bookie
+            pane.press("Up", "Up", "Enter")  # the cursor stayed at another bookie, second or last now
             wait_until(lambda: "┌─ bookie bookie-2" in pane.text(), "its details")
             wait_until(lambda: "!! no answer for" in pane.text(), "its problem")
             pane.press("q")

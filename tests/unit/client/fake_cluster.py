@@ -16,7 +16,7 @@ from fastbk.meta.sqlite import MemoryStore
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.fake_apache_bookie import FakeApacheBookie
 from tests.fixtures.fake_apache_frames import Asked
-from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
+from tests.fixtures.fake_bookie import FAKES_LEASE_S, FakeBookie, fake_bookies
 
 _names = itertools.count()
 VERSIONS = ["v2", "v3"]
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=FakeBookie)
 async def _cluster(
     kind: type[F], bookies: int, **options: object
 ) -> AsyncIterator[tuple[Client, list[F], MemoryStore]]:
-    store = MemoryStore(f"fakes {next(_names)}")
+    store = MemoryStore(f"fakes {next(_names)}", FAKES_LEASE_S)
     try:
         async with (
             fake_bookies(store, bookies, kind) as fakes,

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -53,9 +53,18 @@ def server(tmp_path: Path) -> Iterator[Restorable]:
 
 
 def opened(uri: str, timeout_s: float = 10.0) -> ZooKeeperStore:
-    store = open_store(uri, timeout_s, session_timeout_s=SESSION_S)
-    assert isinstance(store, ZooKeeperStore)
-    return store
+    """Return a store whose calls take so long at most. A server that has just begun may take longer to open it."""
+    found: list[ZooKeeperStore] = []
+
+    def is_open() -> bool:
+        with suppress(MetadataUnavailable):
+            store = open_store(uri, timeout_s, session_timeout_s=SESSION_S)
+            assert isinstance(store, ZooKeeperStore)
+            found.append(store)
+        return bool(found)
+
+    wait_until(is_open, "the store is opened")
+    return found[0]
 
 
 def answers(store: ZooKeeperStore) -> bool:
